@@ -1,0 +1,55 @@
+# Every target sets up what it needs in .venv. `make` alone lists them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.ready
+
+.PHONY: help demo test lint format faults mutants bench docs wheel clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml constraints.txt tools/requirements.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$($(PYTHON) tools/requirements.py)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+demo: $(STAMP) ## what it does, in a minute
+	$(BIN)/interlingua demo
+
+test: $(STAMP) ## the test suite
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+lint: $(STAMP) ## format, lint, types, layers, generated docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/conformance.py --check
+	$(BIN)/python tools/diagram.py --check
+
+format: $(STAMP) ## put the code in shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+faults: $(STAMP) ## long fault runs: a thousand kills
+	$(BIN)/python -m pytest -q tests/faults -m faults --timeout 3600
+
+mutants: $(STAMP) ## break the code on purpose: every breakage must turn a test red
+	$(BIN)/python tools/mutants.py
+
+bench: $(STAMP) ## ours beside the ceiling
+	$(BIN)/python -m bench
+
+docs: $(STAMP) ## write the generated pages again
+	$(BIN)/python tools/conformance.py
+	$(BIN)/python tools/diagram.py
+
+wheel: $(STAMP) ## build the wheel, install it alone, and run it
+	rm -rf dist
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
+	$(PYTHON) tools/try_wheel.py dist
+
+clean: ## start over
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,89 @@
+"""What a run costs in memory while it waits for an answer. It is a row, so: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from pathlib import Path
+
+from interlingua import Engine, RunRequest, Settings
+
+from .agents import asks
+from .measure import Line, disk_folder
+
+
+def rss() -> int:
+    """Bytes of memory that this process holds now."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:  # not Linux: the most it ever held, which is close enough for something that only grows
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def settle(engine: Engine) -> int:
+    """Wait until every handler is unwound, and see what is left."""
+    while engine.worker.running or engine.store.backlog():
+        await asyncio.sleep(0.01)
+    gc.collect()
+    return rss()
+
+
+async def start(engine: Engine, count: int) -> list[str]:
+    """Start so many runs that ask something, and return when each of them waits."""
+    started: list[str] = []
+    left = count
+
+    async def client() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            run = await engine.submit(RunRequest(asks.card.name, input={"text": "May this be done?"}))
+            started.append(run.id)
+
+    await asyncio.gather(*(client() for _ in range(64)))
+    for run in started[-64:]:
+        await engine.wait(run, settled=True)
+    return started
+
+
+async def waiting(quick: bool) -> list[Line]:
+    warm, steps = (100, (200,)) if quick else (20_000, (10_000, 100_000))
+    lines = []
+    with disk_folder() as folder:
+        settings = Settings(park_after=0, stall_warning=0)
+        async with Engine(folder / "ours.db", agents=[asks], settings=settings) as engine:
+            runs = await start(engine, warm)
+            before = await settle(engine)
+            waiting_now = 0
+            for target in steps:
+                begun = time.perf_counter()
+                runs += await start(engine, target - waiting_now)
+                took = time.perf_counter() - begun
+                rate = (target - waiting_now) / took
+                waiting_now = target
+                after = await settle(engine)
+                lines.append(
+                    Line(
+                        "waiting", f"memory of a run that waits, {target:,} of them", (after - before) / target,
+                        "bytes/run", asked=200.0 if target == 100_000 else None, bound="at most",
+                        note=f"{before / 2**20:.0f} MiB before, {after / 2**20:.0f} MiB after; {rate:,.0f} runs/s",
+                    )
+                )  # fmt: skip
+            answered = runs[:50] + runs[-50:]
+            begun = time.perf_counter()
+            await asyncio.gather(*(_answer(engine, run) for run in answered))
+            took = (time.perf_counter() - begun) * 1000
+            lines.append(Line("waiting", f"answering {len(answered)} of them, to the end of their runs", took, "ms"))
+    return lines
+
+
+async def _answer(engine: Engine, run: str) -> None:
+    (question,) = await engine.questions(run=run)
+    await engine.answer(question.id, {"approved": True})
+    done = await engine.wait(run, timeout=60)
+    assert done.output == {"text": "yes"}, done

@@ -1,0 +1,66 @@
+"""Write an agent once. Every agent protocol speaks to it.
+
+    import interlingua as il
+
+    @il.agent
+    async def echo(text: str):
+        for word in text.split():
+            yield word + " "
+
+The names below are the public API; they are imported when first used, so that a command line starts at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .engine.agents import Agent, agent
+    from .engine.context import Context, SyncContext
+    from .engine.engine import Engine
+    from .engine.operations import StepFailed
+    from .engine.questions import AskText, Choice, Choose, Confirm, Question, Text, Verdict
+    from .engine.settings import Settings
+    from .model.card import AgentCard, ErrorDefinition, Skill
+    from .model.content import Artifact, DataPart, FilePart, Message, TextPart, ToolResultPart
+    from .model.errors import AgentError, ChildFailed, DefinitionError, InterlinguaError, QuestionExpired
+    from .model.events import Diff, Event, Location, PlanEntry
+    from .model.run import Caller, Option, Run, RunRequest, Thread
+    from .model.status import Status
+
+__all__ = [
+    "Agent", "AgentCard", "AgentError", "Artifact", "AskText", "Caller", "ChildFailed", "Choice", "Choose", "Confirm",
+    "Context", "DataPart", "DefinitionError", "Diff", "Engine", "ErrorDefinition", "Event", "FilePart",
+    "InterlinguaError", "Location", "Message", "Option", "PlanEntry", "Question", "QuestionExpired", "Run",
+    "RunRequest", "Settings", "Skill", "Status", "StepFailed", "SyncContext", "Text", "TextPart", "Thread",
+    "ToolResultPart", "Verdict", "__version__", "agent",
+]  # fmt: skip
+
+_HOMES = {
+    "engine.agents": ("Agent", "agent"),
+    "engine.context": ("Context", "SyncContext"),
+    "engine.engine": ("Engine",),
+    "engine.operations": ("StepFailed",),
+    "engine.questions": ("AskText", "Choice", "Choose", "Confirm", "Question", "Text", "Verdict"),
+    "engine.settings": ("Settings",),
+    "model.card": ("AgentCard", "ErrorDefinition", "Skill"),
+    "model.content": ("Artifact", "DataPart", "FilePart", "Message", "TextPart", "ToolResultPart"),
+    "model.errors": ("AgentError", "ChildFailed", "DefinitionError", "InterlinguaError", "QuestionExpired"),
+    "model.events": ("Diff", "Event", "Location", "PlanEntry"),
+    "model.run": ("Caller", "Option", "Run", "RunRequest", "Thread"),
+    "model.status": ("Status",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{home}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""Puts the parts together: where things are kept, and what a target means."""

@@ -1,0 +1,149 @@
+"""Targets: how an agent is named on a command line. Parsed into a small value here, and loaded by its kind's loader.
+
+A protocol makes its kinds of target work by putting a loader into `loaders`, as the file loader below does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..model.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from ..engine.agents import Agent
+
+# Everything that the grammar knows beside FILE[:AGENT]. Addresses are written KIND://…, the others KIND:…
+ADDRESSES = (
+    "http", "https", "connect+http", "connect+https", "mcp+http", "mcp+https", "editor+http", "editor+https",
+    "editor+ws", "editor+wss", "acp", "acp+wss", "tcp", "peer+http", "peer+https", "cap+http", "cap+https",
+)  # fmt: skip
+COMMANDS = ("mcp", "editor", "cap")
+FOLDERS = ("team",)
+
+GRAMMAR = "FILE[:AGENT], for instance agents.py or agents.py:echo"
+
+_AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(@[0-9A-Za-z][0-9A-Za-z.+-]*)?")
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
+
+
+class TargetError(InvalidRequest):
+    """A target that cannot be used. `hint` says what to do about it."""
+
+    code = "invalid_target"
+
+    def __init__(self, message: str, *, hint: str = "", details: Any = None) -> None:
+        super().__init__(message, details=details)
+        self.hint = hint
+
+
+class Target(msgspec.Struct, frozen=True):
+    kind: str  # "file", "team", or what stands before the colon
+    rest: str  # the path, the command, or the whole address
+    agent: str | None = None  # which one of several
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    agents: list[Any]  # all that the target has: they may call each other
+    chosen: Any  # the one to run
+
+
+Loader = Callable[[Target], Awaitable["list[Agent[..., Any]]"]]
+loaders: dict[str, Loader] = {}
+
+
+def parse(text: str) -> Target:
+    """Read a target. Raises TargetError for what is none."""
+    if not text.strip():
+        raise TargetError("the target is empty", hint=f"write {GRAMMAR}")
+    if Path(text).exists():  # a file wins over every other reading, however odd its name
+        return Target("file", text)
+    scheme = _SCHEME.match(text)
+    if scheme is not None:
+        if scheme[1] not in ADDRESSES:
+            raise TargetError(
+                f"{scheme[1]}:// is no kind of target (target {text!r})",
+                hint=_did_you_mean(scheme[1], ADDRESSES) or f"addresses begin with {', '.join(ADDRESSES)}",
+            )
+        return Target(scheme[1], *_split_agent(text))
+    kind, colon, rest = text.partition(":")
+    if colon and kind in COMMANDS + FOLDERS:
+        if not rest.strip():
+            raise TargetError(f"nothing follows {kind}: in the target {text!r}")
+        return Target(kind, *_split_agent(rest))
+    path, agent = _split_agent(text)
+    if agent is None:
+        before, colon, after = text.rpartition(":")
+        if colon:
+            path, agent = before, after
+            if not after:
+                raise TargetError(f"no agent follows the colon in {text!r}", hint=f"write {GRAMMAR}")
+    return Target("file", path, agent)
+
+
+def _split_agent(text: str) -> tuple[str, str | None]:
+    before, mark, after = text.rpartition("#")
+    return (before, after) if mark and before and _AGENT.fullmatch(after) else (text, None)
+
+
+async def load(target: Target) -> Loaded:
+    """The agents of a target, and the one that it names."""
+    loader = loaders.get(target.kind)
+    if loader is None:
+        raise TargetError(
+            f"{target.kind} targets are not available in this version of Interlingua",
+            hint=f"this version runs {', '.join(sorted(loaders))} targets: {GRAMMAR}",
+        )
+    agents = await loader(target)
+    return Loaded(agents, choose(agents, target))
+
+
+def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
+    """The agent that a target names, or the only one."""
+    names = [agent.card.name for agent in agents]
+    where = target.rest
+    if target.agent is None:
+        if len(agents) == 1:
+            return agents[0]
+        raise TargetError(
+            f"{where} has {len(agents)} agents: {', '.join(_unique(names, agents))}",
+            hint=f"say which one, for instance {where}:{names[0]}",
+        )
+    wanted = target.agent
+    found = [a for a in agents if wanted in (a.card.name, a.card.key, a.__name__)]
+    exact = [a for a in found if wanted in (a.card.name, a.card.key)]
+    found = exact or found
+    if len(found) == 1:
+        return found[0]
+    if found:
+        keys = [agent.card.key for agent in found]
+        raise TargetError(
+            f"{where} has several agents {wanted}: {', '.join(keys)}", hint=f"say which one: {where}:{keys[0]}"
+        )
+    raise TargetError(
+        f"there is no agent {wanted!r} in {where}; there {'is' if len(names) == 1 else 'are'}: {', '.join(names)}",
+        hint=_did_you_mean(wanted, names + [agent.__name__ for agent in agents]),
+    )
+
+
+def _unique(names: list[str], agents: list[Agent[..., Any]]) -> list[str]:
+    return [a.card.key if names.count(n) > 1 else n for n, a in zip(names, agents, strict=True)]
+
+
+def _did_you_mean(wanted: str, known: tuple[str, ...] | list[str]) -> str:
+    close = difflib.get_close_matches(wanted, known, 1)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+async def _load_file(target: Target) -> list[Agent[..., Any]]:
+    from .files import agents_of_file
+
+    return agents_of_file(target.rest)
+
+
+loaders["file"] = _load_file

@@ -1,0 +1,1 @@
+"""How news travels. `base` is the port, `local` serves one machine."""

@@ -1,0 +1,75 @@
+"""Puts the commands together, and starts the one that was asked for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from . import demo, questions, run, runs, threads
+from .options import EPILOG, examples
+
+app = typer.Typer(
+    name="interlingua",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from .._version import __version__
+
+        typer.echo(f"interlingua {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog=EPILOG)
+def interlingua(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="Print the version and leave.", callback=_version, is_eager=True)
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Show tracebacks and the engine's log on stderr.", envvar="INTERLINGUA_DEBUG"),
+    ] = False,
+) -> None:
+    """Write an agent once. Every agent protocol speaks to it.
+
+    An agent is a Python function. `interlingua run` runs one; everything that happens in the run is kept in a local
+    store, where `runs`, `threads` and `questions` look at it, also while it runs in another shell.
+
+    New here? Start with `interlingua demo`.
+    """
+    if debug:
+        os.environ["INTERLINGUA_DEBUG"] = "1"
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    else:
+        logging.getLogger("interlingua").addHandler(logging.NullHandler())  # the terminal belongs to the agent
+
+
+app.command("run", epilog=run.EPILOG)(run.run)
+app.add_typer(runs.app, name="runs")
+app.add_typer(threads.app, name="threads")
+app.add_typer(questions.app, name="questions")
+app.command("demo", epilog=examples("interlingua demo", "interlingua demo --store tour.db"))(demo.demo)
+
+
+def start() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    from ..model.errors import InterlinguaError
+    from .errors import report, surprise
+
+    try:
+        app(prog_name="interlingua")
+    except InterlinguaError as error:
+        sys.exit(report(error))
+    except Exception as error:
+        sys.exit(surprise(error))

@@ -1,0 +1,68 @@
+"""Opens the engine for a command, and runs the command's coroutine in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ..model.errors import NotFound
+from .errors import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from ..engine.agents import Agent
+    from ..engine.engine import Engine
+
+
+def go(work: Coroutine[Any, Any, int | None]) -> None:
+    """Run a command to its end, and leave with its exit code."""
+    try:
+        code = asyncio.run(work)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = ExitCode.CANCELLED
+    except BrokenPipeError:
+        # The reader of our output has left. What is still buffered must not fail again when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = ExitCode.BROKEN_PIPE
+    raise typer.Exit(code or 0)
+
+
+@asynccontextmanager
+async def engine_at(
+    store: Path | None, agents: Iterable[Agent[..., Any]] = (), *, create: bool = False
+) -> AsyncIterator[Engine]:
+    """An engine on a store. `create`: the store that was asked for may be new."""
+    from ..app.paths import default_store
+    from ..engine.engine import Engine
+
+    path = store or default_store()
+    if store is not None and not create and not _is_there(path):
+        raise NotFound(f"there is no store {path}")
+    engine = Engine(path, agents=agents)
+    try:
+        await engine.start()
+    except (sqlite3.Error, OSError) as error:
+        raise CommandError(
+            f"the store {path} cannot be opened: {error}", hint="choose another one with --store or INTERLINGUA_STORE"
+        ) from error
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists()
+
+
+def interactive() -> bool:
+    """Whether somebody can be asked: both ends of the conversation are a terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()

@@ -1,0 +1,263 @@
+"""What an agent holds while it runs: its state and configuration, and everything it may do.
+
+`Context` is for async agents; `SyncContext` is the same with blocking methods, for agents that are plain functions.
+"""
+
+from __future__ import annotations
+
+import datetime
+import random
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from ..model.content import Artifact, Message, Part, parts_from
+from ..model.events import Diff, Location, Plan, PlanEntry, Thought, ToolCall, ToolKind, ToolStatus, Warned
+from ..model.run import Caller
+
+if TYPE_CHECKING:
+    from .agents import Agent
+    from .execution import Execution
+    from .questions import Question
+
+S = TypeVar("S")
+C = TypeVar("C")
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+class _Common(Generic[S, C]):
+    """What both contexts share: everything that neither waits nor blocks."""
+
+    state: S  # of the thread; kept when the run succeeds
+    config: C
+
+    def __init__(self, execution: Execution, state: S, config: C) -> None:
+        self._run = execution
+        self.state = state
+        self.config = config
+
+    @property
+    def run_id(self) -> str:
+        return self._run.log.row.id
+
+    @property
+    def thread_id(self) -> str | None:
+        return self._run.log.row.thread
+
+    @property
+    def caller(self) -> Caller:
+        return self._run.request.caller
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return self._run.request.metadata
+
+    @property
+    def messages(self) -> list[Message]:
+        """What was said in this request, with all its parts. Earlier turns are in `history`."""
+        return self._run.request.messages
+
+    @property
+    def history(self) -> list[Message]:
+        """What was said on this thread before this run."""
+        return self._run.history
+
+    def now(self) -> datetime.datetime:
+        """The time, the same again when the agent is entered again."""
+        stamp = self._run.recorded("now", lambda: datetime.datetime.now(datetime.UTC).isoformat())
+        return datetime.datetime.fromisoformat(stamp)
+
+    def uuid(self) -> str:
+        """A new id, the same again when the agent is entered again."""
+        value: str = self._run.recorded("uuid", lambda: str(uuid.uuid4()))
+        return value
+
+    def random(self) -> float:
+        """A number in [0, 1), the same again when the agent is entered again."""
+        value: float = self._run.recorded("random", random.random)
+        return value
+
+    def usage(self, **counts: Any) -> None:
+        """Say what the run has used (tokens, cost …). Numbers add up."""
+        self._run.add_usage(counts)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody wants this run to stop."""
+        return self._run.cancelling
+
+
+def _tool_call(
+    id_: str | None, title: str | None, tool: str | None, kind: ToolKind | None, status: ToolStatus | None,
+    input_: Any, output: Any, content: list[Part] | None, diffs: list[Diff] | None, locations: list[Location] | None,
+) -> ToolCall:  # fmt: skip
+    return ToolCall(id_ or "", title, tool, kind, status, input_, output, content, diffs, locations)
+
+
+class Context(_Common[S, C]):
+    """What an async agent may do."""
+
+    async def ask(self, question: Question[A], *, deadline: float | None = None, key: str | None = None) -> A:
+        """Ask, and wait for the answer: a minute or a month, over any number of restarts.
+
+        deadline: seconds after which nobody need answer any more; `il.QuestionExpired` is raised then.
+        """
+        answer: A = await self._run.ask(question, deadline, key)
+        return answer
+
+    @overload
+    async def step(
+        self, name: str, fn: Callable[..., Awaitable[T]], /, *args: Any, key: str | None = None, retries: int = 0,
+        backoff: float = 1.0, timeout: float | None = None, **kwargs: Any,
+    ) -> T: ...  # fmt: skip
+    @overload
+    async def step(
+        self, name: str, fn: Callable[..., AsyncIterator[T]], /, *args: Any, key: str | None = None, retries: int = 0,
+        backoff: float = 1.0, timeout: float | None = None, **kwargs: Any,
+    ) -> Any: ...  # fmt: skip
+    @overload
+    async def step(
+        self, name: str, fn: Callable[..., T], /, *args: Any, key: str | None = None, retries: int = 0,
+        backoff: float = 1.0, timeout: float | None = None, **kwargs: Any,
+    ) -> T: ...  # fmt: skip
+    async def step(
+        self, name: str, fn: Callable[..., Any], /, *args: Any, key: str | None = None, retries: int = 0,
+        backoff: float = 1.0, timeout: float | None = None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """Do something once. Its result is recorded and given back when the agent is entered again.
+
+        The result comes back as JSON would bring it, typed by the function's annotation. A generator's yields extend
+        the output. retries: how many more times to try when it raises; the last failure is recorded as `StepFailed`.
+        """
+        return await self._run.step(name, fn, args, kwargs, key, retries, backoff, timeout)
+
+    async def call(
+        self,
+        agent: Agent[..., Any] | str,
+        input: dict[str, Any] | str | None = None,  # noqa: A002 - the plainest word for it
+        *,
+        version: str | None = None,
+        config: Any = None,
+        thread: str | None = None,
+        timeout: float | None = None,
+        key: str | None = None,
+        **inputs: Any,
+    ) -> Any:
+        """Run another agent as a child, and give back its output. Its questions show on this run too."""
+        return await self._run.call(agent, input, inputs, version, config, thread, timeout, key)
+
+    async def receive(self, *, timeout: float | None = None) -> Message:
+        """The next message that somebody sent into this run. Raises TimeoutError after `timeout` seconds."""
+        return await self._run.receive(timeout)
+
+    async def sleep(self, seconds: float, *, key: str | None = None) -> None:
+        """Wait. A long sleep holds no memory and survives restarts."""
+        await self._run.sleep(seconds, key)
+
+    async def emit(self, delta: dict[str, Any] | str) -> None:
+        """Extend the output, as a generator's yield does."""
+        await self._run.emit_output(delta)
+
+    async def message(self, content: str | Part | list[Part], **metadata: Any) -> None:
+        """Say something that is not part of the output."""
+        await self._run.say(Message("agent", parts_from(content), metadata=metadata))
+
+    async def thought(self, text: str, *, id: str | None = None) -> None:  # noqa: A002
+        await self._run.show(Thought(text, id))
+
+    async def plan(self, entries: Iterable[PlanEntry | str]) -> None:
+        """The whole plan as it is now."""
+        await self._run.show(Plan([PlanEntry(e) if isinstance(e, str) else e for e in entries]))
+
+    async def tool_call(
+        self, id: str, *, title: str | None = None, tool: str | None = None,  # noqa: A002
+        kind: ToolKind | None = None, status: ToolStatus | None = None, input: Any = None,  # noqa: A002
+        output: Any = None, content: list[Part] | None = None, diffs: list[Diff] | None = None,
+        locations: list[Location] | None = None,
+    ) -> None:  # fmt: skip
+        """Show a tool call, or news of one under the same id: what is given replaces what was said before."""
+        await self._run.show(_tool_call(id, title, tool, kind, status, input, output, content, diffs, locations))
+
+    async def artifact(
+        self, content: str | Part | list[Part], *, name: str | None = None, id: str | None = None,  # noqa: A002
+        append: bool = False, last: bool = True, description: str | None = None, **metadata: Any,
+    ) -> None:  # fmt: skip
+        """Give a result with a name. Chunks of one artifact share its id."""
+        await self._run.add_artifact(
+            Artifact(id or name or "", parts_from(content), name, description, append, last, metadata)
+        )
+
+    async def warn(self, message: str, details: Any = None) -> None:
+        """Something odd that does not stop the run."""
+        await self._run.show(Warned(message, details))
+
+
+class SyncContext(_Common[S, C]):
+    """What an agent that is a plain function may do. Every method blocks its thread, never the others."""
+
+    def ask(self, question: Question[A], *, deadline: float | None = None, key: str | None = None) -> A:
+        answer: A = self._run.block(self._run.ask(question, deadline, key))
+        return answer
+
+    def step(
+        self, name: str, fn: Callable[..., T], /, *args: Any, key: str | None = None, retries: int = 0,
+        backoff: float = 1.0, timeout: float | None = None, **kwargs: Any,
+    ) -> T:  # fmt: skip
+        result: T = self._run.block(self._run.step(name, fn, args, kwargs, key, retries, backoff, timeout))
+        return result
+
+    def call(
+        self,
+        agent: Agent[..., Any] | str,
+        input: dict[str, Any] | str | None = None,  # noqa: A002
+        *,
+        version: str | None = None,
+        config: Any = None,
+        thread: str | None = None,
+        timeout: float | None = None,
+        key: str | None = None,
+        **inputs: Any,
+    ) -> Any:
+        return self._run.block(self._run.call(agent, input, inputs, version, config, thread, timeout, key))
+
+    def receive(self, *, timeout: float | None = None) -> Message:
+        return self._run.block(self._run.receive(timeout))
+
+    def sleep(self, seconds: float, *, key: str | None = None) -> None:
+        self._run.block(self._run.sleep(seconds, key))
+
+    def emit(self, delta: dict[str, Any] | str) -> None:
+        self._run.block(self._run.emit_output(delta))
+
+    def message(self, content: str | Part | list[Part], **metadata: Any) -> None:
+        self._run.block(self._run.say(Message("agent", parts_from(content), metadata=metadata)))
+
+    def thought(self, text: str, *, id: str | None = None) -> None:  # noqa: A002
+        self._run.block(self._run.show(Thought(text, id)))
+
+    def plan(self, entries: Iterable[PlanEntry | str]) -> None:
+        self._run.block(self._run.show(Plan([PlanEntry(e) if isinstance(e, str) else e for e in entries])))
+
+    def tool_call(
+        self, id: str, *, title: str | None = None, tool: str | None = None,  # noqa: A002
+        kind: ToolKind | None = None, status: ToolStatus | None = None, input: Any = None,  # noqa: A002
+        output: Any = None, content: list[Part] | None = None, diffs: list[Diff] | None = None,
+        locations: list[Location] | None = None,
+    ) -> None:  # fmt: skip
+        self._run.block(
+            self._run.show(_tool_call(id, title, tool, kind, status, input, output, content, diffs, locations))
+        )
+
+    def artifact(
+        self, content: str | Part | list[Part], *, name: str | None = None, id: str | None = None,  # noqa: A002
+        append: bool = False, last: bool = True, description: str | None = None, **metadata: Any,
+    ) -> None:  # fmt: skip
+        self._run.block(
+            self._run.add_artifact(
+                Artifact(id or name or "", parts_from(content), name, description, append, last, metadata)
+            )
+        )
+
+    def warn(self, message: str, details: Any = None) -> None:
+        self._run.block(self._run.show(Warned(message, details)))

@@ -1,0 +1,463 @@
+"""The engine's API: all that doors, the command line and tests may use. Nothing in it names a protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ..bus.base import WORK, Bus
+from ..bus.local import LocalBus
+from ..model import chain, values
+from ..model.card import AgentCard
+from ..model.content import Message, Part, parts_from
+from ..model.errors import (
+    AgentNotFound,
+    Conflict,
+    Denied,
+    InvalidAnswer,
+    InvalidConfig,
+    InvalidInput,
+    InvalidRequest,
+    Overloaded,
+    QuestionNotFound,
+    RunNotFound,
+    TooLarge,
+    Unavailable,
+)
+from ..model.events import KINDS, Event, RunCreated, RunFinished, body_encoder
+from ..model.run import OWNER, Caller, Question, Run, RunRequest
+from ..model.schemas import Validator
+from ..model.status import Status
+from ..store.base import EventRow, RunFilter, RunRow, Store, Submission
+from ..store.sqlite import SQLiteStore
+from .agents import Agent, Registry
+from .execution import Execution
+from .ids import new_id, now
+from .log import LiveLog, compose_runs
+from .replay import Replay
+from .settings import Settings
+from .stall import StallWatch
+from .threads import Threads
+from .worker import Worker
+
+_PAGE = 512
+_BACKLOG = 50_000
+_LOOK_ANYWAY = 5.0  # seconds: how long a lost hint can delay a reader
+
+
+class Engine(Threads):
+    """Runs agents and remembers everything. Use it as `async with Engine(path, agents=[...]) as engine`."""
+
+    def __init__(
+        self,
+        store: Store | Path | str,
+        *,
+        agents: Iterable[Agent[..., Any]] = (),
+        bus: Bus | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.store: Store = SQLiteStore(store) if isinstance(store, str | Path) else store
+        self.bus: Bus = bus or LocalBus()
+        self.settings = settings or Settings()
+        self.agents = Registry()
+        for agent in agents:
+            self.agents.add(agent)
+        self._open = False
+
+    async def __aenter__(self) -> Engine:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        if self.settings.switch_interval is not None:
+            sys.setswitchinterval(min(sys.getswitchinterval(), self.settings.switch_interval))
+        await self.store.open()
+        await self.bus.open()
+        self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
+        self.store.on_foreign_change = self.worker.foreign_change
+        await self._publish_cards()
+        self.agents.listeners.append(self._agents_changed)
+        await self.worker.start()
+        self._stall = StallWatch(self.settings.stall_warning)
+        self._open = True
+
+    async def stop(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        self.agents.listeners.remove(self._agents_changed)
+        self._stall.close()
+        await self.worker.stop()
+        await self.bus.close()
+        await self.store.close()
+
+    def _agents_changed(self) -> None:
+        self.worker.spawn(self._publish_cards())
+        self.bus.publish(WORK)
+
+    async def _publish_cards(self) -> None:
+        if len(self.agents):
+            await self.store.put_cards([agent.card for agent in self.agents])
+
+    # -- agents -------------------------------------------------------------------------------------------
+
+    async def card(self, name: str, version: str | None = None) -> AgentCard:
+        """The card of an agent, here or in any process that ever shared this store."""
+        agent = self.agents.find(name, version)
+        if agent is not None:
+            return agent.card
+        card = await self.store.card(name, version)
+        if card is None:
+            known = ", ".join(sorted({agent.card.name for agent in self.agents})) or "none"
+            wanted = name if version is None else f"{name} {version}"
+            raise AgentNotFound(f"there is no agent {wanted} (there are: {known})")
+        return card
+
+    # -- runs ---------------------------------------------------------------------------------------------
+
+    async def submit(self, request: RunRequest) -> Run:
+        """Accept a run. When this returns, the run is on disk and will end."""
+        return await self._submit(request, new_id(), None)
+
+    async def submit_child(self, request: RunRequest, run: str, parent: RunRow) -> None:
+        """As `submit`, under a run. Submitting the same child again changes nothing."""
+        if self.worker.log_of(run) is None and await self.store.run(run) is None:
+            await self._submit(request, run, parent)
+
+    async def _submit(self, request: RunRequest, run: str, parent: RunRow | None) -> Run:
+        if not self._open:
+            raise Unavailable("the engine is not running")
+        agent = self.agents.find(request.agent, request.version)
+        card = agent.card if agent is not None else await self.card(request.agent, request.version)
+        self._check(request, card, agent)
+        if self.store.backlog() > _BACKLOG:
+            raise Overloaded("the store cannot keep up; try again in a moment")
+        time = now()
+        path = self.worker.path_of(parent) if parent is not None else ""
+        row = RunRow(
+            run, card.name, card.version, Status.PENDING, request.caller.id, request.thread,
+            parent.id if parent is not None else None, path, values.encode(request.metadata), time, time,
+            None, 0, 1, chain.GENESIS, 0, 0, 0, None,
+        )  # fmt: skip
+        created = RunCreated(
+            request, agent.digest if agent is not None else values.digest(msgspec.to_builtins(card)),
+            row.parent, parent.head.hex() if parent is not None else None,
+        )  # fmt: skip
+        plain = request.thread is None and request.key is None and not request.delay
+        if plain and agent is not None and self.worker.has_room:
+            return await self._start_here(row, created, agent)
+        return await self._submit_row(row, created, agent)
+
+    async def _start_here(self, row: RunRow, created: RunCreated, agent: Agent[..., Any]) -> Run:
+        """The short way: nothing to agree on with others, so the run starts while its first events are written."""
+        row.worker, row.wake_at, row.epoch = self.worker.id, None, 1
+        log = LiveLog(self.store, row, in_store=False)
+        replay = Replay()
+        replay.created = created
+        # The handler's first turn comes before the writer's: what it does at once shares the first transaction.
+        self.worker.enter_fresh(Execution(self.worker, agent, log, replay))
+        log.append(created)
+        await log.flush()
+        return self._live_view(log, created)
+
+    async def _submit_row(self, row: RunRow, created: RunCreated, agent: Agent[..., Any] | None) -> Run:
+        request = created.request
+        if await self.store.count_pending() >= self.settings.max_pending:
+            raise Overloaded(f"{self.settings.max_pending} runs are waiting already; try again later")
+        body = body_encoder.encode(created)
+        kind = KINDS[RunCreated]
+        head = chain.link(chain.GENESIS, row.id, 1, kind, row.created_at, chain.body_hash(body))
+        row.next_seq, row.head = 2, head
+        row.wake_at = row.created_at + int(request.delay * 1e6) if request.delay > 0 else 0
+        take = self.worker.id if agent is not None and self.worker.has_room else None
+        event = EventRow(row.id, 1, kind, row.created_at, head, body)
+        digest = values.digest([request.agent, request.version, request.input, request.config, request.thread])
+        done = await self.store.submit(Submission(row, request, digest, [event], take, row.created_at))
+        if done.existing:
+            return await self.run(done.row.id)
+        if done.cancel is not None:
+            self.worker.told(done.cancel)
+            if self.worker.execution(done.cancel) is None:
+                await self.worker.claim_and_enter(done.cancel)
+        if done.row.worker == self.worker.id:
+            await self.worker.enter(done.row)
+        else:
+            self.bus.publish(WORK)
+        return self._view(done.row, created)
+
+    def _check(self, request: RunRequest, card: AgentCard, agent: Agent[..., Any] | None) -> None:
+        limit = self.settings.max_input_bytes
+        if not isinstance(request.input, dict):
+            raise InvalidInput(f"the input of an agent is an object, and this is {_kind(request.input)}")
+        values.check(request.metadata, InvalidRequest, what="metadata")
+        if agent is not None:
+            agent.check_input.check(request.input, InvalidInput)
+        else:
+            Validator(card.input, what="input").check(request.input, InvalidInput)
+        for what, value in (
+            ("input", request.input),
+            ("config", request.config),
+            ("metadata", request.metadata),
+        ):
+            if value and len(values.encode(value)) > limit:
+                raise TooLarge(f"the {what} is larger than {limit} bytes", path=f"/{what}")
+        if request.config is not None:
+            if card.config is None:
+                if request.config != {}:
+                    raise InvalidConfig(f"agent {card.name} takes no config")
+            else:
+                check = agent.check_config if agent is not None else None
+                (check or Validator(card.config, what="config")).check(request.config, InvalidConfig)
+        elif card.config is not None and card.config.get("required"):
+            raise InvalidConfig(f"agent {card.name} needs a config with {', '.join(card.config['required'])}")
+        for name, value in (("delay", request.delay), ("timeout", request.timeout)):
+            if value is not None and not 0 <= value < 1e10:
+                raise InvalidRequest(f"{name} is {value}; it is a number of seconds, 0 or more", path=f"/{name}")
+
+    async def run(self, run: str) -> Run:
+        """A run as it is now."""
+        log = self.worker.log_of(run)
+        if log is not None and log.committed_row is not None:
+            execution = self.worker.execution(run)
+            if execution is not None or log.created is not None:
+                created = execution.replay.created if execution is not None else log.created
+                view = self._live_view(log, created)
+                if view.status is not Status.WAITING:
+                    return view
+        row = await self.store.run(run)
+        if row is None:
+            raise RunNotFound(f"there is no run {run}")
+        return await self._full_view(row)
+
+    async def runs(self, where: RunFilter) -> list[Run]:
+        """Newest first."""
+        return [self._view(row, None) for row in await self.store.runs(where)]
+
+    async def wait(self, run: str, *, timeout: float | None = None, settled: bool = False) -> Run:
+        """Wait until a run has ended (`settled`: or waits for an answer). Raises TimeoutError.
+
+        Giving up waiting does nothing to the run.
+        """
+        async with asyncio.timeout(timeout):
+            while True:
+                log = self.worker.log_of(run)
+                if log is not None:
+                    status = log.committed_row.status if log.committed_row is not None else Status.PENDING
+                    if status.final or (settled and status is Status.WAITING):
+                        return await self.run(run)
+                    await log.changed()
+                    continue
+                changed = self._next_hint(run)
+                row = await self.store.run(run)
+                if row is None:
+                    raise RunNotFound(f"there is no run {run}")
+                if row.status.final or (settled and row.status is Status.WAITING):
+                    return await self._full_view(row)
+                await changed
+
+    async def events(self, run: str, *, after: int = 0, follow: bool = True) -> AsyncIterator[Event]:
+        """The log of a run after event `after`, and on as it grows, to its end.
+
+        A reader that falls behind loses nothing: it is given neighbouring output deltas composed into one event, whose
+        `first` tells the seq it begins with.
+        """
+        cursor = after
+        if cursor:
+            last = await self._last_seq(run)
+            if cursor > last:
+                raise InvalidRequest(
+                    f"run {run} has {last} events, and {cursor} is beyond the end; read again from the start"
+                )
+        while True:
+            log = self.worker.log_of(run)
+            batch = log.since(cursor) if log is not None else None
+            changed = None
+            if log is None:
+                changed = self._next_hint(run)
+            if batch is None:
+                batch = await self.store.events(run, cursor, _PAGE)
+                if not batch and not cursor and log is None and await self.store.run(run) is None:
+                    raise RunNotFound(f"there is no run {run}")
+            if batch:
+                for event in compose_runs(batch) if len(batch) > 1 else batch:
+                    yield event
+                    cursor = event.seq
+                if isinstance(batch[-1].body, RunFinished):
+                    return
+                continue
+            if not follow:
+                return
+            if log is not None:
+                if log.finished is not None and log.committed_seq <= cursor:
+                    return
+                await log.changed()
+            else:
+                row = await self.store.run(run)
+                if row is None or (row.status.final and row.next_seq - 1 <= cursor):
+                    return
+                assert changed is not None
+                await changed
+
+    async def _last_seq(self, run: str) -> int:
+        log = self.worker.log_of(run)
+        if log is not None:
+            return log.committed_seq
+        row = await self.store.run(run)
+        if row is None:
+            raise RunNotFound(f"there is no run {run}")
+        return row.next_seq - 1
+
+    def _next_hint(self, run: str) -> asyncio.Future[None]:
+        """Done at the next news of a run, or when it is time to look anyway."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def fire() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        end = self.bus.subscribe(run, fire)
+        timer = loop.call_later(_LOOK_ANYWAY, fire)
+
+        def clean(_: object) -> None:
+            end()
+            timer.cancel()
+
+        future.add_done_callback(clean)
+        return future
+
+    async def cancel(self, run: str, *, reason: str = "", by: Caller = OWNER, rollback: bool = False) -> None:
+        """Ask a run to stop; `rollback` deletes it afterwards. Returns when that is on disk, not when it stopped."""
+        body = values.encode({"by": by.id, "reason": reason, "rollback": rollback})
+        _, owner = await self.store.deliver(run, "cancel", body, now())
+        if owner is None and self.worker.execution(run) is None:
+            await self.worker.claim_and_enter(run)
+        else:
+            self.worker.told(run)
+
+    async def send(self, run: str, message: Message | str | Part | list[Part]) -> None:
+        """Put a message into a run's mailbox. Returns when it is on disk."""
+        if not isinstance(message, Message):
+            message = Message("user", parts_from(message))
+        plain = msgspec.to_builtins(message)
+        values.check(plain, InvalidRequest, what="message")
+        body = values.encode(message)
+        if len(body) > self.settings.max_input_bytes:
+            raise TooLarge(f"the message is larger than {self.settings.max_input_bytes} bytes")
+        await self.store.deliver(run, "message", body, now())
+        self.worker.told(run)
+
+    async def delete(self, run: str) -> None:
+        """Forget a run that has ended, and its children. A tombstone with its last hash remains."""
+        await self.store.delete_run(run, now())
+        self.worker.forget(run)
+
+    async def erase(self, run: str, seq: int) -> None:
+        """Forget what one event of a finished run said. Its hash stays, so the chain still verifies."""
+        if not (await self.run(run)).status.final:
+            raise Conflict(f"run {run} has not ended; only then can an event be erased")
+        await self.store.erase_event(run, seq)
+        self.worker.forget(run)
+
+    async def verify(self, run: str) -> int | None:
+        """Check the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""
+        after, previous = 0, chain.GENESIS
+        while rows := await self.store.event_rows(run, after, 1000):
+            broken = chain.first_broken(
+                (
+                    (r.run, r.seq, r.kind, r.time, chain.body_hash(r.body) if r.body is not None else r.erased or b"", r.hash)
+                    for r in rows
+                ),
+                previous,
+                after + 1,
+            )
+            if broken is not None:
+                return broken
+            after, previous = rows[-1].seq, rows[-1].hash
+        return None
+
+    # -- questions ----------------------------------------------------------------------------------------
+
+    async def questions(
+        self,
+        *,
+        run: str | None = None,
+        caller: str | None = None,
+        state: str | None = "open",
+        limit: int = 100,
+    ) -> list[Question]:
+        """Open questions, oldest first. Those of a run include those of the runs that it called."""
+        return await self.store.questions(run=run, caller=caller, state=state, limit=limit)
+
+    async def question(self, question: str) -> tuple[Question, str, Any]:
+        """A question, its state (open, answered, withdrawn, expired), and its answer."""
+        found = await self.store.question(question)
+        if found is None:
+            raise QuestionNotFound(f"there is no question {question}")
+        return found
+
+    async def answer(self, question: str, value: Any, *, by: Caller = OWNER) -> None:
+        """Answer a question. The first valid answer wins. Returns when it is on disk."""
+        asked, _, _ = await self.question(question)
+        if asked.answerer is not None and asked.answerer != by.id:
+            raise Denied(f"question {question} is for {asked.answerer} to answer")
+        Validator(asked.answer_schema, what="answer").check(value, InvalidAnswer)
+        if len(values.encode(value)) > self.settings.max_input_bytes:
+            raise TooLarge(f"the answer is larger than {self.settings.max_input_bytes} bytes")
+        run, _, owner = await self.store.answer(question, value, by.id, now())
+        if owner == self.worker.id or owner is None:
+            self.worker.told(run)
+
+    # -- views --------------------------------------------------------------------------------------------
+
+    def _live_view(self, log: LiveLog, created: RunCreated | None) -> Run:
+        row = log.committed_row
+        assert row is not None
+        log.created = created
+        view = self._view(row, created)
+        if log.finished is not None:
+            view.output, view.error, view.usage = log.finished.output, log.finished.error, log.finished.usage
+        return view
+
+    async def _full_view(self, row: RunRow) -> Run:
+        first = await self.store.events(row.id, 0, 1)
+        created = first[0].body if first and isinstance(first[0].body, RunCreated) else None
+        view = self._view(row, created)
+        if row.status.final:
+            last = await self.store.last_event(row.id)
+            if last is not None and isinstance(last.body, RunFinished):
+                view.output, view.error, view.usage = last.body.output, last.body.error, last.body.usage
+        elif row.status is Status.WAITING:
+            view.questions = await self.store.questions(run=row.id)
+        return view
+
+    @staticmethod
+    def _view(row: RunRow, created: RunCreated | None) -> Run:
+        return Run(
+            row.id, row.agent, row.version, row.status, row.created_at, row.updated_at, row.caller, row.next_seq - 1,
+            row.head.hex(), row.thread, row.parent, row.path.split("/")[1] if row.path else row.id,
+            values.decode(row.metadata), created.request if created is not None else None,
+        )  # fmt: skip
+
+
+def _kind(value: Any) -> str:
+    names = {
+        str: "text",
+        list: "a list",
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        type(None): "null",
+    }
+    return names.get(type(value), type(value).__name__)
+
+
+IfExists = Literal["raise", "keep"]

@@ -1,0 +1,462 @@
+"""One run in this process, from entering the handler to leaving it.
+
+An execution ends in one of five ways: the handler is done (succeeded or failed), it was cancelled, it ran out of time,
+it is parked (it waits, and waiting needs no memory), or it is handed back (the process stops). In the last two the run
+goes on later, maybe elsewhere, from its log. What the handler may do is in `operations`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from ..model import values
+from ..model.content import Message, TextPart
+from ..model.delta import ABSENT, DeltaError
+from ..model.errors import (
+    AgentError,
+    ErrorInfo,
+    Invalid,
+    InvalidOutput,
+    InvalidState,
+    RunCancelled,
+    RunLost,
+    RunTimedOut,
+    ThreadConflict,
+    TooLarge,
+    describe,
+)
+from ..model.events import (
+    CancelRequested,
+    Emission,
+    MessageSent,
+    OutputDelta,
+    QuestionWithdrawn,
+    RunFinished,
+    RunRestarted,
+    RunStarted,
+)
+from ..model.run import RunRequest
+from ..model.status import Status
+from ..store.base import Change, CloseQuestion, CommitThread, PutInbox
+from . import invoke
+from .ids import new_id
+from .log import LiveLog
+from .operations import Operations, Unwound
+from .replay import Replay
+
+if TYPE_CHECKING:
+    from .agents import Agent
+    from .worker import Worker
+
+log_ = logging.getLogger("interlingua.engine")
+
+T = TypeVar("T")
+Leaving = Literal["cancel", "timeout", "park", "hand_back"]
+
+
+class Execution(Operations):
+    def __init__(self, worker: Worker, agent: Agent[..., Any] | None, log: LiveLog, replay: Replay) -> None:
+        super().__init__()
+        assert replay.created is not None
+        self.worker = worker
+        self.agent = agent
+        self.log = log
+        self.replay = replay
+        self.request: RunRequest = replay.created.request
+        self.history: list[Message] = []
+        self.leaving: Leaving | None = None
+        self.over = False  # nothing that the handler does counts any more
+        self.cancelling = False
+        self.rollback = False
+        self.task: asyncio.Task[None] | None = None
+        self.loop = asyncio.get_running_loop()
+        self.ctx: Any = None
+        self._thread_version = 0
+        self._thread_id = threading.get_ident()
+        self._usage: dict[str, Any] | None = None
+        self._grace: asyncio.TimerHandle | None = None
+        self._clock: asyncio.TimerHandle | None = None
+        self._clock_from: float | None = None
+        self._timeout = self.request.timeout or (agent.timeout if agent else None)
+        self._park: asyncio.Handle | None = None
+        log.on_commit = worker.on_commit
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.task = self.loop.create_task(self._main())
+
+    async def _main(self) -> None:
+        try:
+            output = await self._enter()
+        except asyncio.CancelledError:
+            if not self.over:
+                self._leave_now(None)
+        except Unwound:
+            if not self.over:
+                self._leave_now(None)
+        except BaseException as error:
+            if not self.over:
+                self._leave_now(error)
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+        else:
+            if not self.over:
+                if self.leaving is not None:
+                    self._leave_now(None)
+                else:
+                    self._succeed(output)
+
+    async def _enter(self) -> Any:
+        """Run the handler from the top, with its records given back."""
+        log, replay, agent = self.log, self.replay, self.agent
+        self._resume_waits()
+        if log.row.thread is not None or replay.started:
+            # (a fresh run without a thread has an empty inbox and no state to fetch)
+            await self._prepare()
+        if self.cancelling:
+            raise asyncio.CancelledError
+        assert agent is not None
+        row = log.row
+        if replay.started and row.crashes and row.crashes >= agent.retries:
+            raise RunLost(
+                f"the process that ran it died {row.crashes} time{'s' if row.crashes > 1 else ''} without progress"
+                + ("; this agent must not be repeated" if agent.retries == 0 else ""),
+                transient=agent.retries == 0,
+            )
+        if not replay.started:
+            log.append(RunStarted(self.worker.id, row.epoch, self._checkpoint, self._thread_version))
+        if agent.ctx_param is not None:
+            self.ctx = agent.ctx_type(self, self._decode_state(), self._decode_config())
+        self._tick()
+        return await invoke.invoke(self)
+
+    async def _prepare(self) -> None:
+        store, row, replay = self.worker.store, self.log.row, self.replay
+        if row.thread is not None:
+            if replay.started:
+                self._checkpoint = replay.checkpoint
+                self._thread_version = replay.thread_version
+            else:
+                thread = await store.thread(row.thread)
+                if thread is not None:
+                    self._checkpoint, self._thread_version = thread.checkpoint, thread.version
+                    self._state = thread.values
+            if self._checkpoint is not None:
+                checkpoint = await store.checkpoint(self._checkpoint)
+                if checkpoint is not None:
+                    self._state = checkpoint.values
+                    if self.agent is not None and self.agent.ctx_param is not None:
+                        self.history = await store.messages(row.thread, upto=checkpoint.messages)
+        await self._pull()
+
+    _checkpoint: str | None = None
+    _state: Any = None
+
+    def _decode_state(self) -> Any:
+        assert self.agent is not None
+        state = values.copy(self._state) if isinstance(self._state, dict) else {}
+        if self.agent.state is None:
+            return state
+        return self.agent.state.decode(state, InvalidState)
+
+    def _decode_config(self) -> Any:
+        assert self.agent is not None
+        config = self.request.config if self.request.config is not None else {}
+        if self.agent.config is None:
+            return config
+        return self.agent.config.decode(config, Invalid)
+
+    # -- ending -------------------------------------------------------------------------------------------
+
+    def leave(self, how: Leaving) -> None:
+        """Ask the handler to stop; after a grace, go on without it."""
+        if self.over or self.leaving in ("cancel", "timeout") or self.leaving == how:
+            return
+        self.leaving = how
+        self.release_waits()
+        if self.task is None:
+            self._leave_now(None)
+            return
+        if self.agent is None or not self.agent.shape.startswith("sync") or self.agent.process:
+            self.task.cancel()
+        grace = self.worker.settings.cancel_grace
+        self._grace = self.loop.call_later(grace, self._abandon)
+
+    def _abandon(self) -> None:
+        if not self.over:
+            log_.warning(
+                "agent %s did not stop within %g s (run %s); it is left behind",
+                self.log.row.agent, self.worker.settings.cancel_grace, self.log.row.id,
+            )  # fmt: skip
+            self.worker.abandoned += 1
+            if self.task is not None:
+                self.task.cancel()
+            self._leave_now(None)
+
+    def _leave_now(self, error: BaseException | None) -> None:
+        how = self.leaving
+        if self.log.lost is not None:
+            self._end()
+        elif self.cancelling or how == "cancel":
+            self._finish(Status.CANCELLED, error=RunCancelled("the run was cancelled").info())
+        elif how == "timeout":
+            limit = self._timeout
+            self._finish(Status.TIMED_OUT, error=RunTimedOut(f"the run took longer than {limit:g} s").info())
+        elif how == "park":
+            self._set_aside(self.next_deadline())
+        elif how == "hand_back":
+            self._set_aside(0)
+        elif error is None:
+            self._fail(ErrorInfo("agent_crashed", "the agent cancelled itself"))
+        else:
+            self._fail(self._describe(error))
+
+    def _describe(self, error: BaseException) -> ErrorInfo:
+        if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            return self._describe(error.exceptions[0])
+        info = describe(error)
+        if info.code == "agent_crashed" and not isinstance(error, AgentError):
+            log_.warning("agent %s failed (run %s)", self.log.row.agent, self.log.row.id, exc_info=error)
+        try:
+            values.check(info.details)
+            info.message.encode()
+        except (Invalid, UnicodeEncodeError):
+            return ErrorInfo(info.code, info.message.encode(errors="replace").decode(), info.transient)
+        return info
+
+    def _fail(self, error: ErrorInfo) -> None:
+        self._finish(Status.FAILED, error=error)
+
+    def _succeed(self, output: Any) -> None:
+        """The handler is done: check what it leaves behind, and finish."""
+        agent = self.agent
+        assert agent is not None
+        try:
+            held, keep = self.replay.finish()
+            self._restart(keep)
+            for body in held:
+                self.put(body)
+            if output is None:
+                joined = self.replay.output.value
+                output = {} if joined is ABSENT else joined
+            agent.check_output.check(output, InvalidOutput)
+            state = self._final_state()
+        except Exception as error:
+            self._fail(self._describe(error))
+            return
+        self._finish(Status.SUCCEEDED, output=output, state=state)
+
+    def _final_state(self) -> Any:
+        agent, row = self.agent, self.log.row
+        if row.thread is None:
+            return msgspec.UNSET
+        if self.ctx is None:
+            return self._state if self._state is not None else {}
+        assert agent is not None
+        try:
+            state = agent.state.encode(self.ctx.state) if agent.state is not None else self.ctx.state
+        except Invalid as error:
+            raise InvalidState(error.message) from error
+        if agent.check_state is not None:
+            agent.check_state.check(state, InvalidState)
+        else:
+            values.check(state, InvalidState, what="state")
+        return state
+
+    def _finish(
+        self,
+        status: Status,
+        *,
+        output: Any = None,
+        error: ErrorInfo | None = None,
+        state: Any = msgspec.UNSET,
+    ) -> None:
+        log, row = self.log, self.log.row
+        if status is Status.CANCELLED and log.status is not Status.CANCELLING:
+            log.append(CancelRequested())
+        for question in list(self.open_questions):
+            self.withdraw(question, f"the run {status.value.replace('_', ' ')}")
+        for question, run in list(self.replay.relayed.items()):
+            del self.replay.relayed[question]
+            body = QuestionWithdrawn(question, "the run that called for it is over", bool(self.replay.relayed), run)
+            log.append(body, *self.relay(body))
+        for child in self.running_children:
+            self.worker.cancel_soon(child, f"its parent {status.value.replace('_', ' ')}")
+        if log.status is Status.PENDING and status is not Status.FAILED and status is not Status.CANCELLED:
+            log.append(RunStarted(self.worker.id, row.epoch))
+        changes: list[Change] = []
+        checkpoint = None
+        if row.thread is not None:
+            checkpoint = new_id() if state is not msgspec.UNSET else None
+            changes.append(
+                CommitThread(
+                    row.thread, row.id, self._thread_version, state, checkpoint,
+                    self._said(output) if checkpoint else [], status in (Status.FAILED, Status.TIMED_OUT),
+                )
+            )  # fmt: skip
+        if row.parent is not None:
+            changes.append(PutInbox(row.parent, "child_ended", values.encode({"run": row.id})))
+        row.worker, row.wake_at, row.queued = None, None, None
+        self._stop_clock()
+        row.ran = self.ran
+        log.append(RunFinished(status, output, error, self._usage, checkpoint), *changes)
+        self._end()
+
+    def _said(self, output: Any) -> list[Message]:
+        """What this run adds to the conversation of its thread."""
+        said = list(self.request.messages)
+        agent = self.agent
+        card = agent.card if agent is not None else None
+        if not said and card is not None and card.input_text and isinstance(self.request.input, dict):
+            text = self.request.input.get(card.input_text)
+            if isinstance(text, str):
+                said.append(Message("user", [TextPart(text)]))
+        said.extend(self.replay.sent)
+        if card is not None and card.output_text and isinstance(output, dict):
+            text = output.get(card.output_text)
+            if isinstance(text, str) and text:
+                said.append(Message("agent", [TextPart(text)]))
+        return said
+
+    def _set_aside(self, wake_at: int | None) -> None:
+        row = self.log.row
+        self._stop_clock()
+        row.worker, row.wake_at, row.ran = None, wake_at, self.ran
+        self.log.touch()
+        self._end()
+
+    def _end(self) -> None:
+        self.over = True
+        self._stop_clock()
+        for handle in (self._grace, self._park):
+            if handle is not None:
+                handle.cancel()
+        self.release_waits()
+        self.worker.ended(self)
+
+    def after_refusal(self, error: BaseException) -> None:
+        """The store would not take what this run wrote."""
+        if isinstance(error, ThreadConflict):
+            self.worker.fail_soon(self.log.row.id, error.info())
+        elif not self.over:
+            self.leaving = self.leaving or "hand_back"
+            if self.task is not None and not self.task.done():
+                self.task.cancel()
+            self._end()
+
+    # -- time ---------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Run the clock while the handler runs; stop it, and think of parking, while it only waits."""
+        if self.over:
+            return
+        waiting = self.blocked > 0 and self.active == 0
+        if waiting:
+            self._stop_clock()
+            if self._park is None and self.leaving is None and self.agent is not None and self.agent.parkable:
+                self._park = self.loop.call_later(self.worker.settings.park_after, self._park_if_idle)
+        else:
+            if self._park is not None:
+                self._park.cancel()
+                self._park = None
+            if self._clock_from is None:
+                self._clock_from = self.loop.time()
+                if self._timeout is not None:
+                    left = max(0.0, self._timeout - self.log.row.ran / 1e6)
+                    self._clock = self.loop.call_later(left, self.leave, "timeout")
+
+    def _stop_clock(self) -> None:
+        if self._clock_from is not None:
+            self.log.row.ran = self.ran
+            self._clock_from = None
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    @property
+    def ran(self) -> int:
+        extra = 0.0 if self._clock_from is None else self.loop.time() - self._clock_from
+        return self.log.row.ran + int(extra * 1e6)
+
+    def _park_if_idle(self) -> None:
+        self._park = None
+        if not self.over and self.leaving is None and self.blocked > 0 and self.active == 0:
+            self.leave("park")
+
+    # -- emitting -----------------------------------------------------------------------------------------
+
+    def emit(self, body: Emission) -> None:
+        if self.over or self.leaving is not None:
+            raise asyncio.CancelledError
+        replay = self.replay
+        if replay.idle:
+            self.put(body)
+            return
+        taken, first, keep = replay.match(body)
+        self._restart(keep)
+        for held in first:
+            self.put(held)
+        if not taken:
+            self.put(body)
+
+    def put(self, body: Emission) -> None:
+        if type(body) is OutputDelta:
+            try:
+                self.replay.output.add(body.delta)
+            except DeltaError as error:
+                raise InvalidOutput(f"the output cannot be extended by what was yielded: {error}") from error
+        elif type(body) is MessageSent:
+            self.replay.sent.append(body.message)
+        if self.log.bytes > self.worker.settings.max_log_bytes:
+            raise TooLarge(f"the run emitted more than {self.worker.settings.max_log_bytes} bytes")
+        self.log.append(body)
+
+    def _restart(self, keep: int | None) -> None:
+        if keep is not None:
+            self.log.append(RunRestarted(keep, "the agent took another path than before"))
+
+    def add_usage(self, counts: dict[str, Any]) -> None:
+        values.check(counts, Invalid, what="usage")
+        usage = self._usage = self._usage or {}
+        for name, count in counts.items():
+            old = usage.get(name)
+            both = isinstance(old, int | float) and isinstance(count, int | float)
+            usage[name] = old + count if both else count
+
+    # -- threads ------------------------------------------------------------------------------------------
+
+    def block(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something of the event loop from an agent's own thread, and wait for it there."""
+        if self.over or self.leaving is not None:
+            work.close()
+            raise Unwound
+        if threading.get_ident() == self._thread_id:
+            work.close()
+            raise RuntimeError("a SyncContext was used on the event loop; use it in the agent's own thread")
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        self.blocking.add(future)
+        try:
+            return future.result()
+        except (asyncio.CancelledError, _cancelled_error()):
+            raise Unwound from None
+        finally:
+            self.blocking.discard(future)
+
+    def withdraw(self, question: str, reason: str) -> None:
+        del self.open_questions[question]
+        still_open = bool(self.open_questions or self.replay.relayed)
+        body = QuestionWithdrawn(question, reason, still_open)
+        self.log.append(body, CloseQuestion(question, "withdrawn"), *self.relay(body))
+
+
+def _cancelled_error() -> type[BaseException]:
+    from concurrent.futures import CancelledError
+
+    return CancelledError

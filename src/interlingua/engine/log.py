@@ -1,0 +1,288 @@
+"""The log of a run that is owned by this process: append, seal, commit, read.
+
+Appending never waits. Events are numbered when the store seals them into a transaction; output fragments that meet in
+one transaction become one event. Readers see only what is committed: from a short memory of recent events, and from the
+store when they are further behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Callable
+
+from ..model import chain
+from ..model.delta import Composer
+from ..model.events import (
+    KINDS,
+    Body,
+    CancelRequested,
+    ChildEnded,
+    Event,
+    MessageReceived,
+    OutputDelta,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionWithdrawn,
+    Recorded,
+    RunCreated,
+    RunFinished,
+    RunRestarted,
+    RunStarted,
+    body_encoder,
+)
+from ..model.status import Move, Status, after
+from ..store.base import Change, EventRow, RunRow, Sealed, Store
+from .ids import now
+
+_KEEP_EVENTS = 512  # of recent events in memory, per run
+_FULL = 2048  # appended and not yet committed: the agent waits
+_PAUSE = 64  # appended since the agent last gave way to others
+
+# Each of these is a record: what it holds is never computed or asked for again.
+_RECORDS = (Recorded, QuestionAnswered, MessageReceived, ChildEnded)
+
+
+def move_of(body: Body) -> Move | None:
+    """What an event means to the status of its run."""
+    match body:
+        case RunStarted():
+            return Move.STARTED
+        case RunRestarted():
+            return Move.RESTARTED
+        case QuestionAsked():
+            return Move.ASKED
+        case QuestionAnswered(still_open=still_open) | QuestionWithdrawn(still_open=still_open):
+            return Move.STILL_OPEN if still_open else Move.ANSWERED
+        case CancelRequested():
+            return Move.CANCEL_REQUESTED
+        case RunFinished(status=status):
+            return Move(status.value)
+    return None
+
+
+class LiveLog:
+    __slots__ = (
+        "_appended", "_changes", "_durable", "_expected_seq", "_fragments", "_head", "_in_store", "_next_seq",
+        "_pending", "_queued", "_readers", "_since_pause", "_store", "_waiters", "bytes", "committed_row", "created",
+        "finished", "lost", "on_commit", "recent", "row", "status",
+    )  # fmt: skip
+
+    def __init__(self, store: Store, row: RunRow, *, in_store: bool) -> None:
+        self._store = store
+        self.row = row  # as it is in memory: ahead of the store while something is pending
+        self.status: Status = row.status
+        self.bytes = 0  # sealed so far, by this process
+        self.committed_row: RunRow | None = None  # as everyone else can see it
+        self.created: RunCreated | None = None  # for views of a run that has left
+        self.finished: RunFinished | None = None  # set when committed
+        self.lost: BaseException | None = None  # another owner has it, or the store refused
+        self.recent: deque[Event] = deque(maxlen=_KEEP_EVENTS)
+        self.on_commit: Callable[[LiveLog, Sealed], None] | None = None
+        self._in_store = in_store
+        self._next_seq = row.next_seq
+        self._head = row.head
+        self._expected_seq = row.next_seq
+        self._pending: list[Body] = []
+        self._fragments: Composer | None = None  # of the last pending body, where that is output
+        self._changes: list[Change] = []
+        self._queued = False
+        self._appended = 0
+        self._durable = 0
+        self._since_pause = 0
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._readers: list[asyncio.Future[None]] = []
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    def append(self, body: Body, *changes: Change) -> None:
+        if self.lost is not None:
+            return
+        if type(body) is OutputDelta:
+            last = self._pending[-1] if self._pending else None
+            if type(last) is OutputDelta and last.step == body.step:
+                if self._fragments is None:
+                    self._fragments = Composer()
+                    self._fragments.add(last.delta)
+                self._fragments.add(body.delta)
+                self._count()
+                return
+        move = move_of(body)
+        if move is not None:
+            self.status = self.row.status = after(self.status, move)
+        if isinstance(body, _RECORDS):
+            self.row.crashes = 0
+        self._settle_fragments()
+        self._pending.append(body)
+        if changes:
+            self._changes.extend(changes)
+        self._count()
+
+    def touch(self, *changes: Change) -> None:
+        """Write the row as it is (a run is parked or handed back), and some changes."""
+        if self.lost is None:
+            self._changes.extend(changes)
+            self._count()
+
+    def _count(self) -> None:
+        self._appended += 1
+        self._since_pause += 1
+        if not self._queued:
+            self._queued = True
+            self._store.append(self)
+
+    def _settle_fragments(self) -> None:
+        if self._fragments is not None:
+            last = self._pending[-1]
+            assert isinstance(last, OutputDelta)
+            last.delta = self._fragments.value
+            self._fragments = None
+
+    async def breathe(self) -> None:
+        """Called between output fragments: give way to others, and wait where the disk cannot keep up."""
+        if self._appended - self._durable > _FULL:
+            await self.flush()
+        elif self._since_pause >= _PAUSE:
+            self._since_pause = 0
+            await asyncio.sleep(0)
+
+    async def flush(self) -> None:
+        """Return when everything appended so far is committed."""
+        if self.lost is not None:
+            raise self.lost
+        if self._durable >= self._appended:
+            return
+        future = asyncio.get_running_loop().create_future()
+        self._waiters.append((self._appended, future))
+        await future
+
+    # -- called by the store ------------------------------------------------------------------------------
+
+    def seal(self) -> Sealed:
+        self._queued = False
+        self._settle_fragments()
+        row = self.row
+        time = max(now(), row.updated_at)
+        events: list[EventRow] = []
+        run, seq, head = row.id, self._next_seq, self._head
+        for body in self._pending:
+            encoded = body_encoder.encode(body)
+            kind = KINDS[type(body)]
+            head = chain.link(head, run, seq, kind, time, chain.body_hash(encoded))
+            events.append(EventRow(run, seq, kind, time, head, encoded))
+            self.bytes += len(encoded)
+            seq += 1
+        row.next_seq, row.head, row.updated_at = seq, head, time
+        sealed = Sealed(
+            self,
+            not self._in_store,
+            copy.copy(row),
+            self._expected_seq,
+            events,
+            self._changes,
+            self._appended,
+        )
+        sealed.bodies = self._pending
+        self._next_seq = self._expected_seq = seq
+        self._head = head
+        self._in_store = True
+        self._pending, self._changes = [], []
+        return sealed
+
+    def committed(self, sealed: Sealed) -> None:
+        self._durable = sealed.mark
+        self.committed_row = sealed.row
+        run = self.row.id
+        for row, body in zip(sealed.events, sealed.bodies, strict=True):
+            self.recent.append(Event(run, row.seq, row.time, row.hash, body, row.seq))
+            if type(body) is RunFinished:
+                self.finished = body
+        self._wake()
+        if self.on_commit is not None:
+            self.on_commit(self, sealed)
+
+    def refused(self, sealed: Sealed, error: BaseException) -> None:
+        self.lost = error
+        self._pending.clear()
+        self._changes.clear()
+        self._wake()
+        if self.on_commit is not None:
+            self.on_commit(self, sealed)
+
+    def _wake(self) -> None:
+        waiters = self._waiters
+        while waiters and (self.lost is not None or waiters[0][0] <= self._durable):
+            _, future = waiters.popleft()
+            if not future.done():
+                if self.lost is not None:
+                    future.set_exception(self.lost)
+                else:
+                    future.set_result(None)
+        self.wake_readers()
+
+    def wake_readers(self) -> None:
+        if self._readers:
+            readers, self._readers = self._readers, []
+            for reader in readers:
+                if not reader.done():
+                    reader.set_result(None)
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is on its way to the store."""
+        return self.lost is not None or self._durable >= self._appended
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    @property
+    def committed_seq(self) -> int:
+        return self.recent[-1].seq if self.recent else self._expected_seq - 1
+
+    def since(self, seq: int) -> list[Event] | None:
+        """Committed events after `seq`, from memory; None where memory does not reach back that far."""
+        recent = self.recent
+        if not recent or recent[0].seq > seq + 1:
+            return None
+        if recent[-1].seq <= seq:
+            return []
+        return [event for event in recent if event.seq > seq] if recent[0].seq <= seq else list(recent)
+
+    def changed(self) -> asyncio.Future[None]:
+        """Done at the next commit."""
+        future = asyncio.get_running_loop().create_future()
+        self._readers.append(future)
+        return future
+
+
+def compose_runs(events: list[Event]) -> list[Event]:
+    """Neighbouring output deltas as one event each: for readers that fell behind. Nothing is lost."""
+    out: list[Event] = []
+    composer: Composer | None = None
+    for event in events:
+        last = out[-1] if out else None
+        if (
+            last is not None
+            and type(event.body) is OutputDelta
+            and type(last.body) is OutputDelta
+            and last.body.step == event.body.step
+        ):
+            if composer is None:
+                composer = Composer()
+                composer.add(last.body.delta)
+            composer.add(event.body.delta)
+            body = OutputDelta(None, event.body.step)
+            out[-1] = Event(event.run, event.seq, event.time, event.hash, body, last.first)
+            continue
+        if composer is not None:
+            _close(out[-1], composer)
+            composer = None
+        out.append(event)
+    if composer is not None:
+        _close(out[-1], composer)
+    return out
+
+
+def _close(event: Event, composer: Composer) -> None:
+    assert isinstance(event.body, OutputDelta)
+    event.body.delta = composer.value

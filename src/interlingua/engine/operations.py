@@ -1,0 +1,623 @@
+"""What a handler may do through its context, on the event loop: ask, step, call, receive, sleep, show.
+
+Every operation that is recorded has a key: `key=`, or its kind, its name and the how-manieth use of that name it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import typing
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..model import values
+from ..model.content import Artifact, Message
+from ..model.delta import ABSENT, Joiner
+from ..model.errors import (
+    AgentError,
+    ChildFailed,
+    ErrorInfo,
+    Invalid,
+    InvalidAnswer,
+    InvalidInput,
+    InvalidOutput,
+    InvalidQuestion,
+    InvalidRequest,
+    QuestionExpired,
+    RunError,
+    describe,
+)
+from ..model.events import (
+    ArtifactAdded,
+    Body,
+    CancelRequested,
+    ChildCalled,
+    ChildEnded,
+    Emission,
+    MessageReceived,
+    MessageSent,
+    OutputDelta,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionWithdrawn,
+    Recorded,
+    RunFinished,
+    body_decoder,
+    body_encoder,
+)
+from ..model.run import Answer, Question, RunRequest
+from ..model.schemas import Validator
+from ..model.status import Status
+from ..store.base import Change, DropInbox, InboxItem, PutInbox, PutQuestion
+from .codec import Codec
+from .ids import new_id, now
+from .questions import question_codec
+
+if TYPE_CHECKING:
+    from .agents import Agent
+    from .execution import Execution
+    from .log import LiveLog
+    from .replay import Replay
+    from .worker import Worker
+
+
+class Unwound(BaseException):
+    """Raised in an agent's thread when its run is left. Not an Exception, so that `except Exception` lets it pass."""
+
+
+class StepFailed(RunError):
+    """A step failed for good. What it raised is described in `error`."""
+
+    code = "step_failed"
+
+    def __init__(self, step: str, error: ErrorInfo) -> None:
+        super().__init__(f"step {step}: {error.message}", details=msgspec.to_builtins(error))
+        self.error = error
+        self.transient = error.transient
+
+
+class _Answer(msgspec.Struct):
+    question: str
+    answer: Answer
+
+
+class _Cancel(msgspec.Struct):
+    by: str = ""
+    reason: str = ""
+    rollback: bool = False
+
+
+class _Ended(msgspec.Struct):
+    run: str
+
+
+_answers = msgspec.json.Decoder(_Answer)
+_cancels = msgspec.json.Decoder(_Cancel)
+_endings = msgspec.json.Decoder(_Ended)
+_messages = msgspec.json.Decoder(Message)
+
+
+class Operations:
+    """The half of an Execution that the context speaks to."""
+
+    worker: Worker
+    agent: Agent[..., Any] | None
+    log: LiveLog
+    replay: Replay
+    request: RunRequest
+    loop: asyncio.AbstractEventLoop
+    over: bool
+    leaving: Any
+    cancelling: bool
+    rollback: bool
+
+    def __init__(self) -> None:
+        self.blocked = 0  # operations that only wait
+        self.active = 0  # steps that are being done
+        self.blocking: set[Future[Any]] = set()  # what an agent's own thread waits for
+        self.open_questions: dict[str, Question] = {}
+        self._uses: dict[str, int] = {}
+        self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._deadlines: dict[str, int] = {}
+        self._children: dict[str, asyncio.Future[ChildEnded]] = {}  # by run
+        self._child_keys: dict[str, str] = {}
+        self._mail: list[asyncio.Future[None]] = []
+        self._read = 0  # messages that the handler has taken
+        self._seen: set[int] = set()  # inbox items that are in the log, or on their way there
+        self._pulling = False
+        self._pull_again = False
+
+    if TYPE_CHECKING:
+
+        def _tick(self) -> None: ...
+        def emit(self, body: Emission) -> None: ...
+        def _restart(self, keep: int | None) -> None: ...
+        def leave(self, how: Any) -> None: ...
+        def withdraw(self, question: str, reason: str) -> None: ...
+        def block(self, work: Any) -> Any: ...
+
+    # -- keys and waiting ---------------------------------------------------------------------------------
+
+    def _key(self, kind: str, name: str, key: str | None) -> str:
+        if key is not None:
+            return f"{kind}:{key}"
+        use = f"{kind}:{name}"
+        count = self._uses[use] = self._uses.get(use, 0) + 1
+        return f"{use}:{count}"
+
+    def _check_alive(self) -> None:
+        if self.over or self.leaving is not None:
+            raise asyncio.CancelledError
+
+    async def _wait(self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "") -> Any:
+        """Wait for something that may take a month."""
+        self._check_alive()
+        if deadline is not None:
+            self._deadlines[mark] = deadline
+        self.blocked += 1
+        self._tick()
+        try:
+            if deadline is None:
+                return await future
+            async with asyncio.timeout(max(0.0, (deadline - now()) / 1e6)):
+                return await future
+        finally:
+            self.blocked -= 1
+            if self.leaving is None:  # else: its deadlines are what the run is set aside with
+                self._deadlines.pop(mark, None)
+            self._tick()
+
+    def release_waits(self) -> None:
+        for future in list(self.blocking):
+            future.cancel()
+
+    def next_deadline(self) -> int | None:
+        return min(self._deadlines.values(), default=None)
+
+    def _passed(self, seq: int) -> None:
+        self._restart(self.replay.passed(seq))
+
+    def _resume_waits(self) -> None:
+        """What was open when the run was left is open again."""
+        for past in self.replay.questions.values():
+            if past.open:
+                self.open_questions[past.question.id] = past.question
+        for called, ended, _ in self.replay.children.values():
+            if ended is None:
+                self._child_keys[called.run] = called.key
+
+    @property
+    def running_children(self) -> list[str]:
+        return list(self._child_keys)
+
+    # -- asking -------------------------------------------------------------------------------------------
+
+    async def ask(self, question: Any, deadline: float | None, key: str | None) -> Any:
+        self._check_alive()
+        agent = self.agent
+        assert agent is not None
+        codec = agent.questions.get(type(question))
+        if codec is None:
+            name = type(question).__name__
+            raise InvalidQuestion(
+                f"agent {agent.card.name} asked {name}, which it does not declare; add it: asks=[{name}]"
+            )
+        codec = question_codec(type(question))
+        payload = codec.payload.encode(question)
+        Validator(codec.payload.schema, what=f"question {codec.type}").check(payload, InvalidQuestion)
+        digest = values.digest([codec.type, payload])
+        place = self._key("ask", codec.type, key)
+        past = self.replay.questions.get(place)
+        asked = None
+        if past is not None and past.question.digest == digest:
+            asked = past.question
+            if past.answer is not None:
+                self._passed(past.seq)
+                return codec.answer.decode(past.answer.value, InvalidAnswer)
+            if not past.open:
+                self._passed(past.seq)
+                raise QuestionExpired(f"nobody answered {codec.type} in time")
+        elif past is not None and past.open:
+            past.open = False
+            self.withdraw(past.question.id, "the agent asks something else now")
+        if asked is None:
+            time = now()
+            asked = Question(
+                new_id(), self.log.row.id, codec.type, payload, question.__answer_schema__(), time,
+                prompt=question.__prompt__(), options=question.__options__(),
+                deadline=None if deadline is None else time + int(deadline * 1e6), key=place, digest=digest,
+            )  # fmt: skip
+            self.open_questions[asked.id] = asked
+            body = QuestionAsked(asked)
+            self.log.append(body, PutQuestion(asked, self.worker.path_of(self.log.row)), *self.relay(body))
+        answer = await self._await_answer(asked)
+        return codec.answer.decode(answer.value, InvalidAnswer)
+
+    async def _await_answer(self, question: Question) -> Answer:
+        future = self._answers.get(question.id)
+        if future is None:
+            future = self._answers[question.id] = self.loop.create_future()
+        while True:
+            try:
+                answer: Answer = await self._wait(asyncio.shield(future), question.deadline, question.id)
+                return answer
+            except TimeoutError:
+                if future.done():
+                    return future.result()
+                if await self.worker.store.close_question(question.id, "expired"):
+                    del self.open_questions[question.id]
+                    still_open = bool(self.open_questions or self.replay.relayed)
+                    body = QuestionWithdrawn(question.id, "nobody answered in time", still_open)
+                    self.log.append(body, *self.relay(body))
+                    raise QuestionExpired(f"nobody answered {question.type} in time") from None
+                question = msgspec.structs.replace(question, deadline=None)  # an answer was first, and is on its way
+                await self._pull()
+
+    def relay(self, body: Body) -> list[Change]:
+        """News of a question, for the run that called this one."""
+        row = self.log.row
+        if row.parent is None:
+            return []
+        relayed = msgspec.structs.replace(body, run=getattr(body, "run", None) or row.id)
+        return [PutInbox(row.parent, "relay", body_encoder.encode(relayed))]
+
+    # -- steps --------------------------------------------------------------------------------------------
+
+    def recorded(self, name: str, make: Callable[[], Any]) -> Any:
+        """A value that is made once."""
+        import threading
+
+        if threading.get_ident() != self._thread_id:  # type: ignore[attr-defined]
+            return self.block(self._recorded(name, make))
+        return self._record_now(name, make)
+
+    async def _recorded(self, name: str, make: Callable[[], Any]) -> Any:
+        return self._record_now(name, make)
+
+    def _record_now(self, name: str, make: Callable[[], Any]) -> Any:
+        self._check_alive()
+        key = self._key(name, "", None)
+        found = self.replay.records.get(key)
+        if found is not None:
+            self._passed(found[0])
+            return found[1].value
+        value = make()
+        self.log.append(Recorded(key, value))
+        return value
+
+    async def step(
+        self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None,
+        retries: int, backoff: float, timeout: float | None,
+    ) -> Any:  # fmt: skip
+        self._check_alive()
+        place = self._key("step", name, key)
+        codec = _result_codec(fn, name)
+        found = self.replay.records.get(place)
+        if found is not None:
+            seq, record = found
+            self._passed(seq)
+            for body in self.replay.emissions_of_step(place):
+                self.emit(body)
+            return self._step_result(name, record, codec)
+        await self.log.flush()
+        self.active += 1
+        self._tick()
+        try:
+            for attempt in range(retries + 1):
+                try:
+                    async with asyncio.timeout(timeout):
+                        value = await self._do(fn, args, kwargs, place)
+                    record = Recorded(place, self._as_json(name, value, codec))
+                    break
+                except Exception as error:
+                    if attempt == retries:
+                        cause, record = error, Recorded(place, error=_storable(describe(error)))
+                        break
+                    await asyncio.sleep(min(backoff * 2**attempt, 60.0))
+        finally:
+            self.active -= 1
+            self._tick()
+        self._check_alive()
+        self.log.append(record)
+        try:
+            return self._step_result(name, record, codec)
+        except (StepFailed, AgentError) as failure:
+            raise failure from cause
+
+    async def _do(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], place: str) -> Any:
+        from . import invoke
+
+        run: Execution = self  # type: ignore[assignment]
+        if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+            return await self._do_generator(fn, args, kwargs, place)
+        if inspect.iscoroutinefunction(fn):
+            return await fn(*args, **kwargs)
+        result = await invoke.in_thread(run, lambda: fn(*args, **kwargs))
+        return await result if inspect.isawaitable(result) else result
+
+    async def _do_generator(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], place: str
+    ) -> Any:
+        from . import invoke
+
+        run: Execution = self  # type: ignore[assignment]
+        joined = Joiner()
+        generator = fn(*args, **kwargs)
+        if inspect.isasyncgen(generator):
+            try:
+                async for item in generator:
+                    delta = invoke.delta_of(run, item)
+                    joined.add(delta)
+                    self.emit(OutputDelta(delta, place))
+                    await self.log.breathe()
+            finally:
+                await generator.aclose()
+        else:
+            result = await invoke.in_thread(run, lambda: invoke.drain_in_thread(run, generator, place))
+            if result is not None:
+                return result
+        return None if joined.value is ABSENT else joined.value
+
+    def _as_json(self, name: str, value: Any, codec: Codec | None) -> Any:
+        try:
+            encoded = codec.encode(value) if codec is not None else msgspec.to_builtins(value)
+            values.check(encoded, InvalidOutput, what=f"the result of step {name}")
+        except (TypeError, ValueError, Invalid) as error:
+            raise InvalidOutput(
+                f"step {name} gave {type(value).__name__}, which cannot be recorded as JSON: {error}"
+            ) from error
+        return encoded
+
+    def _step_result(self, name: str, record: Recorded, codec: Codec | None) -> Any:
+        if record.error is not None:
+            own = self.agent.errors.get(record.error.code) if self.agent is not None else None
+            if own is not None:
+                raise own(record.error.message, details=record.error.details)
+            raise StepFailed(name, record.error)
+        return record.value if codec is None else codec.decode(record.value, InvalidOutput)
+
+    # -- children -----------------------------------------------------------------------------------------
+
+    async def call(
+        self, agent: Agent[..., Any] | str, input_: Any, inputs: dict[str, Any], version: str | None, config: Any,
+        thread: str | None, timeout: float | None, key: str | None,
+    ) -> Any:  # fmt: skip
+        self._check_alive()
+        name = agent if isinstance(agent, str) else agent.card.name
+        version = version if isinstance(agent, str) else agent.card.version
+        if isinstance(input_, str):
+            field = (await self.worker.engine.card(name, version)).input_text
+            if field is None:
+                raise InvalidInput(f"agent {name} has no text field; call it with its input's members")
+            input_ = {field: input_}
+        payload = {**(input_ or {}), **msgspec.to_builtins(inputs)}
+        values.check(payload, InvalidInput, what="input")
+        place = self._key("call", name, key)
+        digest = values.digest([name, version, payload, config])
+        known = self.replay.children.get(place)
+        if known is not None and known[0].input == digest:
+            called, ended, seq = known
+            if ended is not None:
+                self._passed(seq)
+                return self._child_result(agent, ended)
+            child = called.run
+        else:
+            if known is not None and known[1] is None:
+                self.worker.cancel_soon(known[0].run, "its parent calls something else now")
+                self._child_keys.pop(known[0].run, None)
+            child = new_id()
+            self.log.append(ChildCalled(place, child, name, digest))
+            await self.log.flush()
+        self._child_keys[child] = place
+        future = self._children.setdefault(child, self.loop.create_future())
+        request = RunRequest(
+            name, version, payload, config, thread=thread, timeout=timeout, caller=self.request.caller,
+            trace=self.request.trace,
+        )  # fmt: skip
+        try:
+            await self.worker.engine.submit_child(request, child, self.log.row)
+        except Exception:
+            self._child_keys.pop(child, None)
+            raise
+        await self._pull()
+        return self._child_result(agent, await self._wait(asyncio.shield(future)))
+
+    def _child_result(self, agent: Agent[..., Any] | str, ended: ChildEnded) -> Any:
+        if ended.status is not Status.SUCCEEDED:
+            error = ended.error or ErrorInfo("run_failed", f"it {ended.status.value}")
+            name = agent if isinstance(agent, str) else agent.card.name
+            raise ChildFailed(f"agent {name}: {error.message}", error=error, run=ended.run)
+        output = ended.output
+        codec = None if isinstance(agent, str) else agent.output
+        if codec is None or codec.codec is None:
+            return output
+        return codec.codec.decode(output if codec.wrap is None else output.get(codec.wrap), InvalidOutput)
+
+    # -- messages and sleep -------------------------------------------------------------------------------
+
+    async def receive(self, timeout: float | None) -> Message:
+        self._check_alive()
+        deadline = None if timeout is None else self._deadline_of("receive", timeout)
+        while self._read >= len(self.replay.received):
+            future: asyncio.Future[None] = self.loop.create_future()
+            self._mail.append(future)
+            try:
+                await self._wait(future, deadline, f"receive:{self._read}")
+            finally:
+                if future in self._mail:
+                    self._mail.remove(future)
+        message = self.replay.received[self._read]
+        self._read += 1
+        return message
+
+    def _deadline_of(self, kind: str, seconds: float, key: str | None = None) -> int:
+        """A moment that stays the same when the agent is entered again."""
+        place = self._key(kind, "", key)
+        found = self.replay.records.get(place)
+        if found is not None:
+            self._passed(found[0])
+            return int(found[1].value)
+        moment = now() + int(seconds * 1e6)
+        self.log.append(Recorded(place, moment))
+        return moment
+
+    async def sleep(self, seconds: float, key: str | None) -> None:
+        self._check_alive()
+        deadline = self._deadline_of("sleep", seconds, key)
+        if deadline > now():
+            with contextlib.suppress(TimeoutError):
+                await self._wait(self.loop.create_future(), deadline, f"sleep:{deadline}")
+
+    # -- showing ------------------------------------------------------------------------------------------
+
+    async def emit_output(self, item: Any) -> None:
+        from . import invoke
+
+        self._check_alive()
+        self.emit(OutputDelta(invoke.delta_of(self, item)))  # type: ignore[arg-type]
+        await self.log.breathe()
+
+    async def say(self, message: Message) -> None:
+        values.check(msgspec.to_builtins(message), InvalidOutput, what="message")
+        message.id = message.id or f"{self.log.row.id}/{self._key('message', '', None)}"
+        await self.show(MessageSent(message))
+
+    async def add_artifact(self, artifact: Artifact) -> None:
+        artifact.id = artifact.id or self._key("artifact", "", None)
+        await self.show(ArtifactAdded(artifact))
+
+    async def show(self, body: Emission) -> None:
+        self._check_alive()
+        try:
+            values.check(msgspec.to_builtins(body), InvalidOutput, what=type(body).__name__.lower())
+        except TypeError as error:
+            raise InvalidOutput(f"{type(body).__name__.lower()}: {error}") from error
+        self.emit(body)
+        await self.log.breathe()
+
+    # -- the inbox ----------------------------------------------------------------------------------------
+
+    async def _pull(self) -> None:
+        """Move what others want of this run into its log."""
+        if self._pulling:
+            self._pull_again = True
+            return
+        self._pulling = True
+        try:
+            while True:
+                self._pull_again = False
+                for item in await self.worker.store.inbox(run=self.log.row.id):
+                    if item.id not in self._seen and not self.over:
+                        self._seen.add(item.id)
+                        await self._take_in(item)
+                if not self._pull_again:
+                    return
+        finally:
+            self._pulling = False
+
+    async def pull(self) -> None:
+        if not self.over:
+            await self._pull()
+
+    async def _take_in(self, item: InboxItem) -> None:
+        drop = DropInbox([item.id])
+        match item.kind:
+            case "answer":
+                self._take_answer(_answers.decode(item.body), drop)
+            case "message":
+                message = _messages.decode(item.body)
+                self.replay.received.append(message)
+                self.log.append(MessageReceived(message), drop)
+                if self._mail:
+                    future = self._mail.pop(0)
+                    if not future.done():
+                        future.set_result(None)
+            case "cancel":
+                cancel = _cancels.decode(item.body)
+                self.rollback = self.rollback or cancel.rollback
+                self.log.append(CancelRequested(cancel.by, cancel.reason), drop)
+                self.cancelling = True
+                self.leave("cancel")
+            case "child_ended":
+                await self._take_ending(_endings.decode(item.body).run, drop)
+            case "relay":
+                self._take_relay(body_decoder.decode(item.body), drop)
+
+    def _take_answer(self, given: _Answer, drop: DropInbox) -> None:
+        question = self.open_questions.pop(given.question, None)
+        if question is None:
+            self.log.touch(drop)
+            return
+        still_open = bool(self.open_questions or self.replay.relayed)
+        body = QuestionAnswered(given.question, given.answer, still_open)
+        self.log.append(body, drop, *self.relay(body))
+        past = self.replay.questions.get(question.key)
+        if past is not None and past.question.id == question.id:
+            past.open, past.answer = False, given.answer
+        future = self._answers.setdefault(given.question, self.loop.create_future())
+        if not future.done():
+            future.set_result(given.answer)
+
+    async def _take_ending(self, child: str, drop: DropInbox) -> None:
+        key = self._child_keys.pop(child, None)
+        row, last = await self.worker.store.run(child), await self.worker.store.last_event(child)
+        if key is None or row is None or last is None or not isinstance(last.body, RunFinished):
+            self.log.touch(drop)
+            return
+        done = last.body
+        ended = ChildEnded(key, child, done.status, row.head.hex(), done.output, done.error)
+        self.log.append(ended, drop)
+        if key in self.replay.children:
+            called, _, seq = self.replay.children[key]
+            self.replay.children[key] = (called, ended, seq)
+        future = self._children.setdefault(child, self.loop.create_future())
+        if not future.done():
+            future.set_result(ended)
+
+    def _take_relay(self, body: Body, drop: DropInbox) -> None:
+        relayed = self.replay.relayed
+        if isinstance(body, QuestionAsked):
+            relayed[body.question.id] = body.run or ""
+            if self.cancelling:
+                self.log.touch(drop)
+                return
+        elif isinstance(body, QuestionAnswered | QuestionWithdrawn):
+            if relayed.pop(body.question, None) is None:
+                self.log.touch(drop)
+                return
+            body.still_open = bool(self.open_questions or relayed)
+        self.log.append(body, drop, *self.relay(body))
+
+
+_codecs: dict[Any, Codec | None] = {}
+
+
+def _result_codec(fn: Callable[..., Any], name: str) -> Codec | None:
+    """By the function's annotation: a step's result is typed, also when it comes out of the log."""
+    try:
+        return _codecs[fn]
+    except (KeyError, TypeError):
+        pass
+    try:
+        hint = typing.get_type_hints(fn, include_extras=True).get("return")
+    except (NameError, TypeError, AttributeError):
+        hint = None
+    generator = inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn)
+    codec = None if hint is None or hint is Any or generator else Codec(hint, what=f"the result of step {name}")
+    with contextlib.suppress(TypeError):
+        _codecs[fn] = codec
+    return codec
+
+
+def _storable(error: ErrorInfo) -> ErrorInfo:
+    try:
+        values.check(error.details)
+        error.message.encode()
+    except (Invalid, UnicodeEncodeError, InvalidRequest):
+        return ErrorInfo(error.code, error.message.encode(errors="replace").decode(), error.transient)
+    return error

@@ -1,0 +1,96 @@
+"""What runs in a worker process: read an order, run the agent, write what comes of it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..model import values
+from ..model.errors import InvalidInput, InvalidOutput, describe
+from .agents import Agent
+
+_HEAD = struct.Struct("!I")
+_loaded: dict[tuple[str, str], Agent[..., Any]] = {}
+
+
+def main() -> None:
+    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the agent prints must not mix with what we say
+    while True:
+        head = source.read(_HEAD.size)
+        if len(head) < _HEAD.size:
+            return
+        order = values.decode(source.read(_HEAD.unpack(head)[0]))
+        try:
+            _say(sink, {"output": _run(order, sink)})
+        except Exception as error:
+            info = describe(error)
+            _say(
+                sink,
+                {
+                    "error": {
+                        "code": info.code,
+                        "message": info.message.encode(errors="replace").decode(),
+                        "transient": info.transient,
+                    }
+                },
+            )
+
+
+def _run(order: dict[str, Any], sink: BinaryIO) -> Any:
+    agent = _load(order["file"], order["module"], order["name"])
+    assert agent.output is not None
+    assert agent.params is not None
+    result = agent.fn(**agent.params.decode(order["input"], InvalidInput))
+    if agent.shape == "sync_generator":
+        while True:
+            try:
+                item = next(result)
+            except StopIteration as stop:
+                result = stop.value
+                break
+            delta = agent.output.encode(item)
+            values.check(delta, InvalidOutput, what="output")
+            _say(sink, {"delta": delta})
+    if result is None:
+        return None
+    output = agent.output.encode(result)
+    values.check(output, InvalidOutput, what="output")
+    return output
+
+
+def _load(file: str, module: str, name: str) -> Agent[..., Any]:
+    found = _loaded.get((file, name))
+    if found is None:
+        spec = None
+        if module != "__main__":
+            try:
+                spec = importlib.util.find_spec(module)
+            except (ImportError, ValueError):
+                spec = None
+        if spec is not None and spec.origin is not None and Path(spec.origin).resolve() == Path(file):
+            loaded = importlib.import_module(module)
+        else:
+            spec = importlib.util.spec_from_file_location("interlingua_agent_file", file)
+            assert spec is not None
+            assert spec.loader is not None
+            loaded = importlib.util.module_from_spec(spec)
+            sys.modules["interlingua_agent_file"] = loaded
+            spec.loader.exec_module(loaded)
+        found = _loaded[(file, name)] = getattr(loaded, name)
+    return found
+
+
+def _say(sink: BinaryIO, message: Any) -> None:
+    data = values.encode(message)
+    sink.write(_HEAD.pack(len(data)) + data)
+    sink.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Every limit and interval of the engine, in one place."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Settings(msgspec.Struct, kw_only=True, frozen=True):
+    park_after: float = 60.0
+    """Seconds that a waiting agent stays in memory before it is unwound."""
+    cancel_grace: float = 5.0
+    """Seconds that an agent has to stop when it is cancelled; then it is abandoned."""
+    shutdown_grace: float = 10.0
+    """Seconds that running agents have to finish at shutdown; then they are handed back."""
+    max_running: int = 1000
+    """Agents that run at once in this process. Waiting ones that are parked do not count."""
+    max_pending: int = 100_000
+    """Runs that may wait for a slot before new ones are refused."""
+    max_input_bytes: int = 16 * 1024 * 1024
+    """Of one input, config, answer or message, as JSON."""
+    max_log_bytes: int = 1024 * 1024 * 1024
+    """Of what one run may emit."""
+    max_sync_threads: int = 256
+    """Threads for agents and steps that are plain functions."""
+    processes: int = 2
+    """Worker processes for agents with process=True, started when first needed."""
+    sweep_every: float = 1.0
+    """Seconds between looks for dead workers and forgotten work."""
+    keep_finished: int = 512
+    """Finished runs that are kept in memory for readers."""
+    ttl_runs: float | None = None
+    """Seconds after which a finished run is deleted; None keeps them."""
+    ttl_threads: float | None = None
+    """Seconds after which an unused thread is deleted; None keeps them."""
+    switch_interval: float | None = 0.0001
+    """The interpreter's thread switch interval: short, so that a busy thread does not hold up the others."""
+    stall_warning: float = 1.0
+    """Seconds after which an agent that blocks the event loop is named in the log; 0 turns it off."""

@@ -1,0 +1,319 @@
+"""The worker of this process: claims runs, enters and leaves them, and takes up what dead workers left.
+
+A worker, not a run, holds the lease. It claims only runs of agents whose code it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections import OrderedDict
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from ..bus.base import WORK, Bus
+from ..model.errors import Conflict, ErrorInfo, InterlinguaError, NotFound
+from ..model.events import Event
+from ..model.status import Status
+from ..store.base import CommitThread, PutInbox, RunRow, Sealed, Store, WorkerRow
+from .agents import Registry
+from .execution import Execution
+from .ids import new_id, now
+from .log import LiveLog
+from .process import ProcessPool
+from .replay import Replay
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+log_ = logging.getLogger("interlingua.engine")
+
+_CLAIM_AT_ONCE = 200
+_PAGE = 2000
+
+
+class Worker:
+    def __init__(self, engine: Engine, store: Store, bus: Bus, registry: Registry, settings: Settings) -> None:
+        self.engine = engine
+        self.store = store
+        self.bus = bus
+        self.registry = registry
+        self.settings = settings
+        self.id = new_id()
+        self.running = 0  # handlers that are entered
+        self.threads = 0  # plain functions that are running
+        self.abandoned = 0  # handlers that would not stop
+        self.taken_over = 0  # runs of dead workers
+        self.processes = ProcessPool(settings.processes)
+        self._executions: dict[str, Execution] = {}
+        self._finished: OrderedDict[str, LiveLog] = OrderedDict()
+        self._ready = asyncio.Event()
+        self._foreign = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loops: list[asyncio.Task[Any]] = []
+        self._stopping = False
+        self._starved = False  # runs are waiting for a slot
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        await self.store.enter(WorkerRow(self.id, socket.gethostname(), os.getpid(), now(), self.registry.keys()))
+        await self.store.bury()
+        self._end_subscription = self.bus.subscribe(WORK, self._ready.set)
+        self._ready.set()
+        self._loops = [
+            asyncio.create_task(self._claim_loop()),
+            asyncio.create_task(self._sweep_loop()),
+            asyncio.create_task(self._foreign_loop()),
+        ]
+
+    async def stop(self) -> None:
+        """Finish what can be finished, and hand back the rest."""
+        self._stopping = True
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        self._end_subscription()
+        deadline = asyncio.get_running_loop().time() + self.settings.shutdown_grace
+        while self._working() and (left := deadline - asyncio.get_running_loop().time()) > 0:
+            tasks = [e.task for e in self._working() if e.task is not None]
+            await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        for execution in list(self._executions.values()):
+            execution.leave("hand_back")
+        while live := list(self._executions.values()):
+            with contextlib.suppress(BaseException):
+                await asyncio.gather(*(e.log.flush() for e in live))
+            tasks = [e.task for e in live if e.task is not None and not e.over]
+            if tasks:
+                await asyncio.wait(tasks, timeout=0.1)
+            else:
+                await asyncio.sleep(0)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.processes.close()
+        await self.store.leave(self.id)
+
+    def _working(self) -> list[Execution]:
+        """Handlers that do something now: those that only wait are handed back at once."""
+        return [
+            e for e in self._executions.values()
+            if not e.over and e.task is not None and not e.task.done() and not (e.blocked and not e.active)
+        ]  # fmt: skip
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned_done)
+
+    def _spawned_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log_.error("background work failed", exc_info=error)
+
+    # -- what is here -------------------------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        return self.running < self.settings.max_running and not self._stopping
+
+    def execution(self, run: str) -> Execution | None:
+        return self._executions.get(run)
+
+    def log_of(self, run: str) -> LiveLog | None:
+        """The log of a run that is here, or that finished here a moment ago."""
+        execution = self._executions.get(run)
+        return execution.log if execution is not None else self._finished.get(run)
+
+    def forget(self, run: str) -> None:
+        self._finished.pop(run, None)
+
+    @staticmethod
+    def path_of(row: RunRow) -> str:
+        return f"{row.path or '/'}{row.id}/"
+
+    # -- entering -----------------------------------------------------------------------------------------
+
+    def enter_fresh(self, execution: Execution) -> None:
+        """A run that was just made here, and is in no store yet."""
+        self._executions[execution.log.row.id] = execution
+        self.running += 1
+        execution.start()
+
+    async def enter(self, row: RunRow) -> Execution:
+        """A run that this worker has just claimed."""
+        events = await self.all_events(row.id)
+        log = LiveLog(self.store, row, in_store=True)
+        log.recent.extend(events[-64:])
+        log.committed_row = row
+        replay = Replay.of(events)
+        agent = self.registry.find(row.agent, row.version)
+        execution = Execution(self, agent, log, replay)
+        self._executions[row.id] = execution
+        self.running += 1
+        if row.crashes:
+            self.taken_over += 1
+        starts = row.created_at + int(execution.request.delay * 1e6)
+        if not replay.started and starts > now() and not await self.store.inbox(run=row.id):
+            execution._set_aside(starts)
+        else:
+            execution.start()
+        return execution
+
+    async def all_events(self, run: str) -> list[Event]:
+        events: list[Event] = []
+        while True:
+            page = await self.store.events(run, len(events), _PAGE)
+            events.extend(page)
+            if len(page) < _PAGE:
+                return events
+
+    def ended(self, execution: Execution) -> None:
+        self.running -= 1
+        if self._starved:
+            self._ready.set()
+
+    def on_commit(self, log: LiveLog, sealed: Sealed) -> None:
+        run = log.row.id
+        execution = self._executions.get(run)
+        if log.lost is not None and execution is not None:
+            execution.after_refusal(log.lost)
+        if execution is not None and execution.log is log and execution.over and log.settled:
+            del self._executions[run]
+            log.wake_readers()
+            if log.finished is not None:
+                self._finished[run] = log
+                if len(self._finished) > self.settings.keep_finished:
+                    self._finished.popitem(last=False)
+                if execution.rollback:
+                    self.spawn(self._roll_back(run))
+            else:
+                self._ready.set()  # something may have come in while it was being set aside
+        self.bus.publish(run)
+        for change in sealed.changes:
+            if isinstance(change, PutInbox):
+                self.told(change.run)
+            elif isinstance(change, CommitThread):
+                self._ready.set()
+
+    def told(self, run: str) -> None:
+        """Something was put into a run's inbox."""
+        execution = self._executions.get(run)
+        if execution is not None and not execution.over:
+            self.spawn(execution.pull())
+        else:
+            self.bus.publish(WORK)
+
+    async def _roll_back(self, run: str) -> None:
+        with contextlib.suppress(NotFound):
+            await self.store.delete_run(run, now())
+        self.forget(run)
+
+    def cancel_soon(self, run: str, reason: str) -> None:
+        async def cancel() -> None:
+            with contextlib.suppress(NotFound, Conflict):
+                await self.engine.cancel(run, reason=reason)
+
+        self.spawn(cancel())
+
+    def fail_soon(self, run: str, error: ErrorInfo) -> None:
+        """End a run whose own ending the store refused."""
+
+        async def fail() -> None:
+            self._executions.pop(run, None)
+            row = await self.store.run(run)
+            if row is not None and row.worker == self.id and not row.status.final:
+                log = LiveLog(self.store, row, in_store=True)
+                replay = Replay.of(await self.all_events(run))
+                execution = Execution(self, self.registry.find(row.agent, row.version), log, replay)
+                execution._resume_waits()
+                self._executions[run] = execution
+                self.running += 1
+                execution._finish(Status.FAILED, error=error)
+
+        self.spawn(fail())
+
+    # -- loops --------------------------------------------------------------------------------------------
+
+    async def _claim_loop(self) -> None:
+        while True:
+            wait = self.settings.sweep_every
+            try:
+                wait = await self._claim_some()
+            except InterlinguaError as error:
+                log_.error("could not claim runs: %s", error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):  # not wait_for: on 3.11 that can swallow a cancellation
+                    await self._ready.wait()
+            self._ready.clear()
+
+    async def _claim_some(self) -> float:
+        """Claim what is due, and say how long there is nothing to do."""
+        agents = self.registry.keys()
+        if not agents:
+            return 60.0
+        while True:
+            due = await self.store.next_wake(agents)  # a read: most of the time there is nothing to claim
+            if due is None:
+                self._starved = False
+                return 60.0
+            if due > now():
+                self._starved = False
+                return min(60.0, (due - now()) / 1e6)
+            self._starved = not self.has_room
+            if self._starved:
+                return 60.0
+            room = min(self.settings.max_running - self.running, _CLAIM_AT_ONCE)
+            for row in await self.store.claim(self.id, agents, now(), room):
+                await self.enter(row)
+
+    async def claim_and_enter(self, run: str) -> None:
+        """Take a run that nobody owns, to end it. Its agent's code is not needed for that."""
+        row = await self.store.claim_one(self.id, run)
+        if row is not None:
+            await self.enter(row)
+
+    def foreign_change(self) -> None:
+        """Another process wrote to the store."""
+        self._foreign.set()
+        self.bus.publish_all()
+
+    async def _foreign_loop(self) -> None:
+        while True:
+            await self._foreign.wait()
+            self._foreign.clear()
+            try:
+                for run in {item.run for item in await self.store.inbox(worker=self.id)}:
+                    execution = self._executions.get(run)
+                    if execution is not None and not execution.over:
+                        await execution.pull()
+            except InterlinguaError as error:
+                log_.error("could not read inboxes: %s", error)
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.sweep_every)
+            try:
+                if await self.store.bury():
+                    self._ready.set()
+                if await self.store.reclaim(self.id, list(self._executions)):
+                    self._ready.set()
+                await self._expire()
+            except InterlinguaError as error:
+                log_.error("sweeping failed: %s", error)
+
+    async def _expire(self) -> None:
+        runs, threads = self.settings.ttl_runs, self.settings.ttl_threads
+        if runs is None and threads is None:
+            return
+        time = now()
+        await self.store.expire(
+            runs_before=None if runs is None else time - int(runs * 1e6),
+            threads_before=None if threads is None else time - int(threads * 1e6),
+            now=time,
+            limit=500,
+        )

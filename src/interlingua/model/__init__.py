@@ -1,0 +1,4 @@
+"""The neutral language: cards, content, events, runs, threads, questions and errors.
+
+Pure data and pure functions. Nothing here does I/O, reads a clock or knows the name of a protocol.
+"""

@@ -1,0 +1,65 @@
+"""The card: everything that others may know about an agent before they run it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+Schema = dict[str, Any]
+
+ANY_OBJECT: Schema = {"type": "object"}
+
+
+class QuestionType(msgspec.Struct, omit_defaults=True):
+    """A kind of question that the agent may ask, with the schemas of the question and of its answer."""
+
+    type: str
+    payload: Schema
+    answer: Schema
+    description: str = ""
+
+
+class ErrorDefinition(msgspec.Struct, omit_defaults=True):
+    """An error of the agent's own."""
+
+    code: str
+    description: str
+    transient: bool = False
+    details: Schema | None = None
+
+
+class Skill(msgspec.Struct, omit_defaults=True):
+    id: str
+    name: str
+    description: str = ""
+    tags: list[str] = []
+    examples: list[str] = []
+
+
+class AgentCard(msgspec.Struct, omit_defaults=True):
+    """Input and output are objects at the root. The text fields name the member that carries plain text,
+    so that protocols which speak in messages reach agents that take objects, and back."""
+
+    name: str
+    version: str = "0.1.0"
+    description: str = ""
+    input: Schema = msgspec.field(default_factory=lambda: dict(ANY_OBJECT))
+    output: Schema = msgspec.field(default_factory=lambda: dict(ANY_OBJECT))
+    config: Schema | None = None
+    state: Schema | None = None
+    input_text: str | None = None
+    output_text: str | None = None
+    streams: bool = False
+    questions: list[QuestionType] = []
+    errors: list[ErrorDefinition] = []
+    skills: list[Skill] = []
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Name and version: what makes an agent unique, and what a worker claims runs by."""
+        return f"{self.name}@{self.version}"
+
+    def question(self, type_: str) -> QuestionType | None:
+        return next((q for q in self.questions if q.type == type_), None)

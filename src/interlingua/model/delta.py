@@ -1,0 +1,451 @@
+"""The delta algebra of agents over MCP: joining partial outputs, coalescing deltas, computing them.
+
+`combine` puts a delta onto an output, `compose` makes two deltas one, `diff` finds the delta between two
+outputs; `Joiner` and `Composer` do the first two for long streams, at a cost linear in what was added.
+Nothing here does I/O or knows of schemas and progress tokens; what follows from a bad delta is for doors to
+say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, Final, TypeAlias, final, overload
+
+# What a JSON decoder returns, and of exactly these types: subclasses and other Python types are refused, as
+# is every number that is not finite.
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+Path: TypeAlias = tuple[str | int, ...]
+
+# Containers nested deeper than this are refused. The functions below recurse, with at most two frames per
+# level, so this keeps hostile input away from the limit of the interpreter (1,000 frames, those of the caller
+# included).
+MAX_DEPTH: Final = 200
+
+
+@final
+class Absent(Enum):
+    """The type of `ABSENT`; an enum because type checkers then narrow on `is ABSENT`."""
+
+    ABSENT = "ABSENT"
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+# No value at all, as opposed to null: the output before the first delta, the member that a key does not have
+# yet, and the delta of "nothing to say". As a delta it changes nothing, whatever it meets; null, by contrast,
+# brings a missing member into being. It is not JSON, so sending it by mistake fails at the encoder and not at
+# the peer.
+ABSENT: Final = Absent.ABSENT
+
+
+class DeltaError(ValueError):
+    """A delta that cannot be used; `path` says where in the output, `problem` says why."""
+
+    def __init__(self, problem: str, path: Path = ()) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.problem} at {format_path(self.path)}"
+
+
+class NotAnExtension(DeltaError):
+    """No delta leads from the old value to the new one; only sending the whole new value helps."""
+
+
+def format_path(path: Path) -> str:
+    """Write a path as `$.a[3]["odd key"]`."""
+    return "$" + "".join(
+        f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{json.dumps(step)}]"
+        for step in path
+    )
+
+
+# --- one step at a time -------------------------------------------------------------------------------------
+
+
+@overload
+def combine(output: Json | Absent, delta: Json) -> Json: ...
+@overload
+def combine(output: Json | Absent, delta: Json | Absent) -> Json | Absent: ...
+def combine(output: Json | Absent, delta: Json | Absent) -> Json | Absent:
+    """Return `output` with `delta` put onto it; neither argument is changed or shared with the result.
+
+    Not associative: a leading null of an array is dropped where the array meets nothing, so to put deltas
+    together before there is an output to put them on, use `compose`.
+    """
+    joiner = Joiner(output)
+    joiner.add(delta)
+    return joiner.value
+
+
+@overload
+def compose(first: Json | Absent, second: Json) -> Json: ...
+@overload
+def compose(first: Json | Absent, second: Json | Absent) -> Json | Absent: ...
+def compose(first: Json | Absent, second: Json | Absent) -> Json | Absent:
+    """Return the one delta that does what `first` and then `second` do, to any output.
+
+    `combine(combine(o, a), b)` and `combine(o, compose(a, b))` give the same value or both fail (with
+    fractions: up to the rounding of floats), and it does not matter how a chain of `compose` is bracketed.
+    """
+    return compose_all((first, second))
+
+
+def compose_all(deltas: Iterable[Json | Absent]) -> Json | Absent:
+    """Compose any number of deltas, in order; `ABSENT` if there are none."""
+    composer = Composer()
+    for delta in deltas:
+        composer.add(delta)
+    return composer.value
+
+
+def require_object(delta: object) -> dict[str, Json]:
+    """Return `delta` if it is an object, as the root of an output and of a delta on the wire has to be."""
+    if type(delta) is not dict:
+        raise DeltaError(f"a delta must be an object, not {_describe(delta)}")
+    return delta
+
+
+# --- many steps ---------------------------------------------------------------------------------------------
+
+
+class _Accumulator:
+    """A private tree that deltas are put onto in place."""
+
+    __slots__ = ("_holder", "_markers", "_value")
+
+    def __init__(self, start: Json | Absent, markers: _Markers) -> None:
+        # The tree, as the only element of a list: its root is then replaced the same way as any other node.
+        # It consists of plain JSON except that a string which has grown is a _Text.
+        self._holder: list[Any] = [ABSENT if start is ABSENT else _copy(start, _Markers.KEEP, ())]
+        self._markers = markers  # what becomes of the leading null of an array that meets nothing
+        self._value: Any = _STALE  # the tree as plain JSON, or _STALE after a change
+
+    def add(self, delta: Json | Absent) -> None:
+        """Put `delta` onto what is there. If that fails nothing has changed, and other deltas can follow."""
+        # Shortcut for the most frequent delta by far, {"text": "fragment"} onto a string that grows already.
+        # A fragment that may start with half a surrogate pair sorts at or after _LOW and goes the long way.
+        if type(delta) is dict and len(delta) == 1 and type(root := self._holder[0]) is dict:
+            for key, fragment in delta.items():
+                if type(fragment) is str and "" < fragment < _LOW and type(text := root.get(key)) is _Text:
+                    text.append(fragment)
+                    self._value = _STALE
+                    return
+        if delta is ABSENT:
+            return
+        changes: _Changes = []
+        _plan(self._holder, 0, self._holder[0], delta, self._markers, (), changes)
+        for container, place, value in changes:
+            container[place] = value
+        if changes:
+            self._value = _STALE
+
+    @property
+    def value(self) -> Json | Absent:
+        """What has been put together so far, as plain JSON; `ABSENT` if that is nothing.
+
+        The result is built on the first access after a change, and the same object is returned until the next
+        one. It is never changed by a later `add`, and should not be changed by the caller.
+        """
+        if self._value is _STALE:
+            self._value = _plain(self._holder[0])
+        value: Json | Absent = self._value
+        return value
+
+
+@final
+class Joiner(_Accumulator):
+    """`combine` for a stream: the value of an output while its deltas arrive."""
+
+    __slots__ = ()
+
+    def __init__(self, start: Json | Absent = ABSENT) -> None:
+        super().__init__(start, _Markers.DROP)
+
+
+@final
+class Composer(_Accumulator):
+    """`compose` for a stream: deltas that wait to be sent, coalesced to one."""
+
+    __slots__ = ()
+
+    def __init__(self, start: Json | Absent = ABSENT) -> None:
+        super().__init__(start, _Markers.KEEP)
+
+
+# --- finding a delta ----------------------------------------------------------------------------------------
+
+
+def diff(old: Json | Absent, new: Json | Absent) -> Json | Absent:
+    """Return the delta that `combine` needs to get from `old` to `new`; `ABSENT` if they are equal.
+
+    Outputs only ever grow: strings and arrays at their end, objects by keys, null into anything, numbers by
+    any difference. `NotAnExtension` is raised for every other change. Numbers compare by value: 1 equals 1.0.
+    """
+    if new is ABSENT and old is not ABSENT:
+        raise NotAnExtension(f"{_describe(old)} cannot be removed")
+    delta: Json | Absent = ABSENT if new is ABSENT else _diff(old, new, ())
+    return delta
+
+
+def _diff(old: Any, new: Any, path: Path) -> Any:
+    if old is ABSENT or old is None:
+        return ABSENT if old is None and new is None else _copy(new, _Markers.ADD, path)
+    kind = _KINDS.get(type(old))
+    if kind != _KINDS.get(type(new)) or kind is None:
+        for value in (old, new):
+            _copy(value, _Markers.KEEP, path)  # raises for what is not JSON at all, a mistake of another sort
+        raise NotAnExtension(f"{_describe(old)} cannot become {_describe(new)}", path)
+    if kind == "array":
+        return _diff_array(old, new, path)
+    if kind == "object":
+        return _diff_object(old, new, path)
+    if kind == "number":
+        for value in (old, new):
+            _copy(value, _Markers.KEEP, path)
+    if old == new:
+        return ABSENT
+    delta = _difference(old, new) if kind == "number" else _suffix(old, new) if kind == "string" else None
+    if delta is None:
+        raise NotAnExtension(f"no {kind} can be added to the old {kind} to get the new one", path)
+    return delta
+
+
+def _diff_object(old: dict[str, Any], new: dict[str, Any], path: Path) -> Any:
+    _check_depth(path)
+    delta = {}
+    for key, value in new.items():
+        if type(key) is not str:
+            raise _bad_key(key, path)
+        change = _diff(old.get(key, ABSENT), value, (*path, key))
+        if change is not ABSENT:
+            delta[key] = change
+    for key in old:
+        if key not in new:
+            raise NotAnExtension(f"{_describe(old[key])} cannot be removed", (*path, key))
+    return delta or ABSENT
+
+
+def _diff_array(old: list[Any], new: list[Any], path: Path) -> Any:
+    _check_depth(path)
+    if not old:
+        return _copy(new, _Markers.ADD, path) if new else ABSENT
+    if len(new) < len(old):
+        raise NotAnExtension(f"array of {len(old)} cannot become array of {len(new)}", path)
+    last = len(old) - 1
+    for index in range(last):
+        if _diff(old[index], new[index], (*path, index)) is not ABSENT:
+            raise NotAnExtension(
+                f"{_describe(old[index])} cannot change before the end of its array", (*path, index)
+            )
+    change = _diff(old[last], new[last], (*path, last))
+    if change is ABSENT and len(new) == len(old):
+        return ABSENT
+    fresh = (_copy(new[index], _Markers.ADD, (*path, index)) for index in range(last + 1, len(new)))
+    return [None if change is ABSENT else change, *fresh]
+
+
+def _difference(old: float, new: float) -> float | None:
+    if type(old) is int and type(new) is int:
+        return new - old
+    candidates: list[float] = []
+    try:
+        guess = float(new) - float(old)
+    except OverflowError:  # an integer beyond the range of floats
+        pass
+    else:
+        # The numbers that lead to `new` are an interval around the exact difference. If any float lies in it,
+        # so does the nearest one below or above the difference. The guess is one of these two, a neighbour of
+        # the guess is the other.
+        candidates += [guess, math.nextafter(guess, -math.inf), math.nextafter(guess, math.inf)]
+    if type(old) is int and float(new).is_integer():
+        candidates.insert(1, int(new) - old)
+    for candidate in candidates:
+        if (type(candidate) is int or math.isfinite(candidate)) and _sum(old, candidate) == new:
+            return candidate
+    return None
+
+
+def _suffix(old: str, new: str) -> str | None:
+    end = len(old)
+    suffix = new[end:]
+    if not new.startswith(old) and end <= len(new):
+        # The last character of `old` may be the first half of one that `new` has in full.
+        suffix = chr(0xDC00 | ord(new[end - 1]) & 0x3FF) + suffix
+    return suffix if "".join(_seam(old, suffix)) == new else None
+
+
+# --- the rules ----------------------------------------------------------------------------------------------
+
+
+class _Markers(Enum):
+    """What to do about the leading null of an array that meets nothing, where it means "append"."""
+
+    DROP = 1  # the array becomes part of an output
+    KEEP = 2  # the array stays what it is: part of a delta, or of an output that is only copied
+    ADD = 3  # the array was part of an output and becomes part of a delta: protect a null that is data
+
+
+class _Text(list[str]):
+    """A string that grows, as its fragments. There is at least one and the last one is not empty."""
+
+    __slots__ = ()
+
+
+# Assignments container[key] = value. They are collected before the first is carried out, so that a delta that
+# turns out to be wrong has changed nothing. Appending is an assignment to the empty slice at the end.
+_Changes: TypeAlias = list[tuple[Any, str | int | slice, Any]]
+
+_STALE: Final = object()
+_KINDS: Final[dict[type, str]] = {
+    type(None): "null",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    _Text: "string",
+    list: "array",
+    dict: "object",
+}
+_HARMLESS: Final = frozenset({type(None), bool, int, str})  # immutable, and nothing to check
+_HIGH, _LOW, _BEYOND = "\ud800", "\udc00", "\ue000"  # where the two halves of surrogate pairs begin, and end
+
+
+def _plan(
+    holder: Any, key: str | int, node: Any, delta: Any, markers: _Markers, path: Path, changes: _Changes
+) -> None:
+    """Find the assignments that put `delta` onto `node`, which is `holder[key]` or `ABSENT`."""
+    if delta is None:
+        if node is ABSENT:
+            changes.append((holder, key, None))
+        return
+    if node is None or node is ABSENT:
+        changes.append((holder, key, _copy(delta, markers, path)))
+        return
+    # By exact type, not isinstance: to Python a bool is an int, and this is also the fastest way to tell.
+    kind, node_kind = type(delta), type(node)
+    if kind is str:
+        if node_kind is _Text:
+            if delta:
+                last = len(node) - 1
+                changes.append((node, slice(last, None), _seam(node[last], delta)))
+            return
+        if node_kind is str:
+            if delta:
+                changes.append((holder, key, _Text(_seam(node, delta))))
+            return
+    elif kind is dict:
+        if node_kind is dict:
+            for name, value in delta.items():
+                if type(name) is not str:
+                    raise _bad_key(name, path)
+                _plan(node, name, node.get(name, ABSENT), value, markers, (*path, name), changes)
+            return
+    elif kind is list:
+        if node_kind is list:
+            if not node:
+                changes.append((holder, key, _copy(delta, markers, path)))
+            elif delta:
+                end = len(node)
+                if delta[0] is not None:
+                    _plan(node, end - 1, node[-1], delta[0], markers, (*path, end - 1), changes)
+                if len(delta) > 1:
+                    fresh = [_copy(item, markers, (*path, at)) for at, item in enumerate(delta[1:], end)]
+                    changes.append((node, slice(end, end), fresh))
+            return
+    elif kind is bool:
+        if node_kind is bool:
+            if node is not delta:
+                raise DeltaError(f"cannot combine {json.dumps(node)} with {json.dumps(delta)}", path)
+            return
+    elif (kind is int or kind is float) and (node_kind is int or node_kind is float):
+        total = _sum(node, delta)
+        if type(total) is float and not math.isfinite(total):
+            raise DeltaError("cannot combine number with number: the sum is not finite", path)
+        changes.append((holder, key, total))
+        return
+    elif kind not in _KINDS:
+        _copy(delta, markers, path)  # raises
+    raise DeltaError(f"cannot combine {_describe(node)} with {_describe(delta)}", path)
+
+
+def _copy(value: Any, markers: _Markers, path: Path) -> Any:
+    """Return a copy of `value` that shares nothing mutable with it, with its markers treated as told."""
+    kind = type(value)
+    if kind in _HARMLESS:
+        return value
+    if kind is dict:
+        _check_depth(path)
+        members = {}
+        for name, item in value.items():
+            if type(name) is not str:
+                raise _bad_key(name, path)
+            members[name] = item if type(item) in _HARMLESS else _copy(item, markers, (*path, name))
+        return members
+    if kind is list:
+        _check_depth(path)
+        items: list[Any] = []
+        if value and value[0] is None:
+            if markers is _Markers.DROP:
+                value = value[1:]
+            elif markers is _Markers.ADD:
+                items.append(None)
+        for item in value:
+            items.append(item if type(item) in _HARMLESS else _copy(item, markers, (*path, len(items))))
+        return items
+    if kind is float:
+        if not math.isfinite(value):
+            raise DeltaError(f"number is not finite ({value})", path)
+        return value
+    raise DeltaError(f"not a JSON value ({kind.__name__})", path)
+
+
+def _plain(node: Any) -> Any:
+    """Return a node of the private tree as plain JSON that shares nothing mutable with it."""
+    kind = type(node)
+    if kind is _Text:
+        node[:] = ["".join(node)]  # so that the next time only fragments added since then are joined
+        return node[0]
+    if kind is list:
+        return [item if type(item) in _HARMLESS else _plain(item) for item in node]
+    if kind is dict:
+        return {key: item if type(item) in _HARMLESS else _plain(item) for key, item in node.items()}
+    return node
+
+
+def _sum(left: float, right: float) -> float:
+    # Zero is skipped so that 0.0 too leaves every number as it is, even an integer that no float can hold.
+    try:
+        return left + right if right else left
+    except OverflowError:  # an integer beyond the range of floats met a float
+        return math.inf
+
+
+def _seam(left: str, right: str) -> tuple[str, str]:
+    """Return two strings that, put together, are `left` followed by `right`.
+
+    UTF-16 peers may split a character into its surrogates, one at the end of a delta and one at the start of
+    the next. Python would keep these as two characters, which no encoder accepts, so they are made one again.
+    """
+    if _LOW <= right < _BEYOND and _HIGH <= left[-1:] < _LOW:
+        return left[:-1], chr(0x10000 + ((ord(left[-1]) & 0x3FF) << 10 | ord(right[0]) & 0x3FF)) + right[1:]
+    return left, right
+
+
+def _check_depth(path: Path) -> None:
+    if len(path) >= MAX_DEPTH:
+        raise DeltaError(f"nested deeper than {MAX_DEPTH} levels", path)
+
+
+def _bad_key(key: object, path: Path) -> DeltaError:
+    return DeltaError(f"object key is not a string ({type(key).__name__})", path)
+
+
+def _describe(value: object) -> str:
+    return _KINDS.get(type(value)) or type(value).__name__

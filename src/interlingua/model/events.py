@@ -1,0 +1,235 @@
+"""Everything that can happen in a run, as one tagged union.
+
+A run is its log: these events in order. Each is stored with run id, seq (from 1, no gaps), time and a hash that
+chains it to the one before (see `chain`). The body types below are what the log holds; `Event` is a body with
+its place in the log.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from .content import Artifact, Message
+from .errors import ErrorInfo
+from .run import Answer, Question, RunRequest
+from .status import Status
+
+
+class _Body(msgspec.Struct, tag_field="kind", omit_defaults=True):
+    pass
+
+
+class RunCreated(_Body, tag="created"):
+    request: RunRequest
+    card: str  # digest of the card that the request was checked against
+    parent: str | None = None
+    parent_head: str | None = None  # the parent's hash at this moment: ties the trees' chains together
+
+
+class RunStarted(_Body, tag="started"):
+    worker: str
+    epoch: int
+    checkpoint: str | None = None  # on the first start: the thread state that every entry of this run begins with
+    thread_version: int = 0
+
+
+class RunRestarted(_Body, tag="restarted"):
+    """What was emitted after event `keep` no longer stands."""
+
+    keep: int
+    reason: str = ""
+
+
+class OutputDelta(_Body, tag="delta"):
+    delta: Any
+    step: str | None = None  # emitted inside this step: replayed with its record
+
+
+class MessageSent(_Body, tag="message"):
+    message: Message
+    step: str | None = None
+
+
+class Thought(_Body, tag="thought"):
+    text: str
+    id: str | None = None
+    step: str | None = None
+
+
+class PlanEntry(msgspec.Struct, omit_defaults=True):
+    content: str
+    status: Literal["pending", "in_progress", "completed", "cancelled"] = "pending"
+    priority: Literal["high", "medium", "low"] = "medium"
+
+
+class Plan(_Body, tag="plan"):
+    """The whole plan as it is now; a later one replaces it."""
+
+    entries: list[PlanEntry]
+    step: str | None = None
+
+
+class Location(msgspec.Struct, omit_defaults=True):
+    path: str
+    line: int | None = None
+
+
+class Diff(msgspec.Struct, omit_defaults=True):
+    path: str
+    new: str
+    old: str | None = None
+
+
+ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"]
+ToolStatus = Literal["pending", "in_progress", "completed", "failed", "cancelled"]
+
+
+class ToolCall(_Body, tag="tool_call"):
+    """A tool call, or news of one: fields that are not None replace what was said before under this id."""
+
+    id: str
+    title: str | None = None
+    tool: str | None = None
+    kind_: ToolKind | None = msgspec.field(default=None, name="tool_kind")
+    status: ToolStatus | None = None
+    input: Any = None
+    output: Any = None
+    content: list[Any] | None = None
+    diffs: list[Diff] | None = None
+    locations: list[Location] | None = None
+    step: str | None = None
+
+
+class ArtifactAdded(_Body, tag="artifact"):
+    artifact: Artifact
+    step: str | None = None
+
+
+class Warned(_Body, tag="warning"):
+    """Something odd that did not stop the run."""
+
+    message: str
+    details: Any = None
+    step: str | None = None
+
+
+class QuestionAsked(_Body, tag="asked"):
+    question: Question
+    run: str | None = None  # set on an ancestor's log: the descendant that asks
+
+
+class QuestionAnswered(_Body, tag="answered"):
+    question: str
+    answer: Answer
+    still_open: bool = False
+    run: str | None = None
+
+
+class QuestionWithdrawn(_Body, tag="withdrawn"):
+    question: str
+    reason: str
+    still_open: bool = False
+    run: str | None = None
+
+
+class Recorded(_Body, tag="recorded"):
+    """The result of a step (or of now, uuid, random), or its final failure: never computed again."""
+
+    key: str
+    value: Any = None
+    error: ErrorInfo | None = None
+
+
+class MessageReceived(_Body, tag="received"):
+    """A message out of the run's mailbox, in the order in which the agent reads them."""
+
+    message: Message
+
+
+class ChildCalled(_Body, tag="called"):
+    key: str
+    run: str
+    agent: str
+    input: str  # digest of the input
+
+
+class ChildEnded(_Body, tag="child_ended"):
+    key: str
+    run: str
+    status: Status
+    head: str  # the child's last hash
+    output: Any = None
+    error: ErrorInfo | None = None
+
+
+class DelegationRefused(_Body, tag="refused"):
+    agent: str
+    reason: str
+
+
+class CancelRequested(_Body, tag="cancel_requested"):
+    by: str = ""
+    reason: str = ""
+
+
+class RunFinished(_Body, tag="finished"):
+    status: Status
+    output: Any = None
+    error: ErrorInfo | None = None
+    usage: dict[str, Any] | None = None
+    checkpoint: str | None = None
+
+
+Body = (
+    RunCreated
+    | RunStarted
+    | RunRestarted
+    | OutputDelta
+    | MessageSent
+    | Thought
+    | Plan
+    | ToolCall
+    | ArtifactAdded
+    | Warned
+    | QuestionAsked
+    | QuestionAnswered
+    | QuestionWithdrawn
+    | Recorded
+    | MessageReceived
+    | ChildCalled
+    | ChildEnded
+    | DelegationRefused
+    | CancelRequested
+    | RunFinished
+)
+
+# What an agent emits for others to see. A handler that runs again emits these again, so they are compared with
+# the log instead of being appended twice.
+Emission = OutputDelta | MessageSent | Thought | Plan | ToolCall | ArtifactAdded | Warned
+EMISSIONS = (OutputDelta, MessageSent, Thought, Plan, ToolCall, ArtifactAdded, Warned)
+
+KINDS: dict[type, str] = {cls: cls.__struct_config__.tag for cls in Body.__args__}
+
+body_decoder = msgspec.json.Decoder(Body)
+body_encoder = msgspec.json.Encoder()
+
+
+class Event(msgspec.Struct, gc=False):
+    """A body with its place in the log. `erased` events keep their place and hash but have lost the body.
+
+    `first` differs from `seq` when a reader that fell behind is given several output deltas composed into one:
+    the event then stands for first..seq.
+    """
+
+    run: str
+    seq: int
+    time: int  # microseconds since 1970, UTC
+    hash: bytes
+    body: Body | None
+    first: int = 0
+
+    @property
+    def kind(self) -> str:
+        return "erased" if self.body is None else KINDS[type(self.body)]

@@ -1,0 +1,122 @@
+"""Runs, threads, questions and callers: what the engine is asked for and what it tells."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from .card import Schema
+from .content import Message
+from .errors import ErrorInfo
+from .status import Status
+
+WhenBusy = Literal["reject", "enqueue", "interrupt", "rollback"]
+
+
+class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who asks. The local owner (a CLI, a stdio process) may do everything."""
+
+    id: str
+    name: str | None = None
+    scopes: tuple[str, ...] = ("*",)
+
+
+OWNER = Caller("owner")
+
+
+class RunRequest(msgspec.Struct, omit_defaults=True):
+    agent: str
+    version: str | None = None
+    input: Any = msgspec.field(default_factory=dict)
+    config: Any = None
+    messages: list[Message] = []  # what the caller said, in full, where the input is only its text
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    caller: Caller = OWNER
+    thread: str | None = None
+    create_thread: bool = False
+    when_busy: WhenBusy = "reject"
+    delay: float = 0.0  # seconds before it may start
+    timeout: float | None = None  # seconds of running, not of waiting
+    key: str | None = None  # idempotency: the same key from the same caller is the same run
+    trace: dict[str, str] | None = None  # W3C trace context
+
+
+class Run(msgspec.Struct, omit_defaults=True):
+    """A run as it is now."""
+
+    id: str
+    agent: str
+    version: str
+    status: Status
+    created_at: int
+    updated_at: int
+    caller: str
+    seq: int  # of the last event
+    head: str  # its hash
+    thread: str | None = None
+    parent: str | None = None
+    root: str | None = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    request: RunRequest | None = None
+    output: Any = None
+    error: ErrorInfo | None = None
+    usage: dict[str, Any] | None = None
+    questions: list[Question] = []  # open ones, oldest first; a descendant's count too
+
+
+class Option(msgspec.Struct, omit_defaults=True):
+    """One of the choices of a question that has choices."""
+
+    id: str
+    label: str
+    kind: Literal["allow_once", "allow_always", "reject_once", "reject_always"] | None = None
+
+
+class Question(msgspec.Struct, omit_defaults=True):
+    id: str
+    run: str
+    type: str
+    payload: Any
+    answer_schema: Schema
+    asked_at: int
+    prompt: str = ""  # one line for a human
+    options: list[Option] = []
+    deadline: int | None = None
+    key: str = ""
+    digest: str = ""  # of type and payload: an answer counts only for what was asked
+    answerer: str | None = None  # who must answer; anyone who may see the run, where this is None
+
+
+class Answer(msgspec.Struct, omit_defaults=True):
+    value: Any
+    by: str = ""
+
+
+class Checkpoint(msgspec.Struct, omit_defaults=True):
+    """The state of a thread at one moment."""
+
+    id: str
+    thread: str
+    version: int
+    values: Any
+    created_at: int
+    messages: int = 0  # how many of the thread's messages existed
+    run: str | None = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
+
+
+class Thread(msgspec.Struct, omit_defaults=True):
+    id: str
+    status: ThreadStatus
+    created_at: int
+    updated_at: int
+    caller: str
+    version: int = 0
+    values: Any = None
+    checkpoint: str | None = None
+    active: str | None = None  # the run that has it now
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -1,0 +1,56 @@
+"""JSON Schemas: compiled once, checked with the path of what is wrong."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import jsonschema_rs
+
+from . import values
+from .card import Schema
+from .errors import DefinitionError, Invalid
+
+
+@lru_cache(maxsize=1024)
+def _compiled(text: bytes) -> Any:
+    return jsonschema_rs.validator_for(values.decode(text), validate_formats=False)
+
+
+class Validator:
+    """Checks values against one schema. A check never leaves the process (see `check_refs_local`)."""
+
+    def __init__(self, schema: Schema, *, what: str) -> None:
+        self.what = what
+        try:
+            self._validator = _compiled(values.canonical(schema))
+        except (ValueError, TypeError) as error:
+            raise DefinitionError(f"the schema of {what} is not a valid JSON Schema: {error}") from error
+
+    def check(self, value: Any, kind: type[Invalid], *, checked: bool = False) -> None:
+        """Raise `kind` with the path of the first offence. `checked` says that `value` is known to be JSON."""
+        if not checked:
+            values.check(value, kind, what=self.what)
+        if self._validator.is_valid(value):
+            return
+        for error in self._validator.iter_errors(value):
+            path = "".join(f"/{step}" for step in error.instance_path)
+            raise kind(
+                f"{self.what}: {error.message} (at {path or '/'})",
+                path=path,
+                details={"path": path, "problem": error.message},
+            )
+
+
+def check_refs_local(schema: Any, what: str) -> None:
+    """Refuse `$ref` to anything outside the schema itself."""
+    stack = [schema]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            ref = item.get("$ref")
+            if isinstance(ref, str) and not ref.startswith("#"):
+                raise DefinitionError(f"the schema of {what} refers to {ref!r}; put the definition under $defs instead")
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)

@@ -1,0 +1,102 @@
+"""JSON values: what counts as one, how one is written, and its hash.
+
+The whole system carries plain JSON and nothing else, so every value that enters is checked here once:
+no NaN or infinity, no lone surrogates, no keys that are not strings, no bottomless nesting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from .errors import Invalid, TooLarge
+
+MAX_DEPTH = 100
+
+encode = msgspec.json.encode
+decode = msgspec.json.decode
+
+_ordered = msgspec.json.Encoder(order="deterministic")
+_SCALARS = (str, int, float, bool, type(None))
+
+
+def check(value: Any, kind: type[Invalid] = Invalid, *, what: str = "value", max_depth: int = MAX_DEPTH) -> None:
+    """Raise `kind`, with the path of the first offence, unless `value` is plain JSON."""
+    stack: list[tuple[Any, str, int]] = [(value, "", 0)]
+    while stack:
+        item, path, depth = stack.pop()
+        cls = type(item)
+        if cls is str:
+            if not item.isascii() and not _encodable(item):
+                raise kind(
+                    f"{what}: text with a lone surrogate at {path or '/'}: split text between characters",
+                    path=path,
+                )
+        elif cls is dict:
+            if depth >= max_depth:
+                raise TooLarge(f"{what}: nested deeper than {max_depth} levels at {path[:80]}…", path=path[:80])
+            for key, member in item.items():
+                if type(key) is not str:
+                    raise kind(f"{what}: key {key!r} at {path or '/'} is not a string", path=path)
+                if not key.isascii() and not _encodable(key):
+                    raise kind(f"{what}: a key with a lone surrogate at {path or '/'}", path=path)
+                stack.append((member, f"{path}/{key}", depth + 1))
+        elif cls is list:
+            if depth >= max_depth:
+                raise TooLarge(f"{what}: nested deeper than {max_depth} levels at {path[:80]}…", path=path[:80])
+            for index, member in enumerate(item):
+                if type(member) is not str or not member.isascii():
+                    stack.append((member, f"{path}/{index}", depth + 1))
+        elif cls is float:
+            if not isfinite(item):
+                raise kind(f"{what}: {item!r} at {path or '/'} is not a JSON number", path=path)
+        elif cls is int:
+            if not -(2**63) <= item < 2**64:
+                raise kind(f"{what}: the number at {path or '/'} does not fit 64 bits; send it as text", path=path)
+        elif cls is bool or item is None:
+            pass
+        else:
+            raise kind(
+                f"{what}: {cls.__name__} at {path or '/'} is not JSON; use text, numbers, true/false, null, "
+                "lists and objects, or a type that the schema was made from",
+                path=path,
+            )
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def canonical(value: Any) -> bytes:
+    """The one way to write a value down: sorted keys, no spaces. Equal values give equal bytes."""
+    return _ordered.encode(value)
+
+
+def digest(value: Any) -> str:
+    """A hash of a JSON value, as hex: what an answer or a child's result is bound to."""
+    return hashlib.sha256(_ordered.encode(value)).hexdigest()
+
+
+def copy(value: Any) -> Any:
+    """A deep copy of plain JSON."""
+    if isinstance(value, dict):
+        return {key: copy(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [copy(member) for member in value]
+    return value
+
+
+def contains(whole: Any, part: Any) -> bool:
+    """Whether `part` is a subset of `whole`: objects by member, everything else by equality."""
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(
+            key in whole and contains(whole[key], member) for key, member in part.items()
+        )
+    return type(whole) is type(part) and bool(whole == part) if isinstance(part, bool) else bool(whole == part)

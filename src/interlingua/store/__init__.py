@@ -1,0 +1,1 @@
+"""Where truth lives: runs, logs, inboxes, questions and threads. `base` is the port, `sqlite` the default."""

@@ -1,0 +1,276 @@
+"""The port to the store: what the engine asks of a database, in the engine's words.
+
+Two ways to write. `append` is the hot path: a run's owner queues its log, and the store seals whatever is queued
+into one transaction. Everything else (`submit`, `deliver`, `answer`, `claim` …) is a call of its own that shares
+the same transactions. Nothing is acknowledged before it is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from ..model.card import AgentCard
+from ..model.content import Message
+from ..model.errors import InterlinguaError
+from ..model.events import Body, Event
+from ..model.run import Checkpoint, Question, RunRequest, Thread
+from ..model.status import Status
+
+
+class RunRow(msgspec.Struct):
+    """A run's row: what is needed to find, claim and order it. Everything else is in its log."""
+
+    id: str
+    agent: str
+    version: str
+    status: Status
+    caller: str
+    thread: str | None
+    parent: str | None
+    path: str  # of its ancestors, "/root/…/parent/"; empty for a run that nobody called
+    metadata: bytes
+    created_at: int
+    updated_at: int
+    worker: str | None  # who owns it; None: nobody (not started, parked, or handed back)
+    epoch: int  # raised by every claim: an owner from before cannot write any more
+    next_seq: int
+    head: bytes
+    wake_at: int | None  # when an unowned run should be claimed; 0 is now, None is not until something comes in
+    crashes: int  # since the last new record
+    ran: int  # microseconds of running so far
+    queued: int | None  # place in its thread's queue; None: it has the thread, or needs none
+
+
+class EventRow(msgspec.Struct, array_like=True, gc=False):
+    run: str
+    seq: int
+    kind: str
+    time: int
+    hash: bytes
+    body: bytes | None
+    erased: bytes | None = None  # the hash of a body that was erased
+
+
+EVENT_COLUMNS = EventRow.__struct_fields__[:6]
+
+
+# -- what a log may change beside itself, in the same transaction ------------------------------------------
+
+
+class PutQuestion(msgspec.Struct):
+    question: Question
+    path: str  # "/root/…/run/": every run on whose log the question shows
+
+
+class CloseQuestion(msgspec.Struct):
+    """For questions that end without an answer: withdrawn, or expired."""
+
+    id: str
+    state: Literal["withdrawn", "expired"]
+
+
+class DropInbox(msgspec.Struct):
+    ids: list[int]
+
+
+class PutInbox(msgspec.Struct):
+    """News for another run (a parent)."""
+
+    run: str
+    kind: str
+    body: bytes
+
+
+class CommitThread(msgspec.Struct):
+    """The end of a run on a thread: a new checkpoint where `values` is not UNSET, and the next run in line."""
+
+    thread: str
+    run: str
+    version: int
+    values: Any = msgspec.UNSET
+    checkpoint: str | None = None
+    messages: list[Message] = []
+    failed: bool = False
+
+
+Change = PutQuestion | CloseQuestion | DropInbox | PutInbox | CommitThread
+
+
+class Sealed(msgspec.Struct):
+    """What one log adds in one transaction. Written only `where epoch = mine and next_seq = expected`."""
+
+    log: Appender
+    insert: bool
+    row: RunRow  # a copy, as it is after this
+    expected_seq: int
+    events: list[EventRow]
+    changes: list[Change]
+    mark: int  # how much of the log's appends this covers
+    bodies: list[Body] = []  # of the events, decoded
+
+
+class Appender(Protocol):
+    """A log with something to write. All methods are called on the event loop."""
+
+    def seal(self) -> Sealed: ...
+
+    def committed(self, sealed: Sealed) -> None: ...
+
+    def refused(self, sealed: Sealed, error: BaseException) -> None: ...
+
+
+class Fenced(Exception):
+    """The log has another owner now."""
+
+
+# -- calls -----------------------------------------------------------------------------------------------
+
+
+class Submission(msgspec.Struct):
+    """A run that needs more than a row: a thread, an idempotency key, a delay, or a worker elsewhere."""
+
+    row: RunRow
+    request: RunRequest
+    digest: str  # of the request: a key that comes again must mean the same
+    events: list[EventRow]
+    take: str | None  # the worker that would start it at once if it may start
+    now: int
+
+
+class Submitted(msgspec.Struct):
+    row: RunRow
+    existing: bool = False  # the key was used before: this is the run from then
+    thread: Thread | None = None
+    cancel: str | None = None  # a run that must give way; it has been told
+
+
+class InboxItem(msgspec.Struct):
+    id: int
+    run: str
+    kind: str
+    body: bytes
+
+
+class RunFilter(msgspec.Struct, kw_only=True):
+    agent: str | None = None
+    version: str | None = None
+    status: list[Status] | None = None
+    caller: str | None = None
+    thread: str | None = None
+    parent: str | None = None
+    root: str | None = None
+    metadata: dict[str, Any] | None = None
+    limit: int = 10
+    offset: int = 0
+
+
+class ThreadFilter(msgspec.Struct, kw_only=True):
+    status: str | None = None
+    caller: str | None = None
+    metadata: dict[str, Any] | None = None
+    values: dict[str, Any] | None = None
+    limit: int = 10
+    offset: int = 0
+
+
+class WorkerRow(msgspec.Struct):
+    id: str
+    host: str
+    pid: int
+    started_at: int
+    agents: list[str]
+
+
+class Store(Protocol):
+    """Implementations: sqlite.py. Every method may be called only on the event loop that opened the store."""
+
+    on_foreign_change: Callable[[], None]  # somebody else wrote; set by the engine
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+
+    # the hot path
+    def append(self, log: Appender) -> None: ...
+    def backlog(self) -> int: ...
+
+    # runs
+    async def submit(self, submission: Submission) -> Submitted: ...
+    async def run(self, run: str) -> RunRow | None: ...
+    async def runs(self, where: RunFilter) -> list[RunRow]: ...
+    async def events(self, run: str, after: int, limit: int) -> list[Event]: ...
+    async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]: ...
+    async def last_event(self, run: str) -> Event | None: ...
+    async def delete_run(self, run: str, now: int) -> None: ...
+    async def erase_event(self, run: str, seq: int) -> None: ...
+    async def count_pending(self) -> int: ...
+
+    # inboxes and questions
+    async def deliver(self, run: str, kind: str, body: bytes, now: int) -> tuple[int, str | None]: ...
+    async def inbox(self, *, run: str | None = None, worker: str | None = None) -> list[InboxItem]: ...
+    async def answer(self, question: str, value: Any, by: str, now: int) -> tuple[str, int, str | None]: ...
+    async def close_question(self, question: str, state: str) -> bool: ...
+    async def question(self, question: str) -> tuple[Question, str, Any] | None: ...
+    async def questions(
+        self,
+        *,
+        run: str | None = None,
+        caller: str | None = None,
+        state: str | None = "open",
+        limit: int = 100,
+    ) -> list[Question]: ...
+
+    # workers
+    async def enter(self, worker: WorkerRow) -> None: ...
+    async def leave(self, worker: str) -> None: ...
+    async def workers(self) -> list[WorkerRow]: ...
+    async def bury(self) -> list[str]: ...
+    async def claim(self, worker: str, agents: list[str], now: int, limit: int) -> list[RunRow]: ...
+    async def claim_one(self, worker: str, run: str) -> RunRow | None: ...
+    async def next_wake(self, agents: list[str]) -> int | None: ...
+    async def reclaim(self, worker: str, known: list[str]) -> int: ...
+
+    # cards of every agent that a process of this store ever had
+    async def put_cards(self, cards: list[AgentCard]) -> None: ...
+    async def card(self, name: str, version: str | None) -> AgentCard | None: ...
+    async def cards(self) -> list[AgentCard]: ...
+
+    # threads
+    async def create_thread(self, thread: Thread, *, if_exists: Literal["raise", "keep"]) -> Thread: ...
+    async def thread(self, thread: str) -> Thread | None: ...
+    async def threads(self, where: ThreadFilter) -> list[Thread]: ...
+    async def patch_thread(
+        self, thread: str, *, checkpoint: str, values_: Any, metadata: dict[str, Any] | None, base: str | None,
+        messages: list[Message] | None, now: int,
+    ) -> Thread: ...  # fmt: skip
+    async def copy_thread(self, thread: str, new: str, new_id: Callable[[], str], now: int) -> Thread: ...
+    async def delete_thread(self, thread: str, now: int) -> None: ...
+    async def history(self, thread: str, *, before: str | None, limit: int) -> list[Checkpoint]: ...
+    async def checkpoint(self, checkpoint: str) -> Checkpoint | None: ...
+    async def messages(self, thread: str, *, upto: int | None = None) -> list[Message]: ...
+
+    # foreign ids
+    async def link(self, kind: str, foreign: str, target: str) -> str: ...
+    async def linked(self, kind: str, foreign: str) -> str | None: ...
+    async def unlink(self, kind: str, foreign: str) -> None: ...
+
+    # upkeep
+    async def expire(self, *, runs_before: int | None, threads_before: int | None, now: int, limit: int) -> int: ...
+
+
+class StoreError(InterlinguaError):
+    code = "store_error"
+    transient = True
+
+
+def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Resolve a future that its waiter may have given up on."""
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,73 @@
+"""Who is alive, told by the operating system: a worker holds a file lock, and a dead one cannot.
+
+No clock is involved, so a laptop that slept for a night has not died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+try:
+    import fcntl
+
+    def _lock(fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+except ImportError:  # Windows
+    import msvcrt
+
+    def _lock(fd: int) -> bool:
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+        except OSError:
+            return False
+        return True
+
+
+class Locks:
+    """The lock files of one store, in a folder beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[str, int] = {}
+
+    def hold(self, worker: str) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(self._path(worker), os.O_RDWR | os.O_CREAT, 0o600)
+        if not _lock(fd):
+            os.close(fd)
+            raise RuntimeError(f"worker {worker} is already running")
+        self._held[worker] = fd
+
+    def release(self, worker: str) -> None:
+        fd = self._held.pop(worker, None)
+        if fd is not None:
+            with contextlib.suppress(OSError):
+                self._path(worker).unlink()
+            os.close(fd)
+
+    def dead(self, worker: str) -> bool:
+        """Whether nobody holds this worker's lock. A lock file that is gone was left in good order, or swept."""
+        if worker in self._held:
+            return False
+        try:
+            fd = os.open(self._path(worker), os.O_RDWR)
+        except FileNotFoundError:
+            return True
+        try:
+            return _lock(fd)
+        finally:
+            os.close(fd)
+
+    def sweep(self, worker: str) -> None:
+        with contextlib.suppress(OSError):
+            self._path(worker).unlink()
+
+    def _path(self, worker: str) -> Path:
+        return self._folder / f"{worker}.lock"

@@ -1,0 +1,545 @@
+"""The default store: one SQLite file, shared by as many processes of one machine as like.
+
+WAL and synchronous=FULL: what was acknowledged survives `kill -9` and power loss. Reads run on their own
+connections and never wait for the writer. SQL that concerns threads is in `sqlite_threads`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..model import chain, values
+from ..model.card import AgentCard
+from ..model.errors import (
+    AlreadyAnswered,
+    AlreadyFinished,
+    Conflict,
+    KeyReused,
+    QuestionNotFound,
+    RunNotFound,
+)
+from ..model.events import Event, body_decoder
+from ..model.run import Answer, Question
+from ..model.status import Status
+from .base import EVENT_COLUMNS, Appender, EventRow, InboxItem, RunFilter, RunRow, Submission, Submitted, WorkerRow
+from .liveness import Locks
+from .sqlite_changes import pass_on, put_inbox
+from .sqlite_query import select_runs
+from .sqlite_threads import ThreadQueries, take_thread
+from .sqlite_writer import RUN_COLUMNS, Call, Writer, begin, connect, insert
+
+T = TypeVar("T")
+
+_RUN = ", ".join(RUN_COLUMNS)
+_FINAL = "('succeeded','failed','cancelled','timed_out')"
+_questions = msgspec.json.Decoder(Question)
+_cards = msgspec.json.Decoder(AgentCard)
+
+
+def run_row(row: tuple[Any, ...]) -> RunRow:
+    found = RunRow(*row)
+    found.status = Status(found.status)
+    return found
+
+
+class SQLiteStore(ThreadQueries):
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.on_foreign_change: Callable[[], None] = lambda: None
+        self._locks = Locks(self.path.with_name(self.path.name + ".workers"))
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._loop = asyncio.get_running_loop()
+        self._readers = ThreadPoolExecutor(2, thread_name_prefix="interlingua-reader")
+        await self._loop.run_in_executor(self._readers, migrate, self.path)
+        self._writer = Writer(self.path, self._loop, lambda: self.on_foreign_change())
+
+    async def close(self) -> None:
+        await self._writer.close()
+        for worker in list(self._locks._held):
+            self._locks.release(worker)
+        self._readers.shutdown(wait=True)
+        for conn in self._connections:
+            conn.close()
+        self._connections.clear()
+
+    def append(self, log: Appender) -> None:
+        self._writer.append(log)
+
+    def backlog(self) -> int:
+        return self._writer.backlog()
+
+    @property
+    def batches(self) -> int:
+        return self._writer.batches
+
+    def _write(self, fn: Call) -> asyncio.Future[Any]:
+        return self._writer.call(fn)
+
+    async def _read(self, fn: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._loop.run_in_executor(self._readers, self._with_connection, fn)
+
+    def _with_connection(self, fn: Callable[[sqlite3.Connection], T]) -> T:
+        conn = getattr(self._local, "conn", None)
+        if conn is None:
+            conn = self._local.conn = connect(self.path, read_only=True)
+            self._connections.append(conn)
+        return fn(conn)
+
+    # -- runs ---------------------------------------------------------------------------------------------
+
+    async def submit(self, submission: Submission) -> Submitted:
+        result: Submitted = await self._write(lambda conn: _submit(conn, submission))
+        return result
+
+    async def run(self, run: str) -> RunRow | None:
+        row = await self._read(lambda conn: conn.execute(f"SELECT {_RUN} FROM runs WHERE id=?", (run,)).fetchone())
+        return run_row(row) if row else None
+
+    async def runs(self, where: RunFilter) -> list[RunRow]:
+        sql, args = select_runs(_RUN, where)
+        rows = await self._read(lambda conn: conn.execute(sql, args).fetchall())
+        return [run_row(row) for row in rows]
+
+    async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]:
+        rows = await self._read(
+            lambda conn: conn.execute(
+                "SELECT run, seq, kind, time, hash, body, erased FROM events WHERE run=? AND seq>? ORDER BY seq LIMIT ?",
+                (run, after, limit),
+            ).fetchall()
+        )
+        return [EventRow(*row) for row in rows]
+
+    async def events(self, run: str, after: int, limit: int) -> list[Event]:
+        return [
+            Event(r.run, r.seq, r.time, r.hash, None if r.body is None else body_decoder.decode(r.body), r.seq)
+            for r in await self.event_rows(run, after, limit)
+        ]
+
+    async def last_event(self, run: str) -> Event | None:
+        row = await self._read(
+            lambda conn: conn.execute(
+                "SELECT run, seq, time, hash, body FROM events WHERE run=? ORDER BY seq DESC LIMIT 1", (run,)
+            ).fetchone()
+        )
+        if row is None:
+            return None
+        run, seq, stamp, digest, body = row
+        return Event(run, seq, stamp, digest, None if body is None else body_decoder.decode(body), seq)
+
+    async def delete_run(self, run: str, now: int) -> None:
+        await self._write(lambda conn: _delete_run(conn, run, now))
+
+    async def erase_event(self, run: str, seq: int) -> None:
+        """Forget a body. Its hash stays, so the chain still verifies."""
+
+        def erase(conn: sqlite3.Connection) -> None:
+            row = conn.execute("SELECT body FROM events WHERE run=? AND seq=?", (run, seq)).fetchone()
+            if row is None:
+                raise RunNotFound(f"run {run} has no event {seq}")
+            if row[0] is not None:
+                conn.execute(
+                    "UPDATE events SET body=NULL, erased=? WHERE run=? AND seq=?", (chain.body_hash(row[0]), run, seq)
+                )
+
+        await self._write(erase)
+
+    async def count_pending(self) -> int:
+        row = await self._read(
+            lambda conn: conn.execute(
+                "SELECT count(*) FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL"
+            ).fetchone()
+        )
+        return int(row[0])
+
+    # -- inboxes and questions ----------------------------------------------------------------------------
+
+    async def deliver(self, run: str, kind: str, body: bytes, now: int) -> tuple[int, str | None]:
+        def put(conn: sqlite3.Connection) -> tuple[int, str | None]:
+            row = conn.execute("SELECT worker, status FROM runs WHERE id=?", (run,)).fetchone()
+            if row is None:
+                raise RunNotFound(f"there is no run {run}")
+            if Status(row[1]).final:
+                raise AlreadyFinished(f"run {run} has already {row[1].replace('_', ' ')}")
+            return put_inbox(conn, run, kind, body, now), row[0]
+
+        result: tuple[int, str | None] = await self._write(put)
+        return result
+
+    async def inbox(self, *, run: str | None = None, worker: str | None = None) -> list[InboxItem]:
+        if run is not None:
+            sql, arg = "SELECT id, run, kind, body FROM inbox WHERE run=? ORDER BY id", run
+        else:
+            sql = (
+                "SELECT i.id, i.run, i.kind, i.body FROM inbox i JOIN runs r ON r.id=i.run "
+                "WHERE r.worker=? ORDER BY i.id"
+            )
+            arg = worker or ""
+        rows = await self._read(lambda conn: conn.execute(sql, (arg,)).fetchall())
+        return [InboxItem(*row) for row in rows]
+
+    async def answer(self, question: str, value: Any, by: str, now: int) -> tuple[str, int, str | None]:
+        """The first answer wins. Returns the run, the inbox id and the run's owner."""
+
+        def put(conn: sqlite3.Connection) -> tuple[str, int, str | None]:
+            row = conn.execute(
+                "SELECT q.run, q.state, r.worker FROM questions q JOIN runs r ON r.id=q.run WHERE q.id=?",
+                (question,),
+            ).fetchone()
+            if row is None:
+                raise QuestionNotFound(f"there is no question {question}")
+            run, state, worker = row
+            if state != "open":
+                raise AlreadyAnswered(f"question {question} is {state} already")
+            conn.execute(
+                "UPDATE questions SET state='answered', answer=?, by=? WHERE id=?",
+                (values.encode(value), by, question),
+            )
+            body = values.encode({"question": question, "answer": Answer(value, by)})
+            return run, put_inbox(conn, run, "answer", body, now), worker
+
+        result: tuple[str, int, str | None] = await self._write(put)
+        return result
+
+    async def close_question(self, question: str, state: str) -> bool:
+        """Whether it was still open."""
+        closed: bool = await self._write(
+            lambda conn: (
+                conn.execute("UPDATE questions SET state=? WHERE id=? AND state='open'", (state, question)).rowcount
+                == 1
+            )
+        )
+        return closed
+
+    async def question(self, question: str) -> tuple[Question, str, Any] | None:
+        """A question, its state, and its answer."""
+        row = await self._read(
+            lambda conn: conn.execute(
+                "SELECT question, state, answer FROM questions WHERE id=?", (question,)
+            ).fetchone()
+        )
+        if row is None:
+            return None
+        return _questions.decode(row[0]), row[1], None if row[2] is None else values.decode(row[2])
+
+    async def questions(
+        self,
+        *,
+        run: str | None = None,
+        caller: str | None = None,
+        state: str | None = "open",
+        limit: int = 100,
+    ) -> list[Question]:
+        """Oldest first. Those of a run include its descendants'."""
+        where, args = ["1"], list[Any]()
+        if state is not None:
+            where.append("q.state=?")
+            args.append(state)
+        if run is not None:
+            where.append(
+                "q.root=COALESCE((SELECT substr(path, 2, 36) FROM runs WHERE id=? AND path<>''), ?) AND q.path LIKE ?"
+            )
+            args.extend([run, run, f"%/{run}/%"])
+        if caller is not None:
+            where.append("EXISTS (SELECT 1 FROM runs r WHERE r.id=q.root AND r.caller=?)")
+            args.append(caller)
+        sql = f"SELECT question FROM questions q WHERE {' AND '.join(where)} ORDER BY asked_at LIMIT ?"
+        rows = await self._read(lambda conn: conn.execute(sql, [*args, limit]).fetchall())
+        return [_questions.decode(row[0]) for row in rows]
+
+    # -- workers ------------------------------------------------------------------------------------------
+
+    async def enter(self, worker: WorkerRow) -> None:
+        self._locks.hold(worker.id)
+        await self._write(
+            lambda conn: conn.execute(
+                "INSERT OR REPLACE INTO workers (id, host, pid, started_at, agents) VALUES (?,?,?,?,?)",
+                (worker.id, worker.host, worker.pid, worker.started_at, values.encode(worker.agents)),
+            )
+        )
+
+    async def leave(self, worker: str) -> None:
+        def go(conn: sqlite3.Connection) -> None:
+            conn.execute("UPDATE runs SET worker=NULL, wake_at=0 WHERE worker=?", (worker,))
+            conn.execute("DELETE FROM workers WHERE id=?", (worker,))
+
+        await self._write(go)
+        self._locks.release(worker)
+
+    async def workers(self) -> list[WorkerRow]:
+        rows = await self._read(
+            lambda conn: conn.execute("SELECT id, host, pid, started_at, agents FROM workers").fetchall()
+        )
+        return [WorkerRow(row[0], row[1], row[2], row[3], values.decode(row[4])) for row in rows]
+
+    async def bury(self) -> list[str]:
+        """Hand back the runs of workers that died. Returns those workers."""
+        rows = await self._read(lambda conn: conn.execute("SELECT id FROM workers").fetchall())
+        dead = [row[0] for row in rows if self._locks.dead(row[0])]
+        if not dead:
+            return []
+
+        def hand_back(conn: sqlite3.Connection) -> None:
+            for worker in dead:
+                conn.execute("UPDATE runs SET worker=NULL, wake_at=0, crashes=crashes+1 WHERE worker=?", (worker,))
+                conn.execute("DELETE FROM workers WHERE id=?", (worker,))
+
+        await self._write(hand_back)
+        for worker in dead:
+            self._locks.sweep(worker)
+        return dead
+
+    async def claim(self, worker: str, agents: list[str], now: int, limit: int) -> list[RunRow]:
+        rows: list[RunRow] = await self._write(lambda conn: _claim(conn, worker, agents, now, limit))
+        return rows
+
+    async def claim_one(self, worker: str, run: str) -> RunRow | None:
+        """Take a run that nobody owns, whatever its agent: to end it."""
+        row: RunRow | None = await self._write(lambda conn: _take(conn, worker, run))
+        return row
+
+    async def next_wake(self, agents: list[str]) -> int | None:
+        row = await self._read(
+            lambda conn: conn.execute(
+                "SELECT MIN(wake_at) FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL "
+                "AND agent || '@' || version IN (SELECT value FROM json_each(?))",
+                (values.encode(agents).decode(),),
+            ).fetchone()
+        )
+        return None if row is None else row[0]
+
+    async def reclaim(self, worker: str, known: list[str]) -> int:
+        """Hand back runs that this worker owns on paper but knows nothing of (the store refused it once)."""
+        rows = await self._read(
+            lambda conn: conn.execute(
+                "SELECT id FROM runs WHERE worker=? AND id NOT IN (SELECT value FROM json_each(?)) AND updated_at<?",
+                (worker, values.encode(known).decode(), time.time_ns() // 1000 - 10_000_000),
+            ).fetchall()
+        )
+        if rows:
+            await self._write(
+                lambda conn: conn.executemany(
+                    "UPDATE runs SET worker=NULL, wake_at=0 WHERE id=? AND worker=?",
+                    [(row[0], worker) for row in rows],
+                )
+            )
+        return len(rows)
+
+    # -- cards --------------------------------------------------------------------------------------------
+
+    async def put_cards(self, cards: list[AgentCard]) -> None:
+        await self._write(
+            lambda conn: conn.executemany(
+                "INSERT INTO cards (name, version, card) VALUES (?,?,?) "
+                "ON CONFLICT (name, version) DO UPDATE SET card=excluded.card WHERE card<>excluded.card",
+                [(card.name, card.version, values.encode(card)) for card in cards],
+            )
+        )
+
+    async def card(self, name: str, version: str | None) -> AgentCard | None:
+        found = [card for card in await self.cards() if card.name == name and version in (None, card.version)]
+        return found[-1] if found else None
+
+    async def cards(self) -> list[AgentCard]:
+        rows = await self._read(lambda conn: conn.execute("SELECT card FROM cards ORDER BY name, version").fetchall())
+        return [_cards.decode(row[0]) for row in rows]
+
+    # -- foreign ids --------------------------------------------------------------------------------------
+
+    async def link(self, kind: str, foreign: str, target: str) -> str:
+        """What a foreign id means; the first meaning stays. Returns it."""
+
+        def put(conn: sqlite3.Connection) -> str:
+            conn.execute(
+                "INSERT OR IGNORE INTO links (kind, foreign_id, target) VALUES (?,?,?)",
+                (kind, foreign, target),
+            )
+            found = conn.execute("SELECT target FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)).fetchone()
+            return str(found[0])
+
+        result: str = await self._write(put)
+        return result
+
+    async def linked(self, kind: str, foreign: str) -> str | None:
+        row = await self._read(
+            lambda conn: conn.execute(
+                "SELECT target FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)
+            ).fetchone()
+        )
+        return row[0] if row else None
+
+    async def unlink(self, kind: str, foreign: str) -> None:
+        await self._write(lambda conn: conn.execute("DELETE FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)))
+
+    # -- upkeep -------------------------------------------------------------------------------------------
+
+    async def expire(self, *, runs_before: int | None, threads_before: int | None, now: int, limit: int) -> int:
+        def sweep(conn: sqlite3.Connection) -> int:
+            gone = 0
+            if runs_before is not None:
+                rows = conn.execute(
+                    f"SELECT id FROM runs WHERE status IN {_FINAL} AND updated_at<? AND parent IS NULL LIMIT ?",
+                    (runs_before, limit),
+                ).fetchall()
+                for (run,) in rows:
+                    _delete_run(conn, run, now)
+                gone += len(rows)
+            if threads_before is not None:
+                rows = conn.execute(
+                    "SELECT id FROM threads WHERE active IS NULL AND updated_at<? ORDER BY updated_at LIMIT ?",
+                    (threads_before, limit),
+                ).fetchall()
+                for (thread,) in rows:
+                    self._delete_thread(conn, thread, now)
+                gone += len(rows)
+            return gone
+
+        count: int = await self._write(sweep)
+        return count
+
+
+# -- transactions, in the writer's thread: check first, then write ---------------------------------------------
+
+
+def _submit(conn: sqlite3.Connection, s: Submission) -> Submitted:
+    row, request = s.row, s.request
+    if request.key is not None:
+        found = conn.execute(
+            "SELECT run, digest FROM keys WHERE caller=? AND key=?", (row.caller, request.key)
+        ).fetchone()
+        if found is not None:
+            if found[1] != s.digest:
+                raise KeyReused(f"idempotency key {request.key!r} was used for another request (run {found[0]})")
+            existing = conn.execute(f"SELECT {_RUN} FROM runs WHERE id=?", (found[0],)).fetchone()
+            return Submitted(run_row(existing), existing=True)
+    thread, cancel = None, None
+    if row.thread is not None:
+        thread, cancel = take_thread(conn, row, request, s.now)
+    if row.queued is None and row.wake_at == 0 and s.take is not None:
+        row.worker, row.wake_at, row.epoch = s.take, None, 1
+    insert(conn, "runs", RUN_COLUMNS, [[getattr(row, column) for column in RUN_COLUMNS]])
+    insert(conn, "events", EVENT_COLUMNS, [(e.run, e.seq, e.kind, e.time, e.hash, e.body) for e in s.events])
+    if request.key is not None:
+        conn.execute(
+            "INSERT INTO keys (caller, key, run, digest) VALUES (?,?,?,?)",
+            (row.caller, request.key, row.id, s.digest),
+        )
+    if cancel is not None:
+        body = values.encode(
+            {
+                "by": row.caller,
+                "reason": f"run {row.id} took its thread",
+                "rollback": request.when_busy == "rollback",
+            }
+        )
+        put_inbox(conn, cancel, "cancel", body, s.now)
+    return Submitted(row, thread=thread, cancel=cancel)
+
+
+def _claim(conn: sqlite3.Connection, worker: str, agents: list[str], now: int, limit: int) -> list[RunRow]:
+    candidates = conn.execute(
+        "SELECT id FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL AND wake_at<=? "
+        "AND agent || '@' || version IN (SELECT value FROM json_each(?)) ORDER BY wake_at, id LIMIT ?",
+        (now, values.encode(agents).decode(), limit),
+    ).fetchall()
+    claimed = []
+    for (run,) in candidates:
+        row = _take(conn, worker, run, now)
+        if row is not None:
+            claimed.append(row)
+    return claimed
+
+
+def _take(conn: sqlite3.Connection, worker: str, run: str, now: int | None = None) -> RunRow | None:
+    found = conn.execute(f"SELECT {_RUN} FROM runs WHERE id=?", (run,)).fetchone()
+    if found is None or found[RUN_COLUMNS.index("worker")] is not None:
+        return None
+    row = run_row(found)
+    if row.status.final:
+        return None
+    if row.thread is not None and now is not None:
+        # A delayed run gets its thread only now; one whose thread is taken gets in line.
+        active = conn.execute("SELECT active FROM threads WHERE id=?", (row.thread,)).fetchone()
+        if active is not None and active[0] is None:
+            conn.execute("UPDATE threads SET active=?, updated_at=? WHERE id=?", (run, now, row.thread))
+        elif active is not None and active[0] != run:
+            conn.execute("UPDATE runs SET queued=?, wake_at=NULL WHERE id=?", (now, run))
+            return None
+    row.worker, row.wake_at, row.epoch = worker, None, row.epoch + 1
+    conn.execute("UPDATE runs SET worker=?, wake_at=NULL, epoch=? WHERE id=?", (worker, row.epoch, run))
+    return row
+
+
+def _delete_run(conn: sqlite3.Connection, run: str, now: int) -> None:
+    found = conn.execute("SELECT agent, status, next_seq, head, thread FROM runs WHERE id=?", (run,)).fetchone()
+    if found is None:
+        raise RunNotFound(f"there is no run {run}")
+    agent, status, next_seq, head, thread = found
+    if not Status(status).final:
+        raise Conflict(f"run {run} is {status}; cancel it before deleting it")
+    for (child,) in conn.execute("SELECT id FROM runs WHERE parent=?", (run,)).fetchall():
+        if Status(conn.execute("SELECT status FROM runs WHERE id=?", (child,)).fetchone()[0]).final:
+            _delete_run(conn, child, now)
+    conn.execute(
+        "INSERT OR REPLACE INTO tombstones (run, agent, status, seq, head, deleted_at) VALUES (?,?,?,?,?,?)",
+        (run, agent, status, next_seq - 1, head, now),
+    )
+    for table, column in (
+        ("events", "run"),
+        ("inbox", "run"),
+        ("questions", "run"),
+        ("keys", "run"),
+        ("runs", "id"),
+    ):
+        conn.execute(f"DELETE FROM {table} WHERE {column}=?", (run,))
+    conn.execute("DELETE FROM links WHERE target=?", (run,))
+    if thread is not None:
+        active = conn.execute("SELECT active FROM threads WHERE id=?", (thread,)).fetchone()
+        if active is not None and active[0] == run:
+            pass_on(conn, thread, now)
+
+
+def migrate(path: Path) -> None:
+    """Bring the file to the newest schema. Safe to call from many processes at once."""
+    steps = sorted(
+        (
+            entry
+            for entry in resources.files(__package__).joinpath("migrations/sqlite").iterdir()
+            if entry.name.endswith(".sql")
+        ),
+        key=lambda entry: entry.name,
+    )
+    conn = connect(path)
+    try:
+        path.chmod(0o600)
+        begin(conn)
+        try:
+            done = conn.execute("PRAGMA user_version").fetchone()[0]
+            if done > len(steps):
+                raise Conflict(f"{path} was written by a newer version of Interlingua (schema {done}); upgrade first")
+            for step in steps[done:]:
+                for statement in step.read_text().split(";\n"):
+                    if statement.strip():
+                        conn.execute(statement)
+            conn.execute(f"PRAGMA user_version={len(steps)}")
+            conn.execute("COMMIT")
+        except BaseException:
+            conn.execute("ROLLBACK")
+            raise
+    finally:
+        conn.close()

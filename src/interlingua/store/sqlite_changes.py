@@ -1,0 +1,81 @@
+"""What a log changes beside itself, as SQL: questions, inboxes, and the end of a turn on a thread."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from ..model import values
+from ..model.content import Message
+from ..model.errors import ThreadConflict
+from .base import Change, CloseQuestion, CommitThread, DropInbox, PutInbox, PutQuestion
+
+
+def apply_change(conn: sqlite3.Connection, change: Change, now: int) -> None:
+    match change:
+        case PutQuestion(question=q, path=path):
+            conn.execute(
+                "INSERT INTO questions (id, run, path, root, state, asked_at, question) VALUES (?,?,?,?,?,?,?)",
+                (q.id, q.run, path, path.split("/", 2)[1], "open", q.asked_at, values.encode(q)),
+            )
+        case CloseQuestion(id=question, state=state):
+            conn.execute("UPDATE questions SET state=? WHERE id=? AND state='open'", (state, question))
+        case DropInbox(ids=ids):
+            conn.execute(f"DELETE FROM inbox WHERE id IN ({','.join('?' * len(ids))})", ids)
+        case PutInbox(run=run, kind=kind, body=body):
+            put_inbox(conn, run, kind, body, now)
+        case CommitThread():
+            _end_turn(conn, change, now)
+
+
+def put_inbox(conn: sqlite3.Connection, run: str, kind: str, body: bytes, now: int) -> int:
+    cursor = conn.execute("INSERT INTO inbox (run, kind, body, time) VALUES (?,?,?,?)", (run, kind, body, now))
+    conn.execute("UPDATE runs SET wake_at=0 WHERE id=? AND worker IS NULL AND queued IS NULL", (run,))
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
+
+
+def _end_turn(conn: sqlite3.Connection, end: CommitThread, now: int) -> None:
+    row = conn.execute("SELECT version, active FROM threads WHERE id=?", (end.thread,)).fetchone()
+    if row is None or row[1] != end.run:
+        return  # it never had the thread (cancelled while queued), or the thread was deleted
+    if end.values is not msgspec.UNSET:
+        if row[0] != end.version:
+            raise ThreadConflict(f"thread {end.thread} changed while run {end.run} was using it; run it again")
+        state = values.encode(end.values)
+        count = add_messages(conn, end.thread, end.messages, end.run)
+        conn.execute(
+            "INSERT INTO checkpoints (id, thread, version, state, messages, run, created_at, metadata) "
+            "VALUES (?,?,?,?,?,?,?,?)",
+            (end.checkpoint, end.thread, end.version + 1, state, count, end.run, now, b"{}"),
+        )
+        conn.execute(
+            "UPDATE threads SET version=version+1, checkpoint=?, state=?, updated_at=? WHERE id=?",
+            (end.checkpoint, state, now, end.thread),
+        )
+    conn.execute("UPDATE threads SET failed=? WHERE id=?", (end.failed, end.thread))
+    pass_on(conn, end.thread, now)
+
+
+def pass_on(conn: sqlite3.Connection, thread: str, now: int) -> None:
+    """Give the thread to the next run in line, or to nobody."""
+    following = conn.execute(
+        "SELECT id FROM runs WHERE thread=? AND queued IS NOT NULL ORDER BY queued LIMIT 1", (thread,)
+    ).fetchone()
+    heir = following[0] if following else None
+    conn.execute("UPDATE threads SET active=?, updated_at=? WHERE id=?", (heir, now, thread))
+    if heir:
+        conn.execute("UPDATE runs SET queued=NULL, wake_at=0 WHERE id=?", (heir,))
+
+
+def add_messages(conn: sqlite3.Connection, thread: str, messages: list[Message], run: str | None) -> int:
+    """Append to a thread's messages; how many there are now."""
+    count: int = conn.execute("SELECT COALESCE(MAX(n), 0) FROM messages WHERE thread=?", (thread,)).fetchone()[0]
+    for message in messages:
+        count += 1
+        conn.execute(
+            "INSERT INTO messages (thread, n, run, message) VALUES (?,?,?,?)",
+            (thread, count, run, values.encode(message)),
+        )
+    return count

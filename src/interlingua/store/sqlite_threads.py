@@ -1,0 +1,253 @@
+"""Threads in SQLite: state, checkpoints, messages, and whose turn it is."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from ..model import values
+from ..model.content import Message
+from ..model.errors import CheckpointNotFound, Conflict, ThreadBusy, ThreadExists, ThreadNotFound
+from ..model.run import Checkpoint, RunRequest, Thread, ThreadStatus
+from .base import RunRow, ThreadFilter
+from .sqlite_changes import add_messages
+from .sqlite_query import json_matches
+from .sqlite_writer import Call
+
+T = TypeVar("T")
+
+# The status comes from the run that has the thread: a thread knows no status of its own.
+_THREAD = (
+    "t.id, t.caller, t.created_at, t.updated_at, t.version, t.checkpoint, t.state, t.active, t.metadata, "
+    "CASE WHEN t.active IS NULL THEN CASE WHEN t.failed THEN 'error' ELSE 'idle' END "
+    "WHEN (SELECT status FROM runs r WHERE r.id=t.active)='waiting' THEN 'interrupted' ELSE 'busy' END"
+)
+_CHECKPOINT = "id, thread, version, state, created_at, messages, run, metadata"
+_message = msgspec.json.Decoder(Message)
+
+
+def _thread(row: tuple[Any, ...]) -> Thread:
+    status: ThreadStatus = row[9]
+    return Thread(
+        id=row[0], caller=row[1], created_at=row[2], updated_at=row[3], version=row[4], checkpoint=row[5],
+        values=values.decode(row[6]), active=row[7], metadata=values.decode(row[8]), status=status,
+    )  # fmt: skip
+
+
+def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:
+    return Checkpoint(row[0], row[1], row[2], values.decode(row[3]), row[4], row[5], row[6], values.decode(row[7]))
+
+
+def _find(conn: sqlite3.Connection, thread: str) -> Thread:
+    row = conn.execute(f"SELECT {_THREAD} FROM threads t WHERE t.id=?", (thread,)).fetchone()
+    if row is None:
+        raise ThreadNotFound(f"there is no thread {thread}")
+    return _thread(row)
+
+
+def _put(conn: sqlite3.Connection, t: Thread) -> None:
+    conn.execute(
+        "INSERT INTO threads (id, caller, created_at, updated_at, version, checkpoint, state, metadata) "
+        "VALUES (?,?,?,?,?,?,?,?)",
+        (t.id, t.caller, t.created_at, t.updated_at, t.version, t.checkpoint, values.encode(t.values),
+         values.encode(t.metadata)),
+    )  # fmt: skip
+
+
+def take_thread(conn: sqlite3.Connection, row: RunRow, request: RunRequest, now: int) -> tuple[Thread, str | None]:
+    """Give the thread to a new run, or put it in line. Returns the thread, and a run that must give way."""
+    assert row.thread is not None
+    try:
+        thread = _find(conn, row.thread)
+    except ThreadNotFound:
+        if not request.create_thread:
+            raise
+        thread = Thread(row.thread, "idle", now, now, row.caller)
+        _put(conn, thread)
+    if row.wake_at != 0:
+        return thread, None  # delayed: it takes its turn when its time has come
+    if thread.active is None:
+        conn.execute("UPDATE threads SET active=?, failed=0, updated_at=? WHERE id=?", (row.id, now, thread.id))
+        return thread, None
+    if request.when_busy == "reject":
+        raise ThreadBusy(
+            f"thread {thread.id} is busy with run {thread.active}; wait for it, or submit with when_busy="
+            '"enqueue", "interrupt" or "rollback"'
+        )
+    row.wake_at = None
+    if request.when_busy == "enqueue":
+        row.queued = now
+        return thread, None
+    front = conn.execute("SELECT MIN(queued) FROM runs WHERE thread=? AND queued IS NOT NULL", (thread.id,)).fetchone()[
+        0
+    ]
+    row.queued = min(now, (front or now) - 1)
+    return thread, thread.active
+
+
+class ThreadQueries:
+    """The part of SQLiteStore that is about threads."""
+
+    _write: Callable[[Call], asyncio.Future[Any]]
+
+    async def _read(self, fn: Callable[[sqlite3.Connection], T]) -> T:
+        raise AssertionError("given by SQLiteStore")
+
+    async def create_thread(self, thread: Thread, *, if_exists: Literal["raise", "keep"]) -> Thread:
+        def create(conn: sqlite3.Connection) -> Thread:
+            try:
+                found = _find(conn, thread.id)
+            except ThreadNotFound:
+                _put(conn, thread)
+                return thread
+            if if_exists == "raise":
+                raise ThreadExists(f"there is a thread {thread.id} already")
+            return found
+
+        result: Thread = await self._write(create)
+        return result
+
+    async def thread(self, thread: str) -> Thread | None:
+        row = await self._read(
+            lambda conn: conn.execute(f"SELECT {_THREAD} FROM threads t WHERE t.id=?", (thread,)).fetchone()
+        )
+        return _thread(row) if row else None
+
+    async def threads(self, where: ThreadFilter) -> list[Thread]:
+        terms, args = list[str](), list[Any]()
+        if where.caller is not None:
+            terms.append("caller=?")
+            args.append(where.caller)
+        if where.status is not None:
+            terms.append("status=?")
+            args.append(where.status)
+        if where.metadata:
+            json_matches("metadata", where.metadata, terms, args)
+        if where.values:
+            json_matches("state", where.values, terms, args)
+        sql = (
+            f"SELECT * FROM (SELECT {_THREAD} AS status FROM threads t) {'WHERE ' if terms else ''}"
+            f"{' AND '.join(terms)} ORDER BY id DESC LIMIT ? OFFSET ?"
+        )
+        rows = await self._read(lambda conn: conn.execute(sql, [*args, where.limit, where.offset]).fetchall())
+        return [_thread(row) for row in rows]
+
+    async def patch_thread(
+        self, thread: str, *, checkpoint: str, values_: Any, metadata: dict[str, Any] | None, base: str | None,
+        messages: list[Message] | None, now: int,
+    ) -> Thread:  # fmt: skip
+        """Merge metadata; new values (onto checkpoint `base`, or the newest) make a new checkpoint."""
+
+        def patch(conn: sqlite3.Connection) -> Thread:
+            found = _find(conn, thread)
+            changes_state = values_ is not msgspec.UNSET or bool(messages) or base is not None
+            if changes_state and found.active is not None:
+                raise ThreadBusy(f"thread {thread} is busy with run {found.active}; its values cannot change now")
+            state, count = found.values, None
+            if base is not None:
+                row = conn.execute(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE id=?", (base,)).fetchone()
+                if row is None or row[1] != thread:
+                    raise CheckpointNotFound(f"thread {thread} has no checkpoint {base}")
+                state, count = values.decode(row[3]), row[5]
+            if values_ is not msgspec.UNSET:
+                merge = isinstance(state, dict) and isinstance(values_, dict)
+                state = {**state, **values_} if merge else values_
+            merged = {**found.metadata, **metadata} if metadata else found.metadata
+            if changes_state:
+                if count is not None:
+                    conn.execute("DELETE FROM messages WHERE thread=? AND n>?", (thread, count))
+                total = add_messages(conn, thread, messages or [], None)
+                conn.execute(
+                    f"INSERT INTO checkpoints ({_CHECKPOINT}) VALUES (?,?,?,?,?,?,?,?)",
+                    (checkpoint, thread, found.version + 1, values.encode(state), now, total, None, b"{}"),
+                )
+                conn.execute(
+                    "UPDATE threads SET version=version+1, checkpoint=?, state=? WHERE id=?",
+                    (checkpoint, values.encode(state), thread),
+                )
+            conn.execute("UPDATE threads SET metadata=?, updated_at=? WHERE id=?", (values.encode(merged), now, thread))
+            return _find(conn, thread)
+
+        result: Thread = await self._write(patch)
+        return result
+
+    async def copy_thread(self, thread: str, new: str, new_id: Callable[[], str], now: int) -> Thread:
+        """A thread of its own with the same values, history and messages."""
+
+        def copy(conn: sqlite3.Connection) -> Thread:
+            source = _find(conn, thread)
+            ids: dict[str, str] = {}
+            for row in conn.execute(
+                f"SELECT {_CHECKPOINT} FROM checkpoints WHERE thread=? ORDER BY version", (thread,)
+            ).fetchall():
+                ids[row[0]] = new_id()
+                conn.execute(
+                    f"INSERT INTO checkpoints ({_CHECKPOINT}) VALUES (?,?,?,?,?,?,?,?)",
+                    (ids[row[0]], new, *row[2:]),
+                )
+            conn.execute(
+                "INSERT INTO messages (thread, n, run, message) SELECT ?, n, run, message FROM messages WHERE thread=?",
+                (new, thread),
+            )
+            source.id, source.created_at, source.updated_at = new, now, now
+            source.checkpoint = ids.get(source.checkpoint or "")
+            _put(conn, source)
+            return _find(conn, new)
+
+        result: Thread = await self._write(copy)
+        return result
+
+    async def delete_thread(self, thread: str, now: int) -> None:
+        await self._write(lambda conn: self._delete_thread(conn, thread, now))
+
+    def _delete_thread(self, conn: sqlite3.Connection, thread: str, now: int) -> None:
+        found = _find(conn, thread)
+        if found.active is not None:
+            raise Conflict(f"thread {thread} is busy with run {found.active}; cancel it before deleting the thread")
+        pending = conn.execute(
+            "SELECT id FROM runs WHERE thread=? AND status NOT IN ('succeeded','failed','cancelled','timed_out')",
+            (thread,),
+        ).fetchone()
+        if pending is not None:
+            raise Conflict(f"run {pending[0]} is still to run on thread {thread}; cancel it first")
+        for table, column in (("checkpoints", "thread"), ("messages", "thread"), ("threads", "id")):
+            conn.execute(f"DELETE FROM {table} WHERE {column}=?", (thread,))
+        conn.execute("DELETE FROM links WHERE target=?", (thread,))
+
+    async def history(self, thread: str, *, before: str | None, limit: int) -> list[Checkpoint]:
+        """Newest first, older than checkpoint `before` where that is given."""
+
+        def read(conn: sqlite3.Connection) -> list[tuple[Any, ...]]:
+            _find(conn, thread)
+            top = 1 << 62
+            if before is not None:
+                row = conn.execute(
+                    "SELECT version FROM checkpoints WHERE id=? AND thread=?", (before, thread)
+                ).fetchone()
+                if row is None:
+                    raise CheckpointNotFound(f"thread {thread} has no checkpoint {before}")
+                top = row[0]
+            return conn.execute(
+                f"SELECT {_CHECKPOINT} FROM checkpoints WHERE thread=? AND version<? ORDER BY version DESC LIMIT ?",
+                (thread, top, limit),
+            ).fetchall()
+
+        return [_checkpoint(row) for row in await self._read(read)]
+
+    async def checkpoint(self, checkpoint: str) -> Checkpoint | None:
+        row = await self._read(
+            lambda conn: conn.execute(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE id=?", (checkpoint,)).fetchone()
+        )
+        return _checkpoint(row) if row else None
+
+    async def messages(self, thread: str, *, upto: int | None = None) -> list[Message]:
+        rows = await self._read(
+            lambda conn: conn.execute(
+                "SELECT message FROM messages WHERE thread=? AND n<=? ORDER BY n", (thread, upto or 1 << 62)
+            ).fetchall()
+        )
+        return [_message.decode(row[0]) for row in rows]

@@ -1,0 +1,330 @@
+"""The one thread of a process that writes to the SQLite file.
+
+Whatever is queued on the event loop becomes one transaction; while it commits, the next batch gathers. There is no
+timer. The statements of a batch are few and wide, because every statement gives the GIL away and must win it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..model.errors import InterlinguaError
+from .base import EVENT_COLUMNS, Appender, CommitThread, Fenced, RunRow, Sealed, StoreError, settle
+from .sqlite_changes import apply_change
+
+log = logging.getLogger("interlingua.store")
+
+Call = Callable[[sqlite3.Connection], Any]
+
+RUN_COLUMNS = RunRow.__struct_fields__
+_UPDATE_RUN = (
+    "UPDATE runs SET status=?, updated_at=?, worker=?, next_seq=?, head=?, crashes=?, ran=?, queued=?, "
+    "wake_at=CASE WHEN ? AND EXISTS (SELECT 1 FROM inbox WHERE run=runs.id) THEN 0 ELSE ? END "
+    "WHERE id=? AND epoch=? AND next_seq=?"
+)
+_WIDTHS = (64, 16, 4, 1)
+_MAX_LOGS = 2000  # per transaction
+_FAST_POLL, _SLOW_POLL, _FAST_FOR = 0.005, 0.1, 5.0
+_LOCK_PATIENCE = 30.0
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection with the settings that everything here counts on."""
+    conn = sqlite3.connect(
+        path, timeout=_LOCK_PATIENCE, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    conn.execute("PRAGMA journal_mode=WAL")
+    conn.execute("PRAGMA synchronous=FULL")
+    conn.execute("PRAGMA foreign_keys=OFF")
+    conn.execute("PRAGMA wal_autocheckpoint=4000")
+    conn.execute("PRAGMA cache_size=-65536")
+    conn.execute("PRAGMA temp_store=MEMORY")
+    if not read_only:
+        conn.execute("PRAGMA busy_timeout=0")  # see begin()
+    if read_only:
+        conn.execute("PRAGMA query_only=ON")
+    return conn
+
+
+def insert(conn: sqlite3.Connection, table: str, columns: Sequence[str], rows: list[Any]) -> None:
+    """Insert many rows in few statements: one statement per 64 (16, 4, 1) rows."""
+    at, count = 0, len(rows)
+    for width in _WIDTHS:
+        while count - at >= width:
+            conn.execute(_insert_sql(table, columns, width), [v for row in rows[at : at + width] for v in row])
+            at += width
+
+
+_sql_cache: dict[tuple[str, int], str] = {}
+
+
+def _insert_sql(table: str, columns: Sequence[str], width: int) -> str:
+    key = (table, width)
+    sql = _sql_cache.get(key)
+    if sql is None:
+        marks = f"({','.join('?' * len(columns))})"
+        sql = f"INSERT INTO {table} ({','.join(columns)}) VALUES {','.join([marks] * width)}"
+        _sql_cache[key] = sql
+    return sql
+
+
+class Batch:
+    def __init__(self, sealed: list[Sealed], calls: list[tuple[Call, asyncio.Future[Any]]]) -> None:
+        self.sealed = sealed
+        self.calls = calls
+        self.refusals: dict[int, BaseException] = {}  # by place in `sealed`
+        self.results: list[tuple[Any, BaseException | None]] = []
+
+    @property
+    def only_output(self) -> bool:
+        """Nothing here was acknowledged to anyone, so it need not wait for the disk."""
+        return not self.calls and all(
+            not s.insert and not s.changes and s.row.worker and all(e.kind == "delta" for e in s.events)
+            for s in self.sealed
+        )
+
+
+class Writer:
+    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, on_foreign: Callable[[], None]) -> None:
+        self.path = path
+        self._loop = loop
+        self._on_foreign = on_foreign
+        self._logs: deque[Appender] = deque()
+        self._calls: list[tuple[Call, asyncio.Future[Any]]] = []
+        self._kick_due = False
+        self._busy = False
+        self._closing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._conn = connect(path)
+        self._full = True
+        self.batches = 0  # committed so far
+        self._thread = threading.Thread(target=self._run, name="interlingua-writer", daemon=True)
+        self._thread.start()
+
+    # -- on the event loop --------------------------------------------------------------------------------
+
+    def append(self, log: Appender) -> None:
+        if self._closing:
+            raise StoreError("the store is closed")
+        self._logs.append(log)
+        self._schedule()
+
+    def call(self, fn: Call) -> asyncio.Future[Any]:
+        if self._closing:
+            raise StoreError("the store is closed")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._calls.append((fn, future))
+        self._schedule()
+        return future
+
+    def backlog(self) -> int:
+        return len(self._logs) + len(self._calls)
+
+    async def close(self) -> None:
+        while self._logs or self._calls or self._busy:
+            await self._idle.wait()
+        self._closing = True
+        self._work.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    def _schedule(self) -> None:
+        self._idle.clear()
+        if not self._kick_due and not self._busy:
+            self._kick_due = True
+            # Not at once: a task that was just woken may append in this same turn of the loop, and then a whole
+            # short run is one commit.
+            self._loop.call_soon(self._kick)
+
+    def _kick(self) -> None:
+        self._kick_due = False
+        if self._busy:
+            return
+        logs, sealed = self._logs, list[Sealed]()
+        while logs and len(sealed) < _MAX_LOGS:
+            sealed.append(logs.popleft().seal())
+        calls, self._calls = self._calls, []
+        if not sealed and not calls:
+            self._idle.set()
+            return
+        self._busy = True
+        self._work.put(Batch(sealed, calls))
+
+    def _done(self, batch: Batch) -> None:
+        self._busy = False
+        self.batches += 1
+        for place, sealed in enumerate(batch.sealed):
+            error = batch.refusals.get(place) if batch.refusals else None
+            if error is None:
+                sealed.log.committed(sealed)
+            else:
+                sealed.log.refused(sealed, error)
+        for (_, future), (result, error) in zip(batch.calls, batch.results, strict=True):
+            settle(future, result, error)
+        if self._logs or self._calls:
+            self._schedule()
+        elif not self._kick_due:
+            self._idle.set()
+
+    # -- in the thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        conn = self._conn
+        version = conn.execute("PRAGMA data_version").fetchone()[0]
+        fast_until = looked = 0.0
+        while True:
+            now = time.monotonic()
+            poll = _FAST_POLL if now < fast_until else _SLOW_POLL
+            try:
+                batch = self._work.get(timeout=poll)
+            except queue.Empty:
+                batch = None
+            else:
+                if batch is None:
+                    break
+                self._commit(batch)
+                self._tell(self._done, batch)
+                now = time.monotonic()
+                if now - looked < poll:
+                    continue
+            looked = now
+            seen = conn.execute("PRAGMA data_version").fetchone()[0]
+            if seen != version:
+                version = seen
+                fast_until = now + _FAST_FOR
+                self._tell(self._on_foreign)
+        with contextlib.suppress(sqlite3.Error):
+            conn.execute("PRAGMA optimize")
+        conn.close()
+
+    def _tell(self, fn: Callable[..., None], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is listening any more
+            self._loop.call_soon_threadsafe(fn, *args)
+
+    def _commit(self, batch: Batch) -> None:
+        try:
+            self._transaction(batch.sealed, batch.calls, batch.results)
+            return
+        except Exception as error:
+            if len(batch.sealed) + len(batch.calls) == 1:
+                self._refuse_all(batch, error)
+                return
+        # Something in it cannot be written. One by one, so that it disturbs nothing else.
+        batch.results.clear()
+        for place, sealed in enumerate(batch.sealed):
+            try:
+                self._transaction([sealed], [], [])
+            except Exception as error:
+                batch.refusals[place] = self._told(error)
+        for call in batch.calls:
+            try:
+                self._transaction([], [call], batch.results)
+            except Exception as error:
+                batch.results.append((None, self._told(error)))
+
+    def _refuse_all(self, batch: Batch, error: Exception) -> None:
+        batch.results.clear()
+        for place in range(len(batch.sealed)):
+            batch.refusals[place] = self._told(error)
+        batch.results.extend((None, self._told(error)) for _ in batch.calls)
+
+    @staticmethod
+    def _told(error: Exception) -> BaseException:
+        if isinstance(error, Fenced | InterlinguaError):
+            return error
+        log.error("the store could not write: %s", error)
+        wrapped = StoreError(f"the store could not write: {error}")
+        wrapped.__cause__ = error
+        return wrapped
+
+    def _transaction(
+        self,
+        sealed: list[Sealed],
+        calls: list[tuple[Call, asyncio.Future[Any]]],
+        results: list[tuple[Any, BaseException | None]],
+    ) -> None:
+        conn = self._conn
+        full = not Batch(sealed, calls).only_output
+        if full is not self._full:
+            conn.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
+            self._full = full
+        begin(conn)
+        try:
+            self._write(conn, sealed)
+            for fn, _ in calls:
+                try:
+                    results.append((fn(conn), None))
+                except InterlinguaError as error:  # refused before anything was written
+                    results.append((None, error))
+            conn.execute("COMMIT")
+        except BaseException:
+            results.clear()
+            with contextlib.suppress(sqlite3.Error):
+                conn.execute("ROLLBACK")
+            raise
+
+    @staticmethod
+    def _write(conn: sqlite3.Connection, batch: list[Sealed]) -> None:
+        if not batch:
+            return
+        new: list[Any] = []
+        changed: list[Any] = []
+        events: list[Any] = []
+        for sealed in batch:
+            row = sealed.row
+            if sealed.insert:
+                new.append([getattr(row, column) for column in RUN_COLUMNS])
+            else:
+                changed.append(
+                    (
+                        row.status, row.updated_at, row.worker, row.next_seq, row.head, row.crashes, row.ran,
+                        row.queued, row.worker is None and not row.status.final, row.wake_at,
+                        row.id, row.epoch, sealed.expected_seq,
+                    )
+                )  # fmt: skip
+            events.extend((e.run, e.seq, e.kind, e.time, e.hash, e.body) for e in sealed.events)
+        if new:
+            insert(conn, "runs", RUN_COLUMNS, new)
+        if changed:
+            before = conn.total_changes
+            conn.executemany(_UPDATE_RUN, changed)
+            if conn.total_changes - before != len(changed):
+                raise Fenced("another worker owns this run now")
+        insert(conn, "events", EVENT_COLUMNS, events)
+        thread_ends: list[CommitThread] = []
+        for sealed in batch:
+            for change in sealed.changes:
+                if isinstance(change, CommitThread):
+                    thread_ends.append(change)
+                else:
+                    apply_change(conn, change, sealed.row.updated_at)
+        for end in thread_ends:
+            apply_change(conn, end, batch[0].row.updated_at)
+
+
+def begin(conn: sqlite3.Connection) -> None:
+    """BEGIN IMMEDIATE, waiting in short steps: SQLite's own waiting grows to 100 ms and starves the unlucky."""
+    deadline = time.monotonic() + _LOCK_PATIENCE
+    pause = 0.0005
+    while True:
+        try:
+            conn.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) and "busy" not in str(error):
+                raise
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.005)

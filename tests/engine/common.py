@@ -1,0 +1,44 @@
+"""What most engine tests need: an engine that parks at once, and short ways to run something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import interlingua as il
+from interlingua.model.events import Body
+
+QUICK = il.Settings(park_after=0, cancel_grace=0.5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
+PATIENT = il.Settings(park_after=60, cancel_grace=0.5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
+
+
+def engine(store: Path, *agents: il.Agent[..., Any], settings: il.Settings = QUICK) -> il.Engine:
+    return il.Engine(store, agents=agents, settings=settings)
+
+
+async def submit(eng: il.Engine, agent: str, input_: dict[str, Any] | None = None, **options: Any) -> il.Run:
+    return await eng.submit(il.RunRequest(agent, input=input_ or {}, **options))
+
+
+async def finish(eng: il.Engine, agent: str, input_: dict[str, Any] | None = None, **options: Any) -> il.Run:
+    run = await submit(eng, agent, input_, **options)
+    return await eng.wait(run.id, timeout=20)
+
+
+async def question(eng: il.Engine, run: str) -> Any:
+    """Wait until the run asks, and give back the oldest open question."""
+    view = await eng.wait(run, timeout=20, settled=True)
+    assert view.status is il.Status.WAITING, (view.status, view.error)
+    return view.questions[0]
+
+
+async def log(eng: il.Engine, run: str) -> list[il.Event]:
+    return [event async for event in eng.events(run, follow=False)]
+
+
+async def kinds(eng: il.Engine, run: str) -> list[str]:
+    return [event.kind for event in await log(eng, run)]
+
+
+async def bodies(eng: il.Engine, run: str, kind: type[Body]) -> list[Any]:
+    return [event.body for event in await log(eng, run) if isinstance(event.body, kind)]
