@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -42,3 +43,19 @@ async def kinds(eng: il.Engine, run: str) -> list[str]:
 
 async def bodies(eng: il.Engine, run: str, kind: type[Body]) -> list[Any]:
     return [event.body for event in await log(eng, run) if isinstance(event.body, kind)]
+
+
+async def crash(eng: il.Engine) -> None:
+    """End an engine as `kill -9` would: nothing is finished, nothing is handed back, its lock is gone."""
+    eng._open = False
+    worker = eng.worker
+    for execution in worker._executions.values():
+        execution.over = True
+        if execution.task is not None:
+            execution.task.cancel()
+    for task in [*worker._loops, *worker._tasks]:
+        task.cancel()
+    await asyncio.gather(*worker._loops, *worker._tasks, return_exceptions=True)
+    eng._stall.close()
+    await worker.processes.close()
+    await eng.store.close()

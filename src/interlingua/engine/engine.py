@@ -250,17 +250,20 @@ class Engine(Threads):
             while True:
                 log = self.worker.log_of(run)
                 if log is not None:
+                    changed = log.changed()
                     status = log.committed_row.status if log.committed_row is not None else Status.PENDING
-                    if status.final or (settled and status is Status.WAITING):
-                        return await self.run(run)
-                    await log.changed()
-                    continue
-                changed = self._next_hint(run)
-                row = await self.store.run(run)
-                if row is None:
-                    raise RunNotFound(f"there is no run {run}")
-                if row.status.final or (settled and row.status is Status.WAITING):
-                    return await self._full_view(row)
+                else:
+                    changed = self._next_hint(run)
+                    row = await self.store.run(run)
+                    if row is None:
+                        raise RunNotFound(f"there is no run {run}")
+                    status = row.status
+                if status.final:
+                    return await self.run(run)
+                if settled and status is Status.WAITING:
+                    view = await self.run(run)
+                    if view.status is Status.WAITING or view.status.final:
+                        return view
                 await changed
 
     async def events(self, run: str, *, after: int = 0, follow: bool = True) -> AsyncIterator[Event]:
@@ -437,6 +440,8 @@ class Engine(Threads):
                 view.output, view.error, view.usage = last.body.output, last.body.error, last.body.usage
         elif row.status is Status.WAITING:
             view.questions = await self.store.questions(run=row.id)
+            if not view.questions:
+                view.status = Status.RUNNING  # the answer is accepted, and on its way into the log
         return view
 
     @staticmethod

@@ -1,0 +1,141 @@
+"""Asks at the terminal: yes or no, a choice, or a form made from a JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from ..model import values
+from ..model.card import Schema
+from ..model.errors import Invalid, InvalidAnswer
+from ..model.run import Question
+from . import forms
+from .render import clean, error_console, note, question_view
+from .terminal import forget_typed, read_line
+
+
+class Asker(Protocol):
+    """Who answers questions while a run is watched."""
+
+    async def ask(self, question: Question) -> Any: ...
+
+
+class AskAtTerminal:
+    """Asks whoever sits there. Raises EOFError when they will not say."""
+
+    async def ask(self, question: Question) -> Any:
+        forget_typed()
+        error_console().print(question_view(question))
+        shape = forms.shape_of(question.answer_schema, question.options)
+        match shape:
+            case forms.YesNo():
+                return await _yes_no(shape)
+            case forms.Pick():
+                return await _choice(shape)
+            case forms.Fields():
+                return await form(question.answer_schema, InvalidAnswer, "answer")
+        return await _any_json(question.answer_schema)
+
+
+class SayYes:
+    """For a tour without an audience: agrees to everything that can be agreed to, and says so."""
+
+    async def ask(self, question: Question) -> Any:
+        error_console().print(question_view(question))
+        shape = forms.shape_of(question.answer_schema, question.options)
+        if not isinstance(shape, forms.YesNo):
+            raise EOFError
+        note("(there is no terminal to ask, so the tour answers: yes)")
+        return forms.put_yes_no(shape, True, None)
+
+
+async def _yes_no(shape: forms.YesNo) -> Any:
+    while True:
+        try:
+            approved, reason = forms.read_yes_no(await read_line("[y/n] "))
+        except ValueError as error:
+            _wrong(str(error))
+            continue
+        if not approved and reason is None and shape.reason is not None:
+            reason = (await read_line(f"{shape.reason} (optional): ")).strip() or None
+        return forms.put_yes_no(shape, approved, reason)
+
+
+async def _choice(shape: forms.Pick) -> Any:
+    console = error_console()
+    for number, (_, label) in enumerate(shape.options, 1):
+        console.print(f"  {number}) {clean(label)}", markup=False, highlight=False, soft_wrap=True)
+    while True:
+        try:
+            return forms.put_choice(shape, forms.read_choice(shape, await read_line(f"[1-{len(shape.options)}] ")))
+        except ValueError as error:
+            _wrong(str(error))
+
+
+async def _any_json(schema: Schema) -> Any:
+    while True:
+        try:
+            answer = forms.read_json(await read_line("answer, as JSON: "))
+        except ValueError as error:
+            _wrong(str(error))
+            continue
+        error = forms.problem(schema, answer, InvalidAnswer, "answer")
+        if error is None:
+            return answer
+        _wrong(error.message)
+
+
+async def form(schema: Schema, kind: type[Invalid], what: str, known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Field by field, each checked at once and the whole at the end; what is wrong is asked again."""
+    fields = {f.name: f for f in forms.fields_of(schema) if f.name not in (known or {})}
+    given: dict[str, Any] = dict(known or {})
+    again = list(fields.values())
+    while again:
+        for f in again:
+            given.pop(f.name, None)
+            value = await _field(f)
+            if value is not msgspec.UNSET:
+                given[f.name] = value
+        error = forms.problem(schema, given, kind, what)
+        if error is None:
+            return given
+        _wrong(error.message)
+        wrong = fields.get(error.path.split("/")[1]) if error.path else None
+        again = [wrong] if wrong is not None else list(fields.values())
+    return given
+
+
+async def _field(f: forms.Field) -> Any:
+    """A value, or UNSET where the member is left out."""
+    has_default = f.default is not msgspec.UNSET and f.default is not None
+    if has_default:
+        note_ = f" [{values.encode(f.default).decode()}]"
+    else:
+        note_ = "" if f.required else " (optional)"
+    description = f.schema.get("description")
+    if description:
+        note(f"{f.name}: {description}")
+    while True:
+        text = await read_line(f"{clean(f.name)} ({f.kind}){note_}: ")
+        if not text.strip():
+            if not f.required:
+                return msgspec.UNSET  # what is left out has its default
+            if has_default:
+                return f.default
+            _wrong(f"{f.name} needs a value")
+            continue
+        try:
+            value = forms.read_field(f.schema, text)
+        except ValueError as error:
+            _wrong(str(error))
+            continue
+        checked = {key: member for key, member in f.schema.items() if key != "$defs"}
+        error_ = None if "$ref" in str(checked) else forms.problem(checked, value, Invalid, f.name)
+        if error_ is None:
+            return value
+        _wrong(error_.details["problem"] if isinstance(error_.details, dict) else error_.message)
+
+
+def _wrong(message: str) -> None:
+    error_console().print(f"  {clean(message)}", style="red", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,199 @@
+"""Follows a run to its end: shows what happens, asks its questions, and passes on Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from ..model.delta import ABSENT, Joiner
+from ..model.errors import AlreadyAnswered, Conflict, InvalidAnswer, NotFound
+from ..model.events import (
+    OutputDelta,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionWithdrawn,
+    RunFinished,
+    RunRestarted,
+)
+from ..model.run import OWNER, Question
+from .ask import Asker
+from .errors import OF_STATUS, ExitCode
+from .forms import example_of
+from .ids import short
+from .output import View
+from .terminal import Interrupts
+
+if TYPE_CHECKING:
+    from ..engine.engine import Engine
+
+_PAGE = 1000
+
+
+class Watch:
+    """asker: who answers; None: nobody here.
+    leave_waiting: where nobody can be asked, a question ends the watch, and the run waits.
+    owns: Ctrl-C cancels the run; otherwise it only ends the watch.
+    """
+
+    def __init__(
+        self, engine: Engine, run: str, view: View, *, asker: Asker | None, leave_waiting: bool, owns: bool
+    ) -> None:
+        self._engine = engine
+        self._run = run
+        self._view = view
+        self._asker = asker
+        self._leave_waiting = leave_waiting
+        self._owns = owns
+        self._open: dict[str, Question] = {}  # asked, and not known to be closed; oldest first
+        self._changed = asyncio.Event()
+        self._asking: asyncio.Task[Any] | None = None
+        self._asking_id = ""
+        self._mine: set[str] = set()  # answered here
+        self._interrupted = asyncio.Event()
+        self._cancelling = False
+
+    async def follow(self, *, after: int = 0) -> ExitCode:
+        """Returns how it ended, as an exit code."""
+        with Interrupts(self._interrupted.set):
+            jobs = [self._read(after), self._obey_interrupt()]
+            if self._asker is not None:
+                jobs.append(self._ask_all(self._asker))
+            return await _first(jobs)
+
+    # -- the log ------------------------------------------------------------------------------------------
+
+    async def _read(self, after: int) -> ExitCode:
+        async with contextlib.aclosing(self._engine.events(self._run, after=after)) as events:  # type: ignore[type-var]
+            async for event in events:
+                self._view.event(event)
+                match event.body:
+                    case QuestionAsked(question=question):
+                        if await self._asked(question):
+                            return ExitCode.WAITING
+                    case QuestionAnswered(question=id_, answer=answer):
+                        self._closed(id_, f"answered by {answer.by or 'somebody'} elsewhere")
+                    case QuestionWithdrawn(question=id_, reason=reason):
+                        self._closed(id_, f"the question is gone: {reason}")
+                    case RunRestarted():
+                        self._view.restarted(await _output_at(self._engine, self._run, event.seq))
+                    case RunFinished(status=status):
+                        return OF_STATUS[status]
+        self._view.aside("the run was deleted")
+        return ExitCode.NOT_FOUND
+
+    async def _asked(self, question: Question) -> bool:
+        """Whether this ends the watch."""
+        if self._cancelling or not await self._is_open(question):
+            return False
+        if self._asker is not None and question.answerer in (None, OWNER.id):
+            self._open[question.id] = question
+            self._changed.set()
+            return False
+        waiting = await self._engine.questions(run=self._run) if self._leave_waiting else [question]
+        self._view.waits(waiting, "\n".join(how_to_answer(q) for q in waiting))
+        return self._leave_waiting
+
+    async def _is_open(self, question: Question) -> bool:
+        try:
+            return (await self._engine.question(question.id))[1] == "open"
+        except NotFound:
+            return False
+
+    def _closed(self, id_: str, why: str) -> None:
+        self._open.pop(id_, None)
+        if id_ == self._asking_id and self._asking is not None and id_ not in self._mine:
+            self._asking.cancel()
+            self._view.aside(why)
+
+    # -- asking -------------------------------------------------------------------------------------------
+
+    async def _ask_all(self, asker: Asker) -> ExitCode:
+        while True:
+            question = next(iter(self._open.values()), None)
+            if question is None:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            self._asking_id = question.id
+            self._asking = asyncio.create_task(self._ask_one(asker, question))
+            try:
+                await asyncio.wait([self._asking])
+            finally:
+                self._asking.cancel()
+            if not self._asking.cancelled() and isinstance(self._asking.exception(), EOFError):
+                self._view.waits([], how_to_answer(question))
+                return ExitCode.WAITING
+            if not self._asking.cancelled():
+                self._asking.result()
+            self._open.pop(question.id, None)
+
+    async def _ask_one(self, asker: Asker, question: Question) -> None:
+        if not await self._is_open(question):
+            return
+        while True:
+            answer = await asker.ask(question)
+            self._mine.add(question.id)
+            try:
+                await self._engine.answer(question.id, answer)
+            except InvalidAnswer as error:
+                self._mine.discard(question.id)
+                self._view.aside(error.message)
+                continue
+            except AlreadyAnswered:
+                self._view.aside("somebody else answered first")
+            return
+
+    # -- Ctrl-C -------------------------------------------------------------------------------------------
+
+    async def _obey_interrupt(self) -> ExitCode:
+        await self._interrupted.wait()
+        if not self._owns:
+            self._view.aside("stopped following; the run goes on")
+            return ExitCode.CANCELLED
+        self._cancelling = True
+        self._open.clear()
+        if self._asking is not None:
+            self._asking.cancel()
+        with contextlib.suppress(Conflict, NotFound):  # it has just ended by itself
+            await self._engine.cancel(self._run, reason="Ctrl-C")
+        await asyncio.Event().wait()  # until the log says that it has ended
+        raise AssertionError
+
+
+async def _first(jobs: list[Coroutine[Any, Any, ExitCode]]) -> ExitCode:
+    """The result of whichever is done first; the others are ended."""
+    tasks = [asyncio.create_task(job) for job in jobs]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task in done).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _output_at(engine: Engine, run: str, seq: int) -> Any:
+    """What stands of the output at an event, with what restarts made void left out."""
+    deltas: list[tuple[int, Any]] = []
+    after = 0
+    while after < seq:
+        page = await engine.store.events(run, after, min(_PAGE, seq - after))
+        if not page:
+            break
+        for event in page:
+            if isinstance(event.body, OutputDelta):
+                deltas.append((event.seq, event.body.delta))
+            elif isinstance(event.body, RunRestarted):
+                deltas = [(at, delta) for at, delta in deltas if at <= event.body.keep]
+        after = page[-1].seq
+    joined = Joiner()
+    for _, delta in deltas:
+        joined.add(delta)
+    return {} if joined.value is ABSENT else joined.value
+
+
+def how_to_answer(question: Question) -> str:
+    example = example_of(question.answer_schema, question.options)
+    return f"run {short(question.run)} waits; answer with: interlingua questions answer {question.id} {example}"
