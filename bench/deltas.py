@@ -46,15 +46,14 @@ async def streaming(quick: bool) -> list[Line]:
                 assert text == FRAGMENT * count
                 return count / took
 
-            durable, ceiling = await interleave(rounds, ours, bare)
+            found = await interleave(rounds, ours, bare)
     in_events = f"{count:,} fragments reached the reader in {statistics.median(events):,.0f} events"
+    what = f"{count:,} deltas through one run to one reader"
+    first = statistics.median(firsts) * 1000
     return [
-        Line(
-            "streaming", f"{count:,} deltas through one run to one reader", durable, "deltas/s", ceiling,
-            "the bare generator", note=in_events,
-        ),
-        Line("streaming", "time to the first delta", statistics.median(firsts) * 1000, "ms"),
-    ]  # fmt: skip
+        found.line(0, 1, Line("streaming", what, "deltas/s", beside="the bare generator", note=in_events)),
+        Line("streaming", "time to the first delta", "ms", first),
+    ]
 
 
 def _string(at: int) -> Json:
@@ -91,12 +90,9 @@ async def joining(quick: bool) -> list[Line]:
 
             return join
 
-        measured = await interleave(1 if quick else ROUNDS, *(side(size) for size in sizes))
-        each = ", ".join(f"{size:,}: {found:.2f} µs" for size, found in zip(sizes, measured, strict=True))
-        lines.append(
-            Line(
-                "joining", f"{name}: a delta of {large:,}", measured[-1], "µs", measured[0], f"a delta of {small:,}",
-                asked=None if quick else 2.0, bound="at most", note=each,
-            )
-        )  # fmt: skip
+        found = await interleave(1 if quick else ROUNDS, *(side(size) for size in sizes))
+        each = ", ".join(f"{size:,}: {found.median(at):.2f} µs" for at, size in enumerate(sizes))
+        what, beside = f"{name}: a delta of {large:,}", f"a delta of {small:,}"
+        line = Line("joining", what, "µs", beside=beside, asked=2.0, bound="at most", note=each)
+        lines.append(found.line(-1, 0, line))
     return lines

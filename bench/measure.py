@@ -22,38 +22,58 @@ ROUNDS = 5
 
 
 class Line(msgspec.Struct, omit_defaults=True):
-    """One measurement beside its ceiling. `asked` bounds the ratio, or `ours` where there is no ceiling."""
+    """One measurement beside its ceiling. `asked` bounds the ratio, or `ours` where there is no ceiling.
+
+    The ratio is the median of the ratios of the rounds and not the ratio of the medians: both sides of a round have
+    seen the same disk and the same neighbours.
+    """
 
     bench: str
     what: str
-    ours: float
     unit: str
+    ours: float = 0.0
     ceiling: float | None = None
     beside: str = ""  # what the ceiling is
     asked: float | None = None
     bound: Literal["at least", "at most"] = "at least"
     note: str = ""
+    rounds: list[float] = []
 
     @property
     def ratio(self) -> float | None:
-        return None if not self.ceiling else self.ours / self.ceiling
+        return statistics.median(self.rounds) if self.rounds else None
 
     @property
     def reached(self) -> bool | None:
         if self.asked is None:
             return None
-        measured = self.ours if self.ceiling is None else self.ours / self.ceiling
+        measured = self.ours if self.ratio is None else self.ratio
         return measured >= self.asked if self.bound == "at least" else measured <= self.asked
 
 
-async def interleave(rounds: int, *sides: Callable[[], Awaitable[float]]) -> list[float]:
-    """Measure the sides in turn, round after round, so that a busy machine is unfair to none. Medians."""
+class Rounds(msgspec.Struct):
+    """What the sides of a comparison measured, side by side and round by round."""
+
+    sides: list[list[float]]
+
+    def median(self, side: int) -> float:
+        return statistics.median(self.sides[side])
+
+    def line(self, ours: int, ceiling: int, line: Line) -> Line:
+        """The line with the numbers of these two sides."""
+        line.ours, line.ceiling = self.median(ours), self.median(ceiling)
+        line.rounds = [one / other for one, other in zip(self.sides[ours], self.sides[ceiling], strict=True)]
+        return line
+
+
+async def interleave(rounds: int, *sides: Callable[[], Awaitable[float]]) -> Rounds:
+    """Measure the sides in turn, round after round, so that a busy machine is unfair to none."""
     found: list[list[float]] = [[] for _ in sides]
     for _ in range(rounds):
         for side, values in zip(sides, found, strict=True):
             values.append(await side())
             await asyncio.sleep(0)
-    return [statistics.median(values) for values in found]
+    return Rounds(found)
 
 
 @contextmanager

@@ -74,16 +74,20 @@ async def waiting(quick: bool) -> list[Line]:
                 after = await settle(engine)
                 lines.append(
                     Line(
-                        "waiting", f"memory of a run that waits, {target:,} of them", (after - before) / target,
-                        "bytes/run", asked=200.0 if target == 100_000 else None, bound="at most",
+                        "waiting",
+                        f"memory of a run that waits, {target:,} of them",
+                        "bytes/run",
+                        (after - before) / target,
+                        asked=200.0 if target == 100_000 else None,
+                        bound="at most",
                         note=f"{before / 2**20:.0f} MiB before, {after / 2**20:.0f} MiB after; {rate:,.0f} runs/s",
                     )
-                )  # fmt: skip
+                )
             answered = [*first, *last]
             begun = time.perf_counter()
             await asyncio.gather(*(_answer(engine, run) for run in answered))
             took = (time.perf_counter() - begun) * 1000
-            lines.append(Line("waiting", f"answering {len(answered)} of them, to the end of their runs", took, "ms"))
+            lines.append(Line("waiting", f"answering {len(answered)} of them, to the end of their runs", "ms", took))
     return lines
 
 

@@ -11,7 +11,7 @@ from interlingua import Agent, Engine, RunRequest, Settings
 
 from .agents import enough, spin, spin_elsewhere, trivial
 from .ceiling import Raw, real_rows
-from .measure import ROUNDS, Line, disk_folder, interleave
+from .measure import ROUNDS, Line, Rounds, disk_folder, interleave
 
 TEXT = "What is said here comes back."
 # The raw inserts block the event loop, on purpose and while no run is under way.
@@ -62,20 +62,15 @@ async def throughput(quick: bool) -> list[Line]:
                     return raw.insert(count, max(1, 50 // rows_per_run))
 
                 measured = await interleave(1 if quick else ROUNDS, ours, ceiling, small)
-                lines.append(
-                    Line(
-                        "throughput", f"durable runs, {clients} client{'s' * (clients > 1)}", measured[0], "runs/s",
-                        measured[1], f"the same {rows_per_run} rows per run, 50 runs per transaction",
-                        asked=0.25 if clients == 64 else None,
-                    )
-                )  # fmt: skip
+                what = f"durable runs, {clients} client{'s' * (clients > 1)}"
+                beside = f"the same {rows_per_run} rows per run, 50 runs per transaction"
+                asked = 0.25 if clients == 64 else None
+                lines.append(measured.line(0, 1, Line("throughput", what, "runs/s", beside=beside, asked=asked)))
                 if clients == 64:
+                    beside = "the same rows, 50 rows per transaction"
                     lines.append(
-                        Line(
-                            "throughput", "durable runs, 64 clients", measured[0], "runs/s",
-                            measured[2], "the same rows, 50 rows per transaction", note="for information",
-                        )
-                    )  # fmt: skip
+                        measured.line(0, 2, Line("throughput", what, "runs/s", beside=beside, note="for information"))
+                    )
             raw.close()
     return lines
 
@@ -88,7 +83,7 @@ async def alone(quick: bool) -> list[Line]:
                 await one_run(engine)
             raw = Raw(folder / "raw.db", real_rows(folder / "ours.db"))
             raw.insert(20, 1)
-            runs, commits = [], []
+            found = Rounds([[], []])
             for _ in range(1 if quick else ROUNDS):
                 # One and one: what disturbs the machine then disturbs both.
                 ours, bare = [], []
@@ -97,15 +92,11 @@ async def alone(quick: bool) -> list[Line]:
                     await one_run(engine)
                     ours.append(time.perf_counter() - begun)
                     bare.append(raw.commit())
-                runs.append(statistics.median(ours))
-                commits.append(statistics.median(bare))
+                found.sides[0].append(statistics.median(ours) * 1000)
+                found.sides[1].append(statistics.median(bare) * 1000)
             raw.close()
-    return [
-        Line(
-            "alone", "p50 of a whole run", statistics.median(runs) * 1000, "ms", statistics.median(commits) * 1000,
-            "p50 of one raw commit", asked=2.5, bound="at most",
-        )
-    ]  # fmt: skip
+    line = Line("alone", "p50 of a whole run", "ms", beside="p50 of one raw commit", asked=2.5, bound="at most")
+    return [found.line(0, 1, line)]
 
 
 async def beside_cpu(quick: bool) -> list[Line]:
@@ -124,13 +115,11 @@ async def beside_cpu(quick: bool) -> list[Line]:
             async def process() -> float:
                 return await _beside(engine, spin_elsewhere, count)
 
-            plain, threaded, processed = await interleave(rounds, nothing, thread, process)
+            found = await interleave(rounds, nothing, thread, process)
     beside = "the same with nothing beside it"
     return [
-        Line("beside-cpu", "16 clients, an agent computing in a thread", threaded, "runs/s", plain, beside, asked=0.25),
-        Line(
-            "beside-cpu", "16 clients, an agent computing in a process", processed, "runs/s", plain, beside, asked=0.25
-        ),
+        found.line(side, 0, Line("beside-cpu", f"16 clients, {what}", "runs/s", beside=beside, asked=0.25))
+        for side, what in ((1, "an agent computing in a thread"), (2, "an agent computing in a process"))
     ]
 
 

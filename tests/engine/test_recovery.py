@@ -540,3 +540,29 @@ async def test_a_step_whose_result_is_no_json_fails_with_what_to_do(store: Path)
         assert run.status is il.Status.FAILED
         assert run.error is not None
         assert "cannot be recorded as JSON" in run.error.message
+
+
+@pytest.mark.parametrize("kind", ["asks", "listens"])
+async def test_a_run_that_only_waits_outlives_any_number_of_crashes(store: Path, kind: str) -> None:
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        if kind == "asks":
+            return str((await ctx.ask(il.Confirm("Go on?"))).approved)
+        return (await ctx.receive()).text
+
+    run_id = ""
+    for _ in range(5):
+        eng = engine(store, agent, settings=PATIENT)
+        await eng.start()
+        if not run_id:
+            run_id = (await submit(eng, "agent")).id
+        async with asyncio.timeout(10):
+            while not ((execution := eng.worker.execution(run_id)) and execution.blocked and execution.log.settled):
+                await asyncio.sleep(0.001)
+        await crash(eng)
+    async with engine(store, agent, settings=PATIENT) as eng:
+        if kind == "asks":
+            await eng.answer((await question(eng, run_id)).id, {"approved": True})
+        else:
+            await eng.send(run_id, "True")
+        assert (await eng.wait(run_id, timeout=10)).output == {"text": "True"}

@@ -1,4 +1,4 @@
-"""The command line. `main` answers `--version` before anything is imported; the commands are put together in `commands`."""
+"""The command line. `main` answers `--version` before anything is imported; `commands` holds the rest."""
 
 import sys
 

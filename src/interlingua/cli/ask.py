@@ -80,10 +80,10 @@ async def _any_json(schema: Schema) -> Any:
         except ValueError as error:
             _wrong(str(error))
             continue
-        error = forms.problem(schema, answer, InvalidAnswer, "answer")
-        if error is None:
+        wrong = forms.problem(schema, answer, InvalidAnswer, "answer")
+        if wrong is None:
             return answer
-        _wrong(error.message)
+        _wrong(wrong.message)
 
 
 async def form(schema: Schema, kind: type[Invalid], what: str, known: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -109,15 +109,14 @@ async def form(schema: Schema, kind: type[Invalid], what: str, known: dict[str, 
 async def _field(f: forms.Field) -> Any:
     """A value, or UNSET where the member is left out."""
     has_default = f.default is not msgspec.UNSET and f.default is not None
-    if has_default:
-        note_ = f" [{values.encode(f.default).decode()}]"
-    else:
-        note_ = "" if f.required else " (optional)"
+    optional = "" if f.required else " (optional)"
+    default = f.default if isinstance(f.default, str) else values.encode(f.default).decode() if has_default else ""
+    hint = f" [{clean(default)}]" if has_default else optional
     description = f.schema.get("description")
     if description:
         note(f"{f.name}: {description}")
     while True:
-        text = await read_line(f"{clean(f.name)} ({f.kind}){note_}: ")
+        text = await read_line(f"{clean(f.name)} ({f.how}){hint}: ")
         if not text.strip():
             if not f.required:
                 return msgspec.UNSET  # what is left out has its default
@@ -131,10 +130,10 @@ async def _field(f: forms.Field) -> Any:
             _wrong(str(error))
             continue
         checked = {key: member for key, member in f.schema.items() if key != "$defs"}
-        error_ = None if "$ref" in str(checked) else forms.problem(checked, value, Invalid, f.name)
-        if error_ is None:
+        wrong = None if "$ref" in str(checked) else forms.problem(checked, value, Invalid, f.name)
+        if wrong is None:
             return value
-        _wrong(error_.details["problem"] if isinstance(error_.details, dict) else error_.message)
+        _wrong(wrong.details["problem"] if isinstance(wrong.details, dict) else wrong.message)
 
 
 def _wrong(message: str) -> None:

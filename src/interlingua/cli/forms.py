@@ -32,14 +32,20 @@ class Field(msgspec.Struct, frozen=True):
     default: Any = msgspec.UNSET
 
     @property
-    def kind(self) -> str:
+    def how(self) -> str:
         """What to type, in a word or two."""
+        if self.kind == "list":
+            return "list, with commas" if _is_plain(self.schema.get("items", {})) else "list, as JSON"
+        return self.kind
+
+    @property
+    def kind(self) -> str:
         choices = self.schema.get("enum")
         if choices is not None:
             return " | ".join(str(choice) for choice in choices)
         kind = self.schema.get("type")
         if kind == "array":
-            return "list, with commas" if _is_plain(self.schema.get("items", {})) else "list, as JSON"
+            return "list"
         words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "y/n"}
         return words.get(str(kind), "JSON")
 
@@ -159,7 +165,12 @@ def read_field(schema: Schema, text: str) -> Any:
             return int(number) if number.is_integer() and text.strip("+-").isdecimal() else number
         case "array" if not text.lstrip().startswith("[") and _is_plain(schema.get("items", {})):
             return [read_field(schema["items"], part.strip()) for part in text.split(",") if part.strip()]
-    return read_json(text)
+    try:
+        return read_json(text)
+    except ValueError:
+        if any(other.get("type") == "string" for other in schema.get("anyOf", [])):
+            return text
+        raise
 
 
 def read_json(text: str) -> Any:

@@ -47,7 +47,7 @@ async def find_question(engine: Engine, part: str) -> str:
 
 
 async def thread_to_use(engine: Engine, name: str) -> str:
-    """For a new run: a thread by its name, or by the end of its id as lists show it; otherwise a new one of that name."""
+    """For a new run: a thread by its name, or by the end of its id as lists show it; else a new one of that name."""
     if len(name) == _SHORT and await engine.store.thread(name) is None:
         found = [id_ async for id_ in _thread_ids(engine) if short(id_) == name]
         if len(found) == 1:

@@ -127,6 +127,8 @@ def _line_of(event: Event) -> str:
         case QuestionWithdrawn(question=id_, reason=reason):
             return f"{id_[-8:]} {reason}"
         case Recorded(key=key, value=value, error=error):
+            if key.startswith(("sleep:", "receive:")) and isinstance(value, int):
+                return f"{key.split(':')[0]} until {iso(value)}"
             return f"{key} {error.message if error is not None else _json(value)}"
         case ChildCalled(agent=agent, run=run):
             return f"{agent} as run {run[-8:]}"

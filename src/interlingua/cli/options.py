@@ -48,7 +48,7 @@ QuestionId = Annotated[
 Answer = Annotated[
     str | None,
     typer.Argument(
-        metavar="[ANSWER]",
+        metavar="ANSWER",
         help="`y` or `n`; the number or id of a choice; text; or JSON. `-` reads stdin, `@FILE` a file. "
         "Without it you are asked.",
         show_default=False,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
+
+from rich.text import Text
 
 from ..model.card import AgentCard
 from ..model.events import Event, OutputDelta, RunFinished
 from ..model.run import Question
 from ..model.status import Status
 from . import journal
+from .crash import CrashSite
 from .errors import complain
 from .ids import short
 from .render import Activity, as_json, clean, error_console, note, question_view
@@ -18,8 +22,14 @@ from .render import Activity, as_json, clean, error_console, note, question_view
 class View(Protocol):
     def event(self, event: Event) -> None: ...
 
+    def begin(self, output: Any) -> None:
+        """The watch begins in the middle, where the output is this."""
+
     def restarted(self, output: Any) -> None:
         """What was emitted is void; `output` is what still stands."""
+
+    def make_room(self) -> None:
+        """Something else is about to write to the terminal."""
 
     def aside(self, text: str) -> None:
         """A remark of ours."""
@@ -31,12 +41,21 @@ class View(Protocol):
 class JsonView:
     """One JSON object per event and line."""
 
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+
     def event(self, event: Event) -> None:
-        sys.stdout.write(as_json(journal.event_json(event), pretty=False) + "\n")
-        sys.stdout.flush()
+        self._out.write(as_json(journal.event_json(event), pretty=False) + "\n")
+        self._out.flush()
+
+    def begin(self, output: Any) -> None:
+        pass
 
     def restarted(self, output: Any) -> None:
         pass  # the event itself says so
+
+    def make_room(self) -> None:
+        pass
 
     def aside(self, text: str) -> None:
         note(text)
@@ -48,41 +67,49 @@ class JsonView:
 class TextView:
     """Text as it comes, and the agent's doings beside it."""
 
-    def __init__(self, card: AgentCard | None, *, crash_site: Any = None) -> None:
+    def __init__(
+        self, card: AgentCard | None, out: TextIO | None = None, *, crash_site: CrashSite | None = None
+    ) -> None:
+        self._out = out or sys.stdout
         self._field = card.output_text if card is not None else None
         self._activity = Activity()
         self._shown: list[str] = []  # of the text, as it came
         self._line_open = False  # the cursor is behind text of the agent
-        self._both = sys.stdout.isatty() and sys.stderr.isatty()
+        self._same = _same_file(self._out, sys.stderr)
         self._crash_site = crash_site
 
     def event(self, event: Event) -> None:
         match event.body:
             case OutputDelta(delta=delta):
-                text = delta.get(self._field) if isinstance(delta, dict) and self._field else None
-                if isinstance(text, str):
-                    self._write(text)
+                self._write(self._text(delta))
             case RunFinished() as end:
                 self._finish(event.run, end)
             case _:
-                self._step_aside()
-                if not self._activity.show(event):
-                    self._step_back()
+                view = self._activity.view(event)
+                if view is not None:
+                    self.make_room()
+                    error_console().print(view, soft_wrap=isinstance(view, Text))
+
+    def _text(self, output: Any) -> str:
+        text = output.get(self._field) if isinstance(output, dict) and self._field else None
+        return text if isinstance(text, str) else ""
+
+    def begin(self, output: Any) -> None:
+        self._shown = [self._text(output)]
 
     def restarted(self, output: Any) -> None:
-        text = output.get(self._field) if isinstance(output, dict) and self._field else None
-        kept = text if isinstance(text, str) else ""
+        kept = self._text(output)
         if "".join(self._shown) != kept:
             self._end_line()
             self._shown = []
             self._write(kept)
 
     def aside(self, text: str) -> None:
-        self._step_aside()
+        self.make_room()
         note(text)
 
     def waits(self, questions: list[Question], how: str) -> None:
-        self._step_aside()
+        self.make_room()
         for question in questions:
             error_console().print(question_view(question))
         note(how)
@@ -93,26 +120,22 @@ class TextView:
         if not text:
             return
         self._shown.append(text)
-        sys.stdout.write(clean(text) if sys.stdout.isatty() else text)
-        sys.stdout.flush()
+        self._out.write(clean(text) if self._out.isatty() else text)
+        self._out.flush()
         self._line_open = not text.endswith("\n")
 
     def _end_line(self) -> None:
         if self._line_open:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+            self._out.write("\n")
+            self._out.flush()
             self._line_open = False
 
-    def _step_aside(self) -> None:
-        """Where both streams are one screen, what we say begins on a line of its own; stdout itself stays as it is."""
-        if self._both and self._line_open:
-            self._aside_pending = True
+    def make_room(self) -> None:
+        """Where both streams go to one place, what we say begins on a line of its own; stdout itself stays as it is."""
+        if self._same and self._line_open:
             sys.stderr.write("\n")
             sys.stderr.flush()
             self._line_open = False
-
-    def _step_back(self) -> None:
-        pass
 
     def _finish(self, run: str, end: RunFinished) -> None:
         output = end.output if isinstance(end.output, dict) else {}
@@ -141,5 +164,13 @@ class TextView:
             rest = output
         self._end_line()
         if rest:
-            sys.stdout.write(as_json(rest) + "\n")
-            sys.stdout.flush()
+            self._out.write(as_json(rest) + "\n")
+            self._out.flush()
+
+
+def _same_file(one: TextIO, other: TextIO) -> bool:
+    """Whether two streams end in the same place: one terminal, or one pipe."""
+    try:
+        return os.path.samestat(os.fstat(one.fileno()), os.fstat(other.fileno()))
+    except (OSError, ValueError):
+        return False

@@ -87,7 +87,7 @@ def question_view(question: Question) -> RenderableType:
             continue
         text = value if isinstance(value, str) else _short_value(value)
         if "\n" in text:
-            lines += [Text(f"{clean(name)}:", "cyan"), Padding(Text(clean(text)), (0, 0, 0, 2))]
+            lines += [Text(f"{clean(name)}:", "cyan"), Padding(Text(clean(text)), (0, 0, 0, 2), expand=False)]
         else:
             lines.append(Text.assemble((f"{clean(name)}: " if name else "", "cyan"), clean(text)))
     title = Text(f"question · {clean(question.type)}", "yellow")
@@ -103,21 +103,14 @@ def _short_value(value: Any) -> str:
 
 
 class Activity:
-    """Shows on stderr what an agent does beside its output."""
+    """What an agent does beside its output, as it goes on."""
 
     def __init__(self) -> None:
         self._plan: list[tuple[str, str]] = []
         self._tools: dict[str, ToolCall] = {}
 
-    def show(self, event: Event) -> bool:
-        """Whether there was something to show."""
-        view = self._view(event)
-        if view is None:
-            return False
-        error_console().print(view, soft_wrap=isinstance(view, Text))
-        return True
-
-    def _view(self, event: Event) -> RenderableType | None:
+    def view(self, event: Event) -> RenderableType | None:
+        """What to show of an event; None for nothing."""
         match event.body:
             case Thought(text=text):
                 return Text(f"· {clean(text)}", "dim italic")
@@ -127,9 +120,9 @@ class Activity:
                 return self._tool_view(call)
             case ArtifactAdded(artifact=artifact):
                 head = Text.assemble(("artifact ", "magenta"), clean(artifact.name or artifact.id))
-                return Group(head, Padding(parts_view(artifact.parts), (0, 0, 0, 2)))
+                return Group(head, Padding(parts_view(artifact.parts), (0, 0, 0, 2), expand=False))
             case MessageSent(message=message):
-                return Group(Text("message", "blue"), Padding(parts_view(message.parts), (0, 0, 0, 2)))
+                return Group(Text("message", "blue"), Padding(parts_view(message.parts), (0, 0, 0, 2), expand=False))
             case MessageReceived(message=message):
                 return Text.assemble(("received ", "blue"), clean(message.text))
             case Warned(message=message):
@@ -147,7 +140,7 @@ class Activity:
         return None
 
     def _plan_view(self, plan: Plan) -> RenderableType | None:
-        entries = [(entry.content, entry.status) for entry in plan.entries]
+        entries: list[tuple[str, str]] = [(entry.content, entry.status) for entry in plan.entries]
         if entries == self._plan:
             return None
         self._plan = entries
@@ -173,14 +166,16 @@ class Activity:
             head.append(f" {clean(location.path)}{f':{location.line}' if location.line else ''}", "dim")
         lines: list[RenderableType] = [head]
         if news.input is not None:
-            lines.append(Padding(Text(clean(_cut(as_json(news.input, pretty=False), 200)), "dim"), (0, 0, 0, 2)))
+            lines.append(
+                Padding(Text(clean(_cut(as_json(news.input, pretty=False), 200)), "dim"), (0, 0, 0, 2), expand=False)
+            )
         for diff in news.diffs or []:
-            lines.append(Padding(diff_view(diff), (0, 0, 0, 2)))
+            lines.append(Padding(diff_view(diff), (0, 0, 0, 2), expand=False))
         if news.content:
-            lines.append(Padding(parts_view([_as_part(part) for part in news.content]), (0, 0, 0, 2)))
+            lines.append(Padding(parts_view([_as_part(part) for part in news.content]), (0, 0, 0, 2), expand=False))
         if news.output is not None and not news.content:
             text = news.output if isinstance(news.output, str) else as_json(news.output)
-            lines.append(Padding(Text(clean(_some_lines(text)), "dim"), (0, 0, 0, 2)))
+            lines.append(Padding(Text(clean(_some_lines(text)), "dim"), (0, 0, 0, 2), expand=False))
         return lines[0] if len(lines) == 1 else Group(*lines)
 
 

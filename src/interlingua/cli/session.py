@@ -30,7 +30,7 @@ def go(work: Coroutine[Any, Any, int | None]) -> None:
         code = ExitCode.CANCELLED
     except BrokenPipeError:
         # The reader of our output has left. What is still buffered must not fail again when Python exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = ExitCode.BROKEN_PIPE
     raise typer.Exit(code or 0)
 
@@ -66,3 +66,23 @@ def _is_there(path: Path) -> bool:
 def interactive() -> bool:
     """Whether somebody can be asked: both ends of the conversation are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+async def make_sure(yes: bool, what: str, ids: list[str]) -> None:
+    """Ask before something is deleted."""
+    from .ids import short
+    from .render import note
+
+    names = ", ".join(short(id_) for id_ in ids)
+    if not yes:
+        if not interactive():
+            raise CommandError(f"this would delete {what} {names}", hint="say --yes to do it")
+        from .terminal import read_line
+
+        try:
+            sure = (await read_line(f"delete {what} {names}? [y/n] ")).strip().lower() in ("y", "yes")
+        except EOFError:
+            sure = False
+        if not sure:
+            raise CommandError("nothing was deleted", exit_code=ExitCode.FAILED)
+    note(f"deleting {what} {names}")

@@ -56,6 +56,8 @@ class Watch:
 
     async def follow(self, *, after: int = 0) -> ExitCode:
         """Returns how it ended, as an exit code."""
+        if after:
+            self._view.begin(await _output_at(self._engine, self._run, after))
         with Interrupts(self._interrupted.set):
             jobs = [self._read(after), self._obey_interrupt()]
             if self._asker is not None:
@@ -91,9 +93,10 @@ class Watch:
             self._open[question.id] = question
             self._changed.set()
             return False
-        waiting = await self._engine.questions(run=self._run) if self._leave_waiting else [question]
+        leave = self._leave_waiting and self._asker is None
+        waiting = await self._engine.questions(run=self._run) if leave else [question]
         self._view.waits(waiting, "\n".join(how_to_answer(q) for q in waiting))
-        return self._leave_waiting
+        return leave
 
     async def _is_open(self, question: Question) -> bool:
         try:
@@ -133,6 +136,7 @@ class Watch:
         if not await self._is_open(question):
             return
         while True:
+            self._view.make_room()
             answer = await asker.ask(question)
             self._mine.add(question.id)
             try:
@@ -195,5 +199,7 @@ async def _output_at(engine: Engine, run: str, seq: int) -> Any:
 
 
 def how_to_answer(question: Question) -> str:
+    if question.answerer not in (None, OWNER.id):
+        return f"run {short(question.run)} waits for {question.answerer}"
     example = example_of(question.answer_schema, question.options)
     return f"run {short(question.run)} waits; answer with: interlingua questions answer {question.id} {example}"

@@ -137,6 +137,8 @@ class OutputCodec:
                 return {self.text_field: value}
         if value is None:
             return {}
+        if isinstance(value, bytes | bytearray) and (self.codec is None or self.codec.type is not bytes):
+            raise InvalidOutput("the agent gave bytes; give text, or a FilePart through ctx.artifact")
         if isinstance(value, dict) and self.wrap is None:
             return value if type(value) is dict else dict(value)
         if self.codec is not None:

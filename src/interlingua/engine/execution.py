@@ -45,7 +45,7 @@ from ..model.run import RunRequest
 from ..model.status import Status
 from ..store.base import Change, CloseQuestion, CommitThread, PutInbox
 from . import invoke
-from .ids import new_id
+from .ids import new_id, now
 from .log import LiveLog
 from .operations import Operations, Unwound
 from .replay import Replay
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 log_ = logging.getLogger("interlingua.engine")
 
 T = TypeVar("T")
+
+_NOT_WORTH_PARKING = 50_000  # microseconds until something is due
 Leaving = Literal["cancel", "timeout", "park", "hand_back"]
 
 
@@ -71,6 +73,7 @@ class Execution(Operations):
         self.request: RunRequest = replay.created.request
         self.history: list[Message] = []
         self.leaving: Leaving | None = None
+        self.fresh = False  # just made here: no thread, no inbox, nothing to fetch
         self.over = False  # nothing that the handler does counts any more
         self.cancelling = False
         self.rollback = False
@@ -117,8 +120,7 @@ class Execution(Operations):
         """Run the handler from the top, with its records given back."""
         log, replay, agent = self.log, self.replay, self.agent
         self._resume_waits()
-        if log.row.thread is not None or replay.started:
-            # (a fresh run without a thread has an empty inbox and no state to fetch)
+        if not self.fresh:
             await self._prepare()
         if self.cancelling:
             raise asyncio.CancelledError
@@ -360,6 +362,9 @@ class Execution(Operations):
         waiting = self.blocked > 0 and self.active == 0
         if waiting:
             self._stop_clock()
+            if self.log.row.crashes:
+                self.log.row.crashes = 0  # it came as far as it could: the crashes were not its doing
+                self.log.touch()
             if self._park is None and self.leaving is None and self.agent is not None and self.agent.parkable:
                 self._park = self.loop.call_later(self.worker.settings.park_after, self._park_if_idle)
         else:
@@ -387,8 +392,12 @@ class Execution(Operations):
 
     def _park_if_idle(self) -> None:
         self._park = None
-        if not self.over and self.leaving is None and self.blocked > 0 and self.active == 0:
-            self.leave("park")
+        if self.over or self.leaving is not None or not self.blocked or self.active:
+            return
+        deadline = self.next_deadline()
+        if deadline is not None and deadline - now() < _NOT_WORTH_PARKING:
+            return
+        self.leave("park")
 
     # -- emitting -----------------------------------------------------------------------------------------
 

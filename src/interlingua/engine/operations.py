@@ -158,6 +158,8 @@ class Operations:
         """Wait for something that may take a month."""
         self._check_alive()
         if deadline is not None:
+            if deadline <= now() and not future.done():
+                raise TimeoutError
             self._deadlines[mark] = deadline
         self.blocked += 1
         self._tick()

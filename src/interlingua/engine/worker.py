@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import os
 import socket
@@ -18,7 +19,7 @@ from ..bus.base import WORK, Bus
 from ..model.errors import Conflict, ErrorInfo, InterlinguaError, NotFound
 from ..model.events import Event
 from ..model.status import Status
-from ..store.base import CommitThread, PutInbox, RunRow, Sealed, Store, WorkerRow
+from ..store.base import SUSPECT, CommitThread, PutInbox, RunRow, Sealed, Store, WorkerRow
 from .agents import Registry
 from .execution import Execution
 from .ids import new_id, now
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 log_ = logging.getLogger("interlingua.engine")
 
 _CLAIM_AT_ONCE = 200
+_WATCHED = 5.0  # seconds that a suspect has for bringing the process down
 _PAGE = 2000
 
 
@@ -57,6 +59,8 @@ class Worker:
         self._loops: list[asyncio.Task[Any]] = []
         self._stopping = False
         self._starved = False  # runs are waiting for a slot
+        self._suspect: Execution | None = None
+        self._suspect_since = 0.0
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -142,6 +146,7 @@ class Worker:
         """A run that was just made here, and is in no store yet."""
         self._executions[execution.log.row.id] = execution
         self.running += 1
+        execution.fresh = True
         execution.start()
 
     async def enter(self, row: RunRow) -> Execution:
@@ -149,7 +154,7 @@ class Worker:
         events = await self.all_events(row.id)
         log = LiveLog(self.store, row, in_store=True)
         log.recent.extend(events[-64:])
-        log.committed_row = row
+        log.committed_row = copy.copy(row)  # the log's own row runs ahead of what is committed
         replay = Replay.of(events)
         agent = self.registry.find(row.agent, row.version)
         execution = Execution(self, agent, log, replay)
@@ -268,8 +273,23 @@ class Worker:
             if self._starved:
                 return 60.0
             room = min(self.settings.max_running - self.running, _CLAIM_AT_ONCE)
-            for row in await self.store.claim(self.id, agents, now(), room):
-                await self.enter(row)
+            rows = await self.store.claim(self.id, agents, now(), room, suspects=not self._suspect_at_large())
+            for row in rows:
+                execution = await self.enter(row)
+                if row.crashes >= SUSPECT:
+                    self._suspect, self._suspect_since = execution, asyncio.get_running_loop().time()
+            if not rows:
+                return 0.05  # only suspects are left, and one is being watched
+
+    def _suspect_at_large(self) -> bool:
+        """Whether a run that was there at several crashes has yet to show that it did not cause them.
+
+        Suspects are entered one at a time: the one that brings the process down dies of it, and not its neighbours.
+        """
+        suspect = self._suspect
+        if suspect is None or suspect.over or suspect.log.row.crashes < SUSPECT:
+            return False
+        return asyncio.get_running_loop().time() - self._suspect_since < _WATCHED
 
     async def claim_and_enter(self, run: str) -> None:
         """Take a run that nobody owns, to end it. Its agent's code is not needed for that."""

@@ -31,7 +31,7 @@ from ..model.errors import (
 from ..model.events import Event, body_decoder
 from ..model.run import Answer, Question
 from ..model.status import Status
-from .base import EVENT_COLUMNS, Appender, EventRow, InboxItem, RunFilter, RunRow, Submission, Submitted, WorkerRow
+from .base import EVENT_COLUMNS, SUSPECT, Appender, EventRow, InboxItem, RunFilter, RunRow, Submission, Submitted, WorkerRow
 from .liveness import Locks
 from .sqlite_changes import pass_on, put_inbox
 from .sqlite_query import select_runs
@@ -296,7 +296,11 @@ class SQLiteStore(ThreadQueries):
 
         def hand_back(conn: sqlite3.Connection) -> None:
             for worker in dead:
-                conn.execute("UPDATE runs SET worker=NULL, wake_at=0, crashes=crashes+1 WHERE worker=?", (worker,))
+                # A run that only waited did not bring its process down.
+                conn.execute(
+                    "UPDATE runs SET worker=NULL, wake_at=0, crashes=crashes+(status<>'waiting') WHERE worker=?",
+                    (worker,),
+                )
                 conn.execute("DELETE FROM workers WHERE id=?", (worker,))
 
         await self._write(hand_back)
@@ -304,8 +308,11 @@ class SQLiteStore(ThreadQueries):
             self._locks.sweep(worker)
         return dead
 
-    async def claim(self, worker: str, agents: list[str], now: int, limit: int) -> list[RunRow]:
-        rows: list[RunRow] = await self._write(lambda conn: _claim(conn, worker, agents, now, limit))
+    async def claim(
+        self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True
+    ) -> list[RunRow]:
+        """Take runs that are due. Of those that were there at several crashes at most one, or none."""
+        rows: list[RunRow] = await self._write(lambda conn: _claim(conn, worker, agents, now, limit, suspects))
         return rows
 
     async def claim_one(self, worker: str, run: str) -> RunRow | None:
@@ -451,12 +458,17 @@ def _submit(conn: sqlite3.Connection, s: Submission) -> Submitted:
     return Submitted(row, thread=thread, cancel=cancel)
 
 
-def _claim(conn: sqlite3.Connection, worker: str, agents: list[str], now: int, limit: int) -> list[RunRow]:
-    candidates = conn.execute(
+def _claim(
+    conn: sqlite3.Connection, worker: str, agents: list[str], now: int, limit: int, suspects: bool
+) -> list[RunRow]:
+    due = (
         "SELECT id FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL AND wake_at<=? "
-        "AND agent || '@' || version IN (SELECT value FROM json_each(?)) ORDER BY wake_at, id LIMIT ?",
-        (now, values.encode(agents).decode(), limit),
-    ).fetchall()
+        "AND agent || '@' || version IN (SELECT value FROM json_each(?)) AND {} ORDER BY wake_at, id LIMIT ?"
+    )
+    mine = values.encode(agents).decode()
+    candidates = conn.execute(due.format(f"crashes<{SUSPECT}"), (now, mine, limit)).fetchall()
+    if suspects and len(candidates) < limit:
+        candidates += conn.execute(due.format(f"crashes>={SUSPECT}"), (now, mine, 1)).fetchall()
     claimed = []
     for (run,) in candidates:
         row = _take(conn, worker, run, now)

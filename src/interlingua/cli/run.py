@@ -1,0 +1,173 @@
+"""`interlingua run`: run an agent here, and talk to it at the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from .options import EXIT_CODES, Json, Store, examples
+
+if TYPE_CHECKING:
+    from ..app.targets import Loaded
+    from ..engine.engine import Engine
+    from ..model.card import AgentCard
+    from .crash import CrashSite
+    from .errors import ExitCode
+    from .output import View
+
+EPILOG = (
+    examples(
+        'interlingua run agents.py "hello there"',
+        "interlingua run agents.py:counter '{\"to\": 10}' --json",
+        'interlingua run mail.py --thread trip --config \'{"style": "friendly"}\' "To: ada@example.org"',
+        "git diff | interlingua run review.py -",
+        "interlingua run mail.py --resume 1a2b3c4d",
+    )
+    + "\n\n"
+    + EXIT_CODES
+)
+
+
+def run(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="The agent: `FILE` or `FILE:AGENT`.", show_default=False),
+    ],
+    input_: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INPUT",
+            help="Text for the agent's text field, or a JSON object. `-` reads stdin, `@FILE` a file.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+    store: Store = None,
+    thread: Annotated[
+        str | None,
+        typer.Option("--thread", metavar="ID", help="Remember on this thread; a new name makes a new thread."),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="JSON|@FILE", help="The agent's configuration, an object.")
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0, help="How long it may run; waiting does not count."),
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option("--metadata", metavar="KEY=VALUE", help="A note on the run; may be given several times."),
+    ] = None,
+    no_input: Annotated[
+        bool, typer.Option("--no-input", help="Never ask: a question leaves the run waiting (exit code 4).")
+    ] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="RUN", help="Take up this run again, instead of starting one."),
+    ] = None,
+) -> None:
+    """Run an agent and stream its output.
+
+    stdout carries the agent's output and nothing else: text as it comes; members that are not the text, as JSON at
+    the end. What the agent does beside (thoughts, plans, tool calls, artifacts) and what it asks is on stderr.
+
+    Questions are asked here: yes or no, a choice, or a form. Where there is no terminal, the run is left waiting:
+    answer with `interlingua questions answer`, then take it up again with `--resume`. An answer from another shell
+    counts as well.
+
+    Ctrl-C cancels the run and waits for its end; a second one leaves at once.
+    """
+    import contextlib
+    import sys
+
+    from .session import go
+
+    out = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):  # what an agent's code prints must not mix with its output
+        go(_run(out, target, input_, json, store, thread, config, timeout, metadata or [], no_input, resume))
+
+
+async def _run(
+    out: TextIO, target: str, input_: str | None, json: bool, store: Path | None, thread: str | None,
+    config: str | None, timeout: float | None, metadata: list[str], no_input: bool, resume: str | None,
+) -> int:  # fmt: skip
+    from ..app.targets import load, parse
+    from .crash import CrashSite
+    from .errors import CommandError
+    from .inputs import input_of, json_of, metadata_of
+    from .session import engine_at, interactive
+
+    loaded = await load(parse(target))
+    card: AgentCard = loaded.chosen.card
+    ask = interactive() and not no_input
+    if resume is not None:
+        given = {"INPUT": input_, "--thread": thread, "--config": config, "--timeout": timeout}
+        wrong = [name for name, value in given.items() if value is not None] + (["--metadata"] if metadata else [])
+        if wrong:
+            raise CommandError(f"--resume takes up a run as it was started; {', '.join(wrong)} cannot change it")
+        async with engine_at(store, loaded.agents) as engine:
+            with CrashSite() as site:
+                return await _watch(engine, await _resumed(engine, loaded, resume), out, json, ask, site)
+    # Everything is checked before the store is opened: bad input changes nothing.
+    value = await input_of(card, input_, ask=ask)
+    options = json_of(config, "--config") if config is not None else None
+    notes = metadata_of(metadata)
+    async with engine_at(store, loaded.agents, create=True) as engine:
+        with CrashSite() as site:
+            id_ = await _submitted(engine, card, value, options, thread, timeout, notes)
+            return await _watch(engine, id_, out, json, ask, site)
+
+
+async def _submitted(
+    engine: Engine, card: AgentCard, value: dict[str, Any], config: Any, thread: str | None, timeout: float | None,
+    notes: dict[str, Any],
+) -> str:  # fmt: skip
+    from ..model.run import RunRequest
+    from .ids import thread_to_use
+
+    if thread is not None:
+        thread = await thread_to_use(engine, thread)
+    request = RunRequest(
+        card.name, card.version, value, config, metadata=notes, thread=thread, create_thread=thread is not None,
+        timeout=timeout,
+    )  # fmt: skip
+    return (await engine.submit(request)).id
+
+
+async def _resumed(engine: Engine, loaded: Loaded, part: str) -> str:
+    from .errors import CommandError
+    from .ids import find_run
+
+    found = await engine.run(await find_run(engine, part))
+    if not found.status.final and engine.agents.find(found.agent, found.version) is None:
+        here = ", ".join(agent.card.key for agent in loaded.agents)
+        raise CommandError(f"run {part} is one of {found.agent}@{found.version}, and the target has {here}")
+    return found.id
+
+
+async def _watch(engine: Engine, run: str, out: TextIO, json: bool, ask: bool, site: CrashSite) -> ExitCode:
+    from .ask import AskAtTerminal
+    from .output import JsonView, TextView
+    from .watch import Watch
+
+    view: View = JsonView(out) if json else TextView(await card_of(engine, run), out, crash_site=site)
+    asker = AskAtTerminal() if ask else None
+    watch = Watch(engine, run, view, asker=asker, leave_waiting=True, owns=True)
+    try:
+        return await watch.follow()
+    except BrokenPipeError:  # nobody reads what it says any more
+        await engine.cancel(run, reason="the reader of the output left")
+        raise
+
+
+async def card_of(engine: Engine, run: str) -> AgentCard | None:
+    """The card of a run's agent, as far as this store knows it."""
+    from ..model.errors import NotFound
+
+    found = await engine.run(run)
+    try:
+        return await engine.card(found.agent, found.version)
+    except NotFound:
+        return None

@@ -1,0 +1,214 @@
+"""`interlingua runs`: look at runs, follow them, and step in, also while another process runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import Answer, Json, Limit, Reason, RunId, RunIds, Store, Yes, examples
+
+if TYPE_CHECKING:
+    from ..model.run import Run
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Look at runs, follow them, answer, send to, cancel and delete them.\n\n"
+    "A run is one execution of an agent. Everything that happens in it is an event in its log. These commands work on "
+    "the local store, also while the agent runs in another process.",
+)
+
+
+@app.command("list", epilog=examples("interlingua runs list", "interlingua runs list --status waiting --json"))
+def list_(
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only runs of this agent.")] = None,
+    status: Annotated[
+        list[str] | None, typer.Option("--status", metavar="STATUS", help="Only runs in this status; repeatable.")
+    ] = None,
+    thread: Annotated[str | None, typer.Option("--thread", metavar="ID", help="Only runs on this thread.")] = None,
+    limit: Limit = 20,
+    json: Json = False,
+    store: Store = None,
+) -> None:
+    """List runs, newest first.
+
+    The id is the end of the whole id; every command takes it like that.
+    """
+    from .session import go
+
+    go(_list(agent, status or [], thread, limit, json, store))
+
+
+async def _list(
+    agent: str | None, status: list[str], thread: str | None, limit: int, json: bool, store: Path | None
+) -> None:
+    from ..model.status import Status
+    from ..store.base import RunFilter
+    from . import tables
+    from .errors import CommandError
+    from .session import engine_at
+
+    unknown = [name for name in status if name not in list(Status)]
+    if unknown:
+        raise CommandError(f"there is no status {unknown[0]}", hint=f"there are {', '.join(Status)}")
+    where = RunFilter(
+        agent=agent, status=[Status(name) for name in status] or None, thread=thread, limit=limit
+    )  # fmt: skip
+    async with engine_at(store) as engine:
+        found = await engine.runs(where)
+        if not json:
+            found = [await engine.run(run.id) for run in found]
+    tables.runs(found, json=json, filtered=bool(agent or status or thread))
+
+
+@app.command("show", epilog=examples("interlingua runs show last", "interlingua runs show 1a2b3c4d --json"))
+def show(run: RunId, json: Json = False, store: Store = None) -> None:
+    """Show one run: status, times, input, output, error, open questions and its log.
+
+    With `--json` the run and, as `events`, its whole log.
+    """
+    from .session import go
+
+    go(_show(run, json, store))
+
+
+async def _show(part: str, json: bool, store: Path | None) -> None:
+    from . import tables
+    from .ids import find_run
+    from .session import engine_at
+
+    async with engine_at(store) as engine:
+        run = await engine.run(await find_run(engine, part))
+        events = [event async for event in engine.events(run.id, follow=False)]
+    tables.run(run, events, json=json)
+
+
+@app.command("follow", epilog=examples("interlingua runs follow last", "interlingua runs follow 1a2b3c4d --json"))
+def follow(
+    run: RunId,
+    after: Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Begin after this event.")] = 0,
+    json: Json = False,
+    store: Store = None,
+) -> None:
+    """Follow a run that another process runs, from its beginning to its end.
+
+    Looks like `interlingua run`, and ends with the same exit codes. Questions are shown, not asked. Ctrl-C ends the
+    following, not the run.
+    """
+    from .session import go
+
+    go(_follow(run, after, json, store))
+
+
+async def _follow(part: str, after: int, json: bool, store: Path | None) -> int:
+    from .ids import find_run, short
+    from .output import JsonView, TextView, View
+    from .run import card_of
+    from .session import engine_at
+    from .watch import Watch
+
+    async with engine_at(store) as engine:
+        run = await find_run(engine, part)
+        row = await engine.store.run(run)
+        view: View = JsonView() if json else TextView(await card_of(engine, run))
+        if row is not None and row.worker is None and not row.status.final:
+            view.aside(f"nobody runs it now; take it up with: interlingua run FILE --resume {short(run)}")
+        return await Watch(engine, run, view, asker=None, leave_waiting=False, owns=False).follow(after=after)
+
+
+@app.command("answer", epilog=examples("interlingua runs answer last y", "interlingua runs answer 1a2b3c4d"))
+def answer(run: RunId, answer: Answer = None, reason: Reason = None, json: Json = False, store: Store = None) -> None:
+    """Answer the question that a run waits for; the oldest, where there are several.
+
+    `interlingua questions answer` is for a certain one.
+    """
+    from .questions import answer_oldest
+    from .session import go
+
+    go(answer_oldest(run, answer, reason, json, store))
+
+
+@app.command("send", epilog=examples('interlingua runs send last "and hurry up"', "interlingua runs send last -"))
+def send(
+    run: RunId,
+    message: Annotated[
+        str, typer.Argument(metavar="MESSAGE", help="The text; `-` reads stdin, `@FILE` a file.", show_default=False)
+    ],
+    store: Store = None,
+) -> None:
+    """Send a message into a run that has not ended. The agent reads it when it next looks."""
+    from .session import go
+
+    go(_send(run, message, store))
+
+
+async def _send(part: str, message: str, store: Path | None) -> None:
+    from .ids import find_run, short
+    from .inputs import text_of
+    from .render import note
+    from .session import engine_at
+
+    async with engine_at(store) as engine:
+        run = await find_run(engine, part)
+        await engine.send(run, text_of(message))
+    note(f"sent to run {short(run)}")
+
+
+@app.command("cancel", epilog=examples("interlingua runs cancel last", "interlingua runs cancel 1a2b3c4d 5e6f7a8b"))
+def cancel(
+    runs: RunIds,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it stands in the log.")] = "",
+    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait for its end.")] = 10,
+    json: Json = False,
+    store: Store = None,
+) -> None:
+    """Cancel runs, wherever they run, and wait for their end.
+
+    A run that nobody runs at the moment is ended here.
+    """
+    from .session import go
+
+    go(_cancel(runs, reason, wait, json, store))
+
+
+async def _cancel(parts: list[str], reason: str, wait: float, json: bool, store: Path | None) -> None:
+    import contextlib
+
+    from . import tables
+    from .ids import find_run
+    from .session import engine_at
+
+    ended: list[Run] = []
+    async with engine_at(store) as engine:
+        for run in [await find_run(engine, part) for part in parts]:
+            await engine.cancel(run, reason=reason)
+            with contextlib.suppress(TimeoutError):
+                await engine.wait(run, timeout=wait)
+            ended.append(await engine.run(run))
+    tables.ended(ended, json=json)
+
+
+@app.command("delete", epilog=examples("interlingua runs delete 1a2b3c4d --yes"))
+def delete(runs: RunIds, yes: Yes = False, store: Store = None) -> None:
+    """Delete runs that have ended, with their logs and the runs that they called.
+
+    A tombstone with the last hash remains.
+    """
+    from .session import go
+
+    go(_delete(runs, yes, store))
+
+
+async def _delete(parts: list[str], yes: bool, store: Path | None) -> Any:
+    from .ids import find_run
+    from .session import engine_at, make_sure
+
+    async with engine_at(store) as engine:
+        found = [await find_run(engine, part) for part in parts]
+        for run in found:
+            await engine.run(run)  # raises where there is none
+        await make_sure(yes, "run", found)
+        for run in found:
+            await engine.delete(run)

@@ -1,0 +1,257 @@
+"""Runs, threads and questions on stdout: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ..model.content import Message
+from ..model.events import Event
+from ..model.run import Checkpoint, Question, Run, Thread
+from . import journal
+from .forms import describe_fields, example_of
+from .ids import short
+from .render import as_json, clean, console, question_view
+
+_STYLES = {
+    "pending": "dim",
+    "running": "yellow",
+    "waiting": "bold magenta",
+    "cancelling": "yellow",
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "dim",
+    "timed_out": "red",
+    "open": "bold magenta",
+    "answered": "green",
+    "busy": "yellow",
+    "interrupted": "magenta",
+    "error": "red",
+}
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(as_json(value) + "\n")
+
+
+def _status(status: str) -> Text:
+    return Text(status.replace("_", " "), _STYLES.get(status, ""))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False, show_edge=False)
+    for column in columns:
+        fixed = column in ("id", "run", "status", "when", "seq", "time", "kind")
+        table.add_column(column, no_wrap=fixed, overflow="fold" if fixed else "ellipsis")
+    return table
+
+
+def _cell(text: str, length: int = 60) -> Text:
+    text = " ".join(clean(text).split())
+    return Text(text if len(text) <= length else text[: length - 1] + "…")
+
+
+def _said(run: Run) -> str:
+    """What a run was asked, in a few words."""
+    if run.request is None:
+        return ""
+    members = run.request.input
+    if isinstance(members, dict) and len(members) == 1:
+        value = next(iter(members.values()))
+        if isinstance(value, str):
+            return value
+    return as_json(members, pretty=False)
+
+
+def runs(found: list[Run], *, json: bool, filtered: bool) -> None:
+    if json:
+        _print_json([journal.plain(run) for run in found])
+    elif not found:
+        console().print("No such runs." if filtered else "No runs yet. Try: interlingua demo")
+    else:
+        now = _now()
+        table = _table("id", "agent", "status", "when", "thread", "input")
+        for run in found:
+            table.add_row(
+                short(run.id), _cell(run.agent, 40), _status(run.status), journal.ago(run.created_at, now),
+                _cell(short(run.thread or ""), 20), _cell(_said(run)),
+            )  # fmt: skip
+        console().print(table)
+
+
+def run(run: Run, events: list[Event], *, json: bool) -> None:
+    if json:
+        _print_json({**journal.plain(run), "events": [journal.event_json(event) for event in events]})
+        return
+    now = _now()
+    _title("run", run.id)
+    _row("agent", f"{run.agent} {run.version}")
+    _row("status", _status(run.status))
+    _row("created", f"{journal.ago(run.created_at, now)} ({journal.iso(run.created_at)})")
+    if run.status.final:
+        _row("took", journal.span(run.updated_at - run.created_at))
+    for name, value in (("thread", run.thread), ("called by", run.parent)):
+        if value:
+            _row(name, value)
+    if run.request is not None:
+        _row("input", as_json(run.request.input))
+        if run.request.config is not None:
+            _row("config", as_json(run.request.config))
+    if run.metadata:
+        _row("metadata", as_json(run.metadata))
+    if run.output is not None:
+        _row("output", as_json(run.output))
+    if run.error is not None:
+        _row("error", f"{run.error.message} ({run.error.code})")
+    if run.usage:
+        _row("usage", as_json(run.usage))
+    for question_ in run.questions:
+        console().print(question_view(question_))
+        _row("answer with", _how(question_))
+    console().print()
+    table = _table("seq", "time", "kind", "what")
+    for event in events:
+        seq = str(event.seq) if event.first in (0, event.seq) else f"{event.first}-{event.seq}"
+        after = f"+{(event.time - run.created_at) / 1e6:.3f}"
+        table.add_row(seq, after, event.kind, _cell(journal.line_of(event), 120))
+    console().print(table)
+
+
+def ended(found: list[Run], *, json: bool) -> None:
+    if json:
+        _print_json([journal.plain(run) for run in found])
+        return
+    for run in found:
+        console().print(Text.assemble(f"run {short(run.id)} ", _status(run.status)))
+
+
+def threads(found: list[Thread], *, json: bool, filtered: bool) -> None:
+    if json:
+        _print_json([journal.plain(thread) for thread in found])
+    elif not found:
+        console().print("No such threads." if filtered else "No threads yet. Try: interlingua run FILE --thread NAME")
+    else:
+        now = _now()
+        table = _table("id", "status", "when", "state")
+        for thread in found:
+            state = "" if thread.values is None else as_json(thread.values, pretty=False)
+            table.add_row(
+                Text(clean(short(thread.id))), _status(thread.status), journal.ago(thread.updated_at, now), _cell(state)
+            )
+        console().print(table)
+
+
+def thread(thread: Thread, messages: list[Message], runs: list[Run], *, json: bool) -> None:
+    if json:
+        import msgspec
+
+        extra = {"messages": msgspec.to_builtins(messages), "runs": [run.id for run in runs]}
+        _print_json({**journal.plain(thread), **extra})
+        return
+    now = _now()
+    _title("thread", thread.id)
+    _row("status", _status(thread.status))
+    _row("created", journal.ago(thread.created_at, now))
+    _row("changed", journal.ago(thread.updated_at, now))
+    if thread.active:
+        _row("active run", thread.active)
+    if thread.metadata:
+        _row("metadata", as_json(thread.metadata))
+    _row("state", "(none yet)" if thread.values is None else as_json(thread.values))
+    if messages:
+        console().print()
+        table = _table("who", "said")
+        for message in messages:
+            table.add_row(message.role, _cell(message.text or "(no text)", 200))
+        console().print(table)
+    if runs:
+        console().print()
+        table = _table("run", "status", "when", "agent")
+        for run in runs:
+            table.add_row(short(run.id), _status(run.status), journal.ago(run.created_at, now), _cell(run.agent, 40))
+        console().print(table)
+
+
+def history(checkpoints: list[Checkpoint], *, json: bool) -> None:
+    if json:
+        _print_json([journal.plain(checkpoint) for checkpoint in checkpoints])
+    elif not checkpoints:
+        console().print("No history yet: no run on this thread has succeeded.")
+    else:
+        now = _now()
+        table = _table("version", "id", "when", "run", "state")
+        for point in checkpoints:
+            table.add_row(
+                str(point.version), short(point.id), journal.ago(point.created_at, now), short(point.run or "–"),
+                _cell(as_json(point.values, pretty=False), 100),
+            )  # fmt: skip
+        console().print(table)
+
+
+def questions(found: Sequence[tuple[Question, str, Any]], *, json: bool) -> None:
+    if json:
+        _print_json([_question_json(*item) for item in found])
+    elif not found:
+        console().print("Nothing waits for an answer.")
+    else:
+        now = _now()
+        table = _table("id", "run", "status", "when", "question")
+        for question_, state, _ in found:
+            text = f"{question_.prompt or question_.type}  ({question_.type})"
+            table.add_row(
+                short(question_.id), short(question_.run), _status(state), journal.ago(question_.asked_at, now),
+                _cell(text, 100),
+            )  # fmt: skip
+        console().print(table)
+
+
+def question(question: Question, state: str, answer: Any, *, json: bool) -> None:
+    if json:
+        _print_json(_question_json(question, state, answer))
+        return
+    now = _now()
+    _title("question", question.id)
+    _row("run", question.run)
+    _row("status", _status(state))
+    _row("asked", journal.ago(question.asked_at, now))
+    if question.deadline is not None:
+        _row("deadline", journal.iso(question.deadline))
+    console().print(question_view(question))
+    for number, option in enumerate(question.options, 1):
+        console().print(Text(f"  {number}) {clean(option.label)}  ({clean(option.id)})"))
+    if state == "answered":
+        _row("answer", as_json(answer))
+    elif state == "open":
+        for line in describe_fields(question.answer_schema):
+            _row("answer has", line)
+        _row("answer with", _how(question))
+
+
+def _question_json(question: Question, state: str, answer: Any) -> dict[str, Any]:
+    return {**journal.plain(question), "state": state, "answer": answer}
+
+
+def _how(question: Question) -> str:
+    example = example_of(question.answer_schema, question.options)
+    return f"interlingua questions answer {short(question.id)} {example}"
+
+
+def _title(what: str, id_: str) -> None:
+    console().print(Text.assemble((f"{what} ", "bold"), clean(id_)))
+
+
+def _row(name: str, value: str | Text) -> None:
+    text = Text(clean(value)) if isinstance(value, str) else value
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        head = f"{name:<12}" if number == 0 else " " * 12
+        console().print(Text.assemble((head, "dim"), line), soft_wrap=True)

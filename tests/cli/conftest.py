@@ -1,0 +1,110 @@
+"""The command line as people meet it: a real process, and a real terminal where one is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+import interlingua
+
+ZOO = str(Path(__file__).with_name("zoo.py"))
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+COMMAND = [sys.executable, "-m", "interlingua"]
+
+
+class Result:
+    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture
+def env(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    keep = {name: value for name, value in os.environ.items() if not name.startswith(("INTERLINGUA", "COV_"))}
+    # Hundreds of processes start here: they share what the first one compiled, also where nothing may be written.
+    keep.pop("PYTHONDONTWRITEBYTECODE", None)
+    keep["PYTHONPYCACHEPREFIX"] = str(tmp_path_factory.getbasetemp() / "pycache")
+    # The interlingua that these tests import is the one that they run, wherever they run it.
+    keep["PYTHONPATH"] = str(Path(interlingua.__file__).resolve().parents[1])
+    return {**keep, "INTERLINGUA_STORE": str(tmp_path / "store.db"), "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
+
+
+@pytest.fixture
+def cli(env: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
+    """Run a command to its end, without a terminal."""
+
+    def run(*args: str, stdin: str | None = None, **extra: str) -> Result:
+        source: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+        return Result(
+            subprocess.run(
+                [*COMMAND, *args], env={**env, **extra}, cwd=tmp_path, capture_output=True, text=True, timeout=60,
+                check=False, **source,
+            )
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def start(env: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a command without a terminal, and leave it running."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*args: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*COMMAND, *args], env=env, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+class Terminal(pexpect.spawn):  # type: ignore[misc]
+    def finish(self) -> int:
+        """Wait for the end, and give back the exit code. What was printed on the way is in `before`."""
+        self.expect(pexpect.EOF)
+        self.close()
+        return self.exitstatus if self.exitstatus is not None else -self.signalstatus
+
+    def see(self, text: str) -> None:
+        self.expect(re.escape(text))
+
+
+@pytest.fixture
+def terminal(env: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    """Start a command at a terminal."""
+    started: list[Terminal] = []
+
+    def begin(*args: str) -> Terminal:
+        child = Terminal(
+            COMMAND[0], [*COMMAND[1:], *args], env=env, cwd=str(tmp_path), encoding="utf-8", timeout=30,
+            dimensions=(50, 200),
+        )  # fmt: skip
+        child.delaybeforesend = None
+        started.append(child)
+        return child
+
+    yield begin
+    for child in started:
+        child.close(force=True)

@@ -1,0 +1,123 @@
+"""The manual is `--help`: nothing in it may be missing. And the command line is quick to answer."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import typer.main
+
+from interlingua import __version__
+from interlingua.cli.commands import app
+
+from .conftest import COMMAND, Result
+
+Cli = Callable[..., Result]
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    def walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+        yield path, command
+        for name, sub in getattr(command, "commands", {}).items():
+            yield from walk(f"{path} {name}".strip(), sub)
+
+    yield from walk("", typer.main.get_command(app))
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), list(commands()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_command_and_option_has_help(path: str, command: Any) -> None:
+    assert command.help
+    assert len(command.help) > 20
+    if not hasattr(command, "commands"):
+        assert command.epilog, f"{path} has no examples"
+        assert "Examples" in command.epilog
+    for parameter in command.params:
+        assert getattr(parameter, "help", None), f"{path} {parameter.name} has no help"
+
+
+def test_examples_in_the_help_name_commands_and_options_that_exist() -> None:
+    known = dict(commands())
+    for path, command in known.items():
+        for example in re.findall(r"`(?:[^`|]*\| )?interlingua ([^`]*)`", command.epilog or ""):
+            words = example.split()
+            name = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
+            assert name in known, f"{path}: {example}"
+            options = {opt for parameter in known[name].params for opt in parameter.opts}
+            for word in words:
+                if word.startswith("--"):
+                    assert word in options, f"{path}: {example}"
+
+
+def test_help_tells_the_exit_codes(cli: Cli) -> None:
+    for args in (["--help"], ["run", "--help"], ["run", "-h"]):
+        done = cli(*args)
+        assert done.code == 0
+        assert "124 timed out" in done.out
+        assert "4 waits for an answer" in done.out
+    assert "Usage" in cli("runs", "follow", "--help").out
+
+
+def test_wrong_usage_is_exit_code_2(cli: Cli) -> None:
+    for args in (["rnu"], ["run"], ["run", "a.py", "--odd"], ["runs", "show"], ["runs", "list", "--limit", "0"]):
+        done = cli(*args)
+        assert (done.code, done.out) == (2, ""), args
+
+
+def test_the_version_is_told_in_every_way(cli: Cli) -> None:
+    for args in (["--version"], ["-V"], ["--debug", "--version"]):
+        assert cli(*args).out == f"interlingua {__version__}\n"
+
+
+def test_the_version_comes_before_anything_heavy_is_imported() -> None:
+    code = (
+        "import sys; sys.argv = ['interlingua', '--version']\n"
+        "from interlingua.cli import main; main()\n"
+        "heavy = {'typer', 'rich', 'msgspec', 'asyncio', 'sqlite3', 'jsonschema_rs'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_version_is_told_in_less_than_200_ms() -> None:
+    def once() -> float:
+        begin = time.perf_counter()
+        subprocess.run([*COMMAND, "--version"], check=True, capture_output=True)
+        return time.perf_counter() - begin
+
+    assert min(once() for _ in range(5)) < 0.2
+
+
+def test_help_does_not_start_the_engine() -> None:
+    code = (
+        "import sys; sys.argv = ['interlingua', 'run', '--help']\n"
+        "from interlingua.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'sqlite3', 'jsonschema_rs', 'interlingua.engine.engine'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_demo_needs_no_terminal_and_is_short(cli: Cli) -> None:
+    begin = time.perf_counter()
+    done = cli("demo")
+    assert time.perf_counter() - begin < 15
+    assert done.code == 0
+    for words in ("hello from an agent", "Sent.", "and all together 15"):
+        assert words in done.out
+    assert "the tour answers: yes" in done.err
+    assert done.err.count("$ interlingua") == 8
+    assert cli("runs", "list", "--json").json == []  # it has a store of its own
+
+
+def test_the_demo_keeps_what_it_did_where_it_is_told_to(cli: Cli) -> None:
+    assert cli("demo", "--store", "tour.db").code == 0
+    assert len(cli("runs", "list", "--store", "tour.db", "--json").json) == 4

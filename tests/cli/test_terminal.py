@@ -1,0 +1,239 @@
+"""`interlingua run` at a real terminal: prompts, other people's answers, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pexpect
+import pytest
+
+from .conftest import EXAMPLES, ZOO, Result, Terminal
+
+Cli = Callable[..., Result]
+At = Callable[..., Terminal]
+
+
+def test_yes(terminal: At) -> None:
+    at = terminal("run", f"{ZOO}:confirm")
+    at.see("Shall I do it?")
+    at.see("[y/n] ")
+    at.sendline("maybe")
+    at.see("answer y or n")
+    at.see("[y/n] ")
+    at.sendline("y")
+    at.see("done\r\n")
+    at.see("succeeded")
+    assert at.finish() == 0
+
+
+def test_no_with_a_reason(terminal: At) -> None:
+    at = terminal("run", f"{ZOO}:confirm")
+    at.see("[y/n] ")
+    at.sendline("n")
+    at.see("reason (optional): ")
+    at.sendline("not today")
+    at.see("stopped: not today")
+    assert at.finish() == 0
+
+
+def test_no_with_a_reason_in_one_line(terminal: At) -> None:
+    at = terminal("run", f"{ZOO}:confirm")
+    at.see("[y/n] ")
+    at.sendline("n, too early")
+    at.see("stopped: too early")
+    assert at.finish() == 0
+
+
+def test_an_answer_that_is_itself_true_or_false(terminal: At) -> None:
+    at = terminal("run", f"{ZOO}:flag")
+    at.see("Raise the flag?")
+    at.sendline("y")
+    at.see("up\r\n")
+    assert at.finish() == 0
+
+
+def test_a_choice_by_number(terminal: At) -> None:
+    at = terminal("run", f"{ZOO}:choose")
+    at.see("Which colour?")
+    at.see("1) Red")
+    at.see("2) Green")
+    at.see("[1-2] ")
+    at.sendline("3")
+    at.see("choose a number from 1 to 2")
+    at.see("[1-2] ")
+    at.sendline("2")
+    at.see("g\r\n")
+    assert at.finish() == 0
+
+
+def test_a_form_is_asked_field_by_field_and_checked(terminal: At) -> None:
+    at = terminal("run", f"{ZOO}:order")
+    at.see("What would you like?")
+    at.see("table: 7")
+    at.see("name (text): ")
+    at.sendline("")
+    at.see("name needs a value")
+    at.see("name (text): ")
+    at.sendline("tea")
+    at.see("count (whole number) [3]: ")
+    at.sendline("many")
+    at.see("'many' is not a whole number")
+    at.see("count (whole number) [3]: ")
+    at.sendline("")
+    at.see("size (large | small) [small]: ")
+    at.sendline("large")
+    at.see("notes (list, with commas)")
+    at.sendline("hot, strong")
+    at.see("3 large tea hot/strong\r\n")
+    assert at.finish() == 0
+
+
+def test_what_was_typed_before_a_question_appeared_does_not_answer_it(terminal: At) -> None:
+    at = terminal("run", f"{ZOO}:twice")
+    at.see("[y/n] ")
+    at.send("y\ny\ny\n")
+    at.see("Second?")
+    at.see("[y/n] ")
+    at.sendline("n")
+    at.see("reason (optional): ")
+    at.sendline("")
+    at.see("True False")
+    assert at.finish() == 0
+
+
+def test_an_answer_from_another_shell_ends_the_prompt(terminal: At, cli: Cli) -> None:
+    at = terminal("run", f"{ZOO}:confirm")
+    at.see("[y/n] ")
+    at.send("half an ans")
+    (question,) = cli("questions", "list", "--json").json
+    assert "goes on" in cli("questions", "answer", question["id"][-8:], "y").err
+    at.see("answered by owner elsewhere")
+    at.see("done\r\n")
+    assert at.finish() == 0
+
+
+def test_a_childs_question_is_asked_where_its_parent_is_watched(terminal: At) -> None:
+    at = terminal("run", f"{ZOO}:delegate")
+    at.see("Shall I do the child's work?")
+    at.sendline("y")
+    at.see("child says done")
+    assert at.finish() == 0
+
+
+def test_ctrl_d_leaves_the_run_waiting(terminal: At, cli: Cli) -> None:
+    at = terminal("run", f"{ZOO}:confirm")
+    at.see("[y/n] ")
+    at.sendeof()
+    at.see("interlingua questions answer")
+    assert at.finish() == 4
+    assert cli("runs", "list", "--json").json[0]["status"] == "waiting"
+
+
+def test_no_input_asks_nothing_even_at_a_terminal(terminal: At) -> None:
+    at = terminal("run", f"{ZOO}:confirm", "--no-input")
+    at.see("interlingua questions answer")
+    assert at.finish() == 4
+
+
+def test_missing_input_is_asked_for(terminal: At) -> None:
+    at = terminal("run", f"{ZOO}:shout")
+    at.see("text (text): ")
+    at.sendline("louder")
+    at.see("LOUDER!")
+    assert at.finish() == 0
+
+
+@pytest.mark.parametrize("agent", ["ticks", "hold", "confirm"])
+def test_ctrl_c_cancels_the_run_and_waits_for_its_end(terminal: At, cli: Cli, agent: str) -> None:
+    at = terminal("run", f"{ZOO}:{agent}")
+    if agent == "hold":
+        _wait_for_status(cli, "running")
+    else:
+        at.see({"ticks": "tick3", "confirm": "[y/n] "}[agent])
+    at.sendintr()
+    at.expect("cancelled\r\n")
+    assert "cancelling: Ctrl-C" in at.before
+    assert "Traceback" not in at.before
+    assert at.finish() == 130
+    assert cli("runs", "list", "--json").json[0]["status"] == "cancelled"
+
+
+def test_a_second_ctrl_c_leaves_at_once_and_the_run_can_be_ended_later(terminal: At, cli: Cli) -> None:
+    at = terminal("run", f"{ZOO}:stubborn")
+    at.see("started")
+    at.sendintr()
+    at.see("cancelling")
+    at.sendintr()
+    assert at.finish() == 130
+    assert cli("runs", "list", "--json").json[0]["status"] == "cancelling"
+    assert cli("runs", "cancel", "last").out.endswith(" cancelled\n")
+
+
+def test_ctrl_c_gets_through_to_an_agent_that_keeps_the_event_loop(terminal: At) -> None:
+    at = terminal("run", f"{ZOO}:hog")
+    at.see("hogging")
+    at.sendintr()
+    at.expect([r"\^C", pexpect.TIMEOUT], timeout=2)
+    while at.isalive():
+        at.sendintr()
+        at.expect([pexpect.EOF, r"\^C"], timeout=10)
+    assert at.finish() == 130
+
+
+def test_ctrl_c_at_the_prompt_for_input_starts_nothing(terminal: At, cli: Cli) -> None:
+    at = terminal("run", f"{ZOO}:shout")
+    at.see("text (text): ")
+    at.sendintr()
+    assert at.finish() == 130
+    assert "Traceback" not in at.before
+    assert cli("runs", "list", "--json").json == []
+
+
+def test_text_of_an_agent_cannot_drive_the_terminal(terminal: At) -> None:
+    at = terminal("run", f"{ZOO}:shout", "a\x1b[31mb\x07c")
+    at.see("A[31MBC!")
+    assert at.finish() == 0
+
+
+def test_the_demo_asks_and_ends_well(terminal: At) -> None:
+    at = terminal("demo")
+    at.see("hello from an agent")
+    at.see("Shall this mail be sent?")
+    at.see("ada@example.org")
+    at.see("[y/n] ")
+    at.sendline("y")
+    at.see("Sent.")
+    at.see("and all together 15")
+    at.see("finished")
+    at.see("interlingua runs list")
+    assert at.finish() == 0
+
+
+def test_a_mail_that_is_not_approved_is_not_sent(terminal: At) -> None:
+    at = terminal("run", str(EXAMPLES / "mailcomposer.py"), "To: ada@example.org. Subject: Lunch. At noon?")
+    at.see("recipients: ada@example.org")
+    at.sendline("n no time")
+    at.see("Not sent.")
+    assert at.finish() == 0
+
+
+def test_a_terminal_that_goes_away_leaves_nothing_behind(terminal: At, cli: Cli) -> None:
+    at = terminal("run", f"{ZOO}:confirm")
+    at.see("[y/n] ")
+    os.kill(at.pid, signal.SIGHUP)
+    assert at.finish() != 0
+    (question,) = cli("questions", "list", "--json").json
+    assert cli("questions", "answer", question["id"], "y").code == 0
+    done = cli("run", f"{ZOO}:confirm", "--resume", question["run"])
+    assert (done.code, done.out) == (0, "done\n")
+
+
+def _wait_for_status(cli: Cli, status: str) -> None:
+    """Every look is a process of its own, so this waits without sleeping."""
+    for _ in range(100):
+        runs = cli("runs", "list", "--json").json
+        if runs and runs[0]["status"] == status:
+            return
+    raise AssertionError(f"no run became {status}")

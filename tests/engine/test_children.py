@@ -1,0 +1,247 @@
+"""Agents that call agents, and messages into a run."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import interlingua as il
+from interlingua.model.errors import AlreadyFinished, InvalidRequest
+from interlingua.model.events import ChildCalled, ChildEnded, MessageReceived, QuestionAsked, RunCreated
+from interlingua.store.base import RunFilter
+
+from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, log, question, submit
+
+both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
+
+
+@il.agent
+async def shout(text: str) -> str:
+    return text.upper()
+
+
+@il.agent(asks=[il.Confirm])
+async def careful(ctx: il.Context[None, None], text: str) -> str:
+    verdict = await ctx.ask(il.Confirm(f"Shout {text}?"))
+    return text.upper() if verdict.approved else text
+
+
+@il.agent
+async def parent(ctx: il.Context[None, None], text: str) -> str:
+    return f"<{await ctx.call(careful, text=text)}>"
+
+
+@il.agent
+async def grandparent(ctx: il.Context[None, None], text: str) -> str:
+    output = await ctx.call("parent", {"text": text})
+    return f"[{output['text']}]"
+
+
+@both
+async def test_a_child_runs_and_its_output_comes_back(store: Path, settings: il.Settings) -> None:
+    @il.agent
+    async def caller(ctx: il.Context[None, None]) -> str:
+        typed = await ctx.call(shout, text="a")
+        by_name = await ctx.call("shout", "b")
+        return f"{typed} {by_name['text']}"
+
+    async with engine(store, shout, caller, settings=settings) as eng:
+        run = await finish(eng, "caller")
+        assert run.output == {"text": "A B"}
+        children = await eng.runs(RunFilter(parent=run.id))
+        assert [child.agent for child in children] == ["shout", "shout"]
+        assert all(child.root == run.id for child in children)
+
+
+async def test_one_root_proves_the_whole_tree(store: Path) -> None:
+    async with engine(store, shout, careful, parent, settings=PATIENT) as eng:
+        run = await submit(eng, "parent", {"text": "x"})
+        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.wait(run.id, timeout=10)
+        (called,) = await bodies(eng, run.id, ChildCalled)
+        (ended,) = await bodies(eng, run.id, ChildEnded)
+        child = await eng.run(called.run)
+        assert ended.head == child.head
+        (created,) = await bodies(eng, child.id, RunCreated)
+        hashes = {event.hash.hex() for event in await log(eng, run.id)}
+        assert created.parent == run.id
+        assert created.parent_head in hashes
+
+
+@both
+async def test_a_question_of_a_descendant_shows_on_every_ancestor(store: Path, settings: il.Settings) -> None:
+    async with engine(store, careful, parent, grandparent, settings=settings) as eng:
+        run = await submit(eng, "grandparent", {"text": "hi"})
+        asked = await question(eng, run.id)
+        assert asked.payload == {"message": "Shout hi?"}
+        (relayed,) = await bodies(eng, run.id, QuestionAsked)
+        assert relayed.run == asked.run
+        everyone = await eng.runs(RunFilter(root=run.id))
+        assert len(everyone) == 3
+        for member in everyone:
+            assert (await eng.wait(member.id, timeout=10, settled=True)).status is il.Status.WAITING
+        await eng.answer(asked.id, {"approved": True})
+        assert (await eng.wait(run.id, timeout=10)).output == {"text": "[<HI>]"}
+
+
+@pytest.mark.parametrize("crashes", [1, 2, 3])
+async def test_a_tree_survives_crashes(store: Path, crashes: int) -> None:
+    eng = engine(store, careful, parent, grandparent)
+    await eng.start()
+    run = await submit(eng, "grandparent", {"text": "hi"})
+    asked = await question(eng, run.id)
+    for _ in range(crashes):
+        await crash(eng)
+        eng = engine(store, careful, parent, grandparent)
+        await eng.start()
+    await eng.answer(asked.id, {"approved": True})
+    await crash(eng)
+    async with engine(store, careful, parent, grandparent) as last:
+        assert (await last.wait(run.id, timeout=20)).output == {"text": "[<HI>]"}
+        assert len(await last.runs(RunFilter(root=run.id))) == 3
+        for member in await last.runs(RunFilter(root=run.id)):
+            assert await last.verify(member.id) is None
+
+
+async def test_a_failing_child_raises_with_its_own_error(store: Path) -> None:
+    class Broke(il.AgentError):
+        code = "broke"
+        transient = True
+
+    @il.agent(errors=[Broke])
+    async def failing() -> str:
+        raise Broke("out of money")
+
+    @il.agent
+    async def caller(ctx: il.Context[None, None]) -> str:
+        try:
+            await ctx.call(failing)
+        except il.ChildFailed as error:
+            return f"{error.error.code} {error.transient}"
+        return "?"
+
+    async with engine(store, failing, caller) as eng:
+        assert (await finish(eng, "caller")).output == {"text": "broke True"}
+
+
+async def test_calling_an_unknown_agent_or_with_bad_input_raises_in_the_caller(store: Path) -> None:
+    @il.agent
+    async def caller(ctx: il.Context[None, None], name: str) -> str:
+        try:
+            await ctx.call(name, {"wrong": 1})
+        except il.InterlinguaError as error:
+            return error.code
+        return "?"
+
+    async with engine(store, shout, caller) as eng:
+        assert (await finish(eng, "caller", {"name": "nobody"})).output == {"text": "agent_not_found"}
+        assert (await finish(eng, "caller", {"name": "shout"})).output == {"text": "invalid_input"}
+
+
+@both
+async def test_cancelling_a_parent_cancels_its_children(store: Path, settings: il.Settings) -> None:
+    async with engine(store, careful, parent, settings=settings) as eng:
+        run = await submit(eng, "parent", {"text": "x"})
+        asked = await question(eng, run.id)
+        await eng.cancel(run.id)
+        assert (await eng.wait(run.id, timeout=10)).status is il.Status.CANCELLED
+        assert (await eng.wait(asked.run, timeout=10)).status is il.Status.CANCELLED
+        assert await eng.questions() == []
+
+
+async def test_children_run_side_by_side(store: Path) -> None:
+    together = asyncio.Event()
+    running = 0
+
+    @il.agent
+    async def member(n: int) -> int:
+        nonlocal running
+        running += 1
+        if running == 5:
+            together.set()
+        await together.wait()
+        return n
+
+    @il.agent
+    async def caller(ctx: il.Context[None, None]) -> int:
+        return sum(await asyncio.gather(*(ctx.call(member, n=n, key=str(n)) for n in range(5))))
+
+    async with engine(store, member, caller, settings=PATIENT) as eng:
+        assert (await finish(eng, "caller")).output == {"value": 10}
+
+
+@both
+async def test_messages_reach_the_agent_in_order_and_are_replayed(store: Path, settings: il.Settings) -> None:
+    @il.agent
+    async def listener(ctx: il.Context[None, None]) -> str:
+        return " ".join([(await ctx.receive()).text for _ in range(3)])
+
+    async with engine(store, listener, settings=settings) as eng:
+        run = await submit(eng, "listener")
+        for text in "abc":
+            await eng.send(run.id, text)
+        assert (await eng.wait(run.id, timeout=10)).output == {"text": "a b c"}
+        assert [m.message.text for m in await bodies(eng, run.id, MessageReceived)] == ["a", "b", "c"]
+        with pytest.raises(AlreadyFinished):
+            await eng.send(run.id, "too late")
+
+
+async def test_an_acknowledged_message_survives_a_crash(store: Path) -> None:
+    @il.agent
+    async def listener(ctx: il.Context[None, None]) -> str:
+        return f"{(await ctx.receive()).text} {(await ctx.receive()).text}"
+
+    first = engine(store, listener)
+    await first.start()
+    run = await submit(first, "listener")
+    await first.send(run.id, "one")
+    await crash(first)
+    async with engine(store, listener) as eng:
+        await eng.send(run.id, "two")
+        assert (await eng.wait(run.id, timeout=10)).output == {"text": "one two"}
+
+
+@both
+async def test_receiving_times_out(store: Path, settings: il.Settings) -> None:
+    @il.agent
+    async def listener(ctx: il.Context[None, None]) -> str:
+        try:
+            await ctx.receive(timeout=0.1)
+        except TimeoutError:
+            return "silence"
+        return "?"
+
+    async with engine(store, listener, settings=settings) as eng:
+        assert (await finish(eng, "listener")).output == {"text": "silence"}
+
+
+async def test_a_message_with_what_is_no_json_is_refused(store: Path) -> None:
+    @il.agent
+    async def listener(ctx: il.Context[None, None]) -> str:
+        return (await ctx.receive()).text
+
+    async with engine(store, listener) as eng:
+        run = await submit(eng, "listener")
+        with pytest.raises(InvalidRequest):
+            await eng.send(run.id, il.DataPart(float("inf")))
+        await eng.send(run.id, "fine")
+        assert (await eng.wait(run.id, timeout=10)).output == {"text": "fine"}
+
+
+async def test_a_child_that_its_parent_does_not_wait_for_is_cancelled_with_it(store: Path) -> None:
+    @il.agent
+    async def impatient(ctx: il.Context[None, None]) -> str:
+        calling = asyncio.ensure_future(ctx.call(careful, text="x"))
+        while not ctx._run.replay.relayed:
+            await asyncio.sleep(0.001)
+        calling.cancel()
+        return "done"
+
+    async with engine(store, careful, impatient, settings=PATIENT) as eng:
+        run = await finish(eng, "impatient")
+        assert run.output == {"text": "done"}
+        (child,) = await eng.runs(RunFilter(parent=run.id))
+        assert (await eng.wait(child.id, timeout=10)).status is il.Status.CANCELLED
+        assert (await kinds(eng, run.id))[-1] == "finished"

@@ -1,0 +1,287 @@
+"""Asking and answering."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import interlingua as il
+from interlingua.model.errors import AlreadyAnswered, Denied, InvalidAnswer, QuestionNotFound, TooLarge
+from interlingua.model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn
+
+from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, question, submit
+
+both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
+
+
+class Approve(il.Question[il.Verdict]):
+    """May this mail be sent?"""
+
+    subject: str
+    recipients: list[str] = []
+
+
+@il.agent(asks=[Approve])
+async def mailer(ctx: il.Context[None, None], subject: str) -> str:
+    verdict = await ctx.ask(Approve(subject, ["ada@example.org"]))
+    return f"{verdict.approved} {verdict.reason}"
+
+
+@both
+async def test_a_question_is_asked_and_its_answer_comes_back_typed(store: Path, settings: il.Settings) -> None:
+    async with engine(store, mailer, settings=settings) as eng:
+        run = await submit(eng, "mailer", {"subject": "Hi"})
+        asked = await question(eng, run.id)
+        assert asked.type == "approve"
+        assert asked.payload == {"subject": "Hi", "recipients": ["ada@example.org"]}
+        assert asked.prompt == "May this mail be sent?"
+        await eng.answer(asked.id, {"approved": True, "reason": "fine"}, by=il.Caller("ada"))
+        done = await eng.wait(run.id, timeout=10)
+        assert done.output == {"text": "True fine"}
+        (answered,) = await bodies(eng, run.id, QuestionAnswered)
+        assert answered.answer.by == "ada"
+
+
+@pytest.mark.parametrize(
+    ("answer", "path"),
+    [({}, ""), ({"approved": "yes"}, "/approved"), ("yes", ""), (None, ""), ({"approved": float("nan")}, "/approved")],
+    ids=["empty", "wrong type", "text", "null", "nan"],
+)
+async def test_an_invalid_answer_is_refused_with_its_path_and_the_run_waits_on(
+    store: Path, answer: Any, path: str
+) -> None:
+    async with engine(store, mailer) as eng:
+        run = await submit(eng, "mailer", {"subject": "Hi"})
+        asked = await question(eng, run.id)
+        with pytest.raises(InvalidAnswer) as caught:
+            await eng.answer(asked.id, answer)
+        assert caught.value.path == path
+        assert (await eng.run(run.id)).status is il.Status.WAITING
+        await eng.cancel(run.id)
+
+
+async def test_the_first_valid_answer_wins(store: Path) -> None:
+    async with engine(store, mailer) as eng:
+        run = await submit(eng, "mailer", {"subject": "Hi"})
+        asked = await question(eng, run.id)
+        answers = [eng.answer(asked.id, {"approved": n % 2 == 0, "reason": str(n)}) for n in range(10)]
+        results = await asyncio.gather(*answers, return_exceptions=True)
+        winners = [n for n, result in enumerate(results) if result is None]
+        assert len(winners) == 1
+        assert all(isinstance(r, AlreadyAnswered) for n, r in enumerate(results) if n not in winners)
+        done = await eng.wait(run.id, timeout=10)
+        assert done.output == {"text": f"{winners[0] % 2 == 0} {winners[0]}"}
+
+
+async def test_an_acknowledged_answer_survives_a_crash(store: Path) -> None:
+    first = engine(store, mailer)
+    await first.start()
+    run = await submit(first, "mailer", {"subject": "Hi"})
+    asked = await question(first, run.id)
+    await first.answer(asked.id, {"approved": True})
+    await crash(first)
+    async with engine(store, mailer) as eng:
+        assert (await eng.wait(run.id, timeout=10)).output == {"text": "True None"}
+
+
+async def test_answering_what_is_not_there_says_so(store: Path) -> None:
+    async with engine(store, mailer) as eng:
+        with pytest.raises(QuestionNotFound):
+            await eng.answer("nothing", {})
+        run = await submit(eng, "mailer", {"subject": "Hi"})
+        asked = await question(eng, run.id)
+        await eng.cancel(run.id)
+        await eng.wait(run.id)
+        with pytest.raises(AlreadyAnswered, match="withdrawn"):
+            await eng.answer(asked.id, {"approved": True})
+
+
+async def test_approving_one_draft_never_approves_another(store: Path) -> None:
+    """A question that changed is withdrawn, and the answer to the old one is not used."""
+    drafts = iter(["first draft", "second draft", "second draft"])
+    reached = asyncio.Event()
+
+    @il.agent(asks=[Approve])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        draft = next(drafts)
+        reached.set()
+        verdict = await ctx.ask(Approve(draft))
+        return f"{draft}: {verdict.reason}"
+
+    async with engine(store, agent) as eng:
+        run = await submit(eng, "agent")
+        old = await question(eng, run.id)
+        await eng.answer(old.id, {"approved": True, "reason": "the first is fine"})
+        new = await question(eng, run.id)
+        assert new.id != old.id
+        assert new.payload["subject"] == "second draft"
+        await eng.answer(new.id, {"approved": True, "reason": "so is the second"})
+        done = await eng.wait(run.id, timeout=10)
+        assert done.output == {"text": "second draft: so is the second"}
+
+
+async def test_a_question_that_changed_while_open_is_withdrawn(store: Path) -> None:
+    drafts = iter(["first draft", "second draft", "second draft"])
+
+    @il.agent(asks=[Approve])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        draft = next(drafts)
+        await ctx.ask(Approve(draft))
+        return draft
+
+    async with engine(store, agent) as eng:
+        run = await submit(eng, "agent")
+        old = await question(eng, run.id)
+        await eng.send(run.id, "wake up")  # enters the agent again
+        async for event in eng.events(run.id):
+            if isinstance(event.body, QuestionWithdrawn):
+                assert event.body.question == old.id
+                break
+        new = await question(eng, run.id)
+        assert (await eng.question(old.id))[1] == "withdrawn"
+        await eng.answer(new.id, {"approved": True})
+        assert (await eng.wait(run.id, timeout=10)).output == {"text": "second draft"}
+
+
+@both
+async def test_a_question_expires_at_its_deadline(store: Path, settings: il.Settings) -> None:
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        try:
+            await ctx.ask(il.Confirm("Quick?"), deadline=0.2)
+        except il.QuestionExpired:
+            return "nobody answered"
+        return "?"
+
+    async with engine(store, agent, settings=settings) as eng:
+        run = await submit(eng, "agent")
+        asked = await question(eng, run.id)
+        done = await eng.wait(run.id, timeout=10)
+        assert done.output == {"text": "nobody answered"}
+        assert (await eng.question(asked.id))[1] == "expired"
+        with pytest.raises(AlreadyAnswered, match="expired"):
+            await eng.answer(asked.id, {"approved": True})
+
+
+@both
+async def test_several_questions_may_be_open_at_once(store: Path, settings: il.Settings) -> None:
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        verdicts = await asyncio.gather(*(ctx.ask(il.Confirm(f"{n}?"), key=str(n)) for n in range(3)))
+        return " ".join(str(v.reason) for v in verdicts)
+
+    async with engine(store, agent, settings=settings) as eng:
+        run = await submit(eng, "agent")
+        asked = []
+        async for event in eng.events(run.id):
+            if isinstance(event.body, QuestionAsked):
+                asked.append(event.body.question)
+                if len(asked) == 3:
+                    break
+        for q in reversed(asked):
+            await eng.answer(q.id, {"approved": True, "reason": q.payload["message"]})
+        done = await eng.wait(run.id, timeout=10)
+        assert done.output == {"text": "0? 1? 2?"}
+        answered = await bodies(eng, run.id, QuestionAnswered)
+        assert [a.still_open for a in answered] == [True, True, False]
+
+
+async def test_a_choice_is_checked_against_the_options_of_that_question(store: Path) -> None:
+    @il.agent(asks=[il.Choose])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        return (await ctx.ask(il.Choose("Which?", [il.Option("a", "A"), il.Option("b", "B")]))).choice
+
+    async with engine(store, agent) as eng:
+        run = await submit(eng, "agent")
+        asked = await question(eng, run.id)
+        assert [o.id for o in asked.options] == ["a", "b"]
+        with pytest.raises(InvalidAnswer, match="/choice"):
+            await eng.answer(asked.id, {"choice": "c"})
+        await eng.answer(asked.id, {"choice": "b"})
+        assert (await eng.wait(run.id, timeout=10)).output == {"text": "b"}
+
+
+async def test_a_question_that_is_not_declared_fails_the_run_with_what_to_write(store: Path) -> None:
+    questions: list[Any] = [il.Confirm]
+
+    @il.agent
+    async def agent(ctx: il.Context[None, None]) -> str:
+        await ctx.ask(questions[0]("Go on?"))
+        return "?"
+
+    async with engine(store, agent) as eng:
+        run = await finish(eng, "agent")
+        assert run.error is not None
+        assert run.error.code == "invalid_question"
+        assert "asks=[Confirm]" in run.error.message
+
+
+async def test_a_question_whose_payload_does_not_fit_fails_the_run(store: Path) -> None:
+    @il.agent(asks=[Approve])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        await ctx.ask(Approve(subject=5))  # type: ignore[arg-type]
+        return "?"
+
+    async with engine(store, agent) as eng:
+        run = await finish(eng, "agent")
+        assert run.error is not None
+        assert run.error.code == "invalid_question"
+        assert "/subject" in run.error.message
+        assert await eng.questions() == []
+
+
+async def test_a_plain_function_may_ask(store: Path) -> None:
+    @il.agent(asks=[il.Confirm])
+    def agent(ctx: il.SyncContext[None, None]) -> str:
+        number = ctx.step("number", lambda: 7)
+        return f"{number} {ctx.ask(il.Confirm('Go on?')).approved}"
+
+    for settings in (QUICK, PATIENT):
+        async with engine(store, agent, settings=settings) as eng:
+            run = await submit(eng, "agent")
+            await eng.answer((await question(eng, run.id)).id, {"approved": True})
+            assert (await eng.wait(run.id, timeout=10)).output == {"text": "7 True"}
+
+
+async def test_only_the_named_answerer_may_answer(store: Path) -> None:
+    async with engine(store, mailer, settings=PATIENT) as eng:
+        run = await submit(eng, "mailer", {"subject": "Hi"})
+        asked = await question(eng, run.id)
+        from interlingua.model import values
+        from interlingua.store.sqlite import SQLiteStore
+
+        sqlite = eng.store
+        assert isinstance(sqlite, SQLiteStore)
+        only = values.encode(msgspec.structs.replace(asked, answerer="overseer"))
+        await sqlite._write(lambda c: c.execute("UPDATE questions SET question=? WHERE id=?", (only, asked.id)))
+        with pytest.raises(Denied, match="overseer"):
+            await eng.answer(asked.id, {"approved": True}, by=il.Caller("somebody"))
+        await eng.answer(asked.id, {"approved": True}, by=il.Caller("overseer"))
+        assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
+
+
+async def test_a_huge_answer_is_refused(store: Path) -> None:
+    async with engine(store, mailer, settings=msgspec.structs.replace(QUICK, max_input_bytes=1000)) as eng:
+        run = await submit(eng, "mailer", {"subject": "Hi"})
+        asked = await question(eng, run.id)
+        with pytest.raises(TooLarge):
+            await eng.answer(asked.id, {"approved": True, "reason": "x" * 2000})
+
+
+async def test_finishing_with_an_open_question_withdraws_it(store: Path) -> None:
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        asking = asyncio.ensure_future(ctx.ask(il.Confirm("Go on?")))
+        await asyncio.sleep(0.01)
+        asking.cancel()
+        return "did not wait"
+
+    async with engine(store, agent, settings=PATIENT) as eng:
+        run = await finish(eng, "agent")
+        assert run.output == {"text": "did not wait"}
+        assert (await kinds(eng, run.id))[-2:] == ["withdrawn", "finished"]
+        assert await eng.questions() == []

@@ -1,0 +1,76 @@
+"""Agents for the fault tests. Each leaves traces in a file outside the store, so that what really ran can be counted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+import msgspec
+
+import interlingua as il
+
+
+def trace(run: str, what: str) -> str:
+    """One write, at the end of the file: whole also under kill -9. Gives back a mark of its own."""
+    mark = os.urandom(8).hex()
+    fd = os.open(os.environ.get("TRACES", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, f"{run} {what} {mark}\n".encode())
+    os.close(fd)
+    return mark
+
+
+@il.agent
+async def quick(n: int) -> int:
+    return n
+
+
+@il.agent
+async def stream(n: int) -> AsyncIterator[str]:
+    for word in range(n):
+        yield f"{word} "
+        if word % 7 == 0:
+            await asyncio.sleep(0)
+
+
+@il.agent
+async def steps(ctx: il.Context[None, None], n: int) -> list[str]:
+    """Each step leaves a trace and gives back its mark: the one that is recorded must be the last that ran."""
+    return [await ctx.step(f"s{number}", trace, ctx.run_id, f"s{number}") for number in range(n)]
+
+
+@il.agent(asks=[il.Confirm])
+async def asker(ctx: il.Context[None, None], n: int) -> str:
+    await ctx.thought("asking")
+    verdict = await ctx.ask(il.Confirm(f"{n}?"))
+    return f"{n} {verdict.approved}"
+
+
+@il.agent
+async def child_caller(ctx: il.Context[None, None], n: int) -> int:
+    first = await ctx.call(quick, n=n)
+    second = await ctx.call(quick, n=n + 1)
+    return int(first + second)
+
+
+class Tally(msgspec.Struct):
+    total: int = 0
+
+
+@il.agent
+async def tally(ctx: il.Context[Tally, None], n: int) -> int:
+    ctx.state.total += n
+    return ctx.state.total
+
+
+@il.agent
+async def listener(ctx: il.Context[None, None], n: int) -> str:
+    return " ".join([(await ctx.receive()).text for _ in range(n)])
+
+
+@il.agent
+async def endless(ctx: il.Context[None, None]) -> None:
+    await ctx.thought("here")
+    await asyncio.Event().wait()
+
+
+ALL = [quick, stream, steps, asker, child_caller, tally, listener, endless]

@@ -1,0 +1,52 @@
+"""Pages that are made from code and data are up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tools import conformance, diagram
+
+from interlingua.engine.settings import Settings
+from interlingua.model.errors import all_errors
+from interlingua.model.status import Status
+
+
+def test_the_conformance_page_is_up_to_date() -> None:
+    assert conformance.main(["--check"]) == 0, "run `make docs`"
+
+
+def test_the_engine_page_is_up_to_date() -> None:
+    assert diagram.main(["--check"]) == 0, "run `make docs`"
+
+
+def test_a_stale_engine_page_is_found_and_only_its_parts_are_written_again(tmp_path: Path) -> None:
+    page = tmp_path / "engine.md"
+    page.write_text(
+        "Before.\n<!-- status:begin -->\nold\n<!-- status:end -->\nBetween.\n<!-- errors:begin -->\n"
+        "<!-- errors:end -->\n<!-- settings:begin -->\n<!-- settings:end -->\nAfter.\n"
+    )
+    assert diagram.main(["--check", "--page", str(page)]) == 1
+    assert diagram.main(["--page", str(page)]) == 0
+    assert diagram.main(["--check", "--page", str(page)]) == 0
+    lines = page.read_text().splitlines()
+    assert (lines[0], lines[-1]) == ("Before.", "After.")
+    assert "Between." in lines
+    assert "old" not in lines
+
+
+def test_a_page_without_its_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match="status:begin"):
+        diagram.render("Nothing here.")
+
+
+def test_the_parts_name_every_status_error_and_setting() -> None:
+    assert all(status.value in diagram.status_part() for status in Status)
+    assert all(f"`{error.code}` | `{error.__name__}`" in diagram.errors_part() for error in all_errors())
+    rows = diagram.settings_part().splitlines()[2:]
+    assert [row.split("`")[1] for row in rows] == list(Settings.__struct_fields__)
+
+
+def test_every_setting_is_described() -> None:
+    for row in diagram.settings_part().splitlines()[2:]:
+        assert row.split("|")[-2].strip(), f"{row}: no text under this setting in engine/settings.py"
