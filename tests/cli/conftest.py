@@ -15,6 +15,7 @@ import pexpect
 import pytest
 
 import interlingua
+from interlingua.cli import main
 
 ZOO = str(Path(__file__).with_name("zoo.py"))
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -59,6 +60,34 @@ def cli(env: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
         )  # fmt: skip
 
     return run
+
+
+@pytest.fixture
+def here(
+    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Result]]:
+    """As `cli`, in this process: for long tables of things that go wrong."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("INTERLINGUA_STORE", "NO_COLOR", "TERM", "COLUMNS"):
+        monkeypatch.setenv(name, env[name])
+
+    def run(*args: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["interlingua", *args])
+        try:
+            main()
+            code = 0
+        except SystemExit as leaving:
+            code = int(leaving.code or 0)
+        out, err = capfd.readouterr()
+        return Result(subprocess.CompletedProcess(args, code, out, err))
+
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        yield run
+    for name, module in list(sys.modules.items()):  # the agents' files; other tests have files of the same name
+        if str(getattr(module, "__file__", "")).startswith((str(tmp_path), ZOO)):
+            del sys.modules[name]
 
 
 @pytest.fixture

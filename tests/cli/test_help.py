@@ -64,9 +64,9 @@ def test_help_tells_the_exit_codes(cli: Cli) -> None:
     assert "Usage" in cli("runs", "follow", "--help").out
 
 
-def test_wrong_usage_is_exit_code_2(cli: Cli) -> None:
+def test_wrong_usage_is_exit_code_2(here: Cli) -> None:
     for args in (["rnu"], ["run"], ["run", "a.py", "--odd"], ["runs", "show"], ["runs", "list", "--limit", "0"]):
-        done = cli(*args)
+        done = here(*args)
         assert (done.code, done.out) == (2, ""), args
 
 

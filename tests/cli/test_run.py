@@ -70,7 +70,7 @@ def test_input_is_text_or_an_object_from_the_command_line_stdin_or_a_file(
     assert (done.code, done.out) == (0, out)
 
 
-def test_bad_input_names_the_path_and_the_fields_and_changes_nothing(cli: Cli, tmp_path: Path) -> None:
+def test_bad_input_names_the_path_and_the_fields_and_changes_nothing(here: Cli, tmp_path: Path) -> None:
     for args, words in [
         ([f"{ZOO}:total", '{"values": [1, "a"]}'], ["/values/1", "values (list, required)"]),
         ([f"{ZOO}:shout"], ['"text" is a required property', 'mark (text, default "!")']),
@@ -80,7 +80,7 @@ def test_bad_input_names_the_path_and_the_fields_and_changes_nothing(cli: Cli, t
         ([f"{ZOO}:shout", "hi", "--config", "{"], ["--config is not JSON"]),
         ([f"{ZOO}:shout", "hi", "--metadata", "odd"], ["KEY=VALUE"]),
     ]:
-        done = cli("run", *args)
+        done = here("run", *args)
         assert (done.code, done.out) == (2, ""), args
         for word in words:
             assert word in done.err

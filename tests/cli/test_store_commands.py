@@ -31,8 +31,8 @@ def test_empty_states_say_what_to_do(cli: Cli) -> None:
     assert cli("runs", "show", "last").code == 3
 
 
-def test_what_is_not_there_is_not_found(cli: Cli) -> None:
-    cli("run", f"{ZOO}:shout", "hi")
+def test_what_is_not_there_is_not_found(here: Cli) -> None:
+    here("run", f"{ZOO}:shout", "hi")
     for args in (
         ("runs", "show", "zzz"),
         ("runs", "follow", "01a1de97-1299-7e22-bc4f-3260440dd4d4"),
@@ -43,7 +43,7 @@ def test_what_is_not_there_is_not_found(cli: Cli) -> None:
         ("questions", "show", "zzz"),
         ("questions", "answer", "01a1de97-1299-7e22-bc4f-3260440dd4d4", "y"),
     ):
-        done = cli(*args)
+        done = here(*args)
         assert (done.code, done.out) == (3, ""), args
         assert "error: there is no" in done.err
         assert "hint: interlingua" in done.err

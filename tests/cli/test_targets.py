@@ -49,16 +49,16 @@ def test_a_file_wins_over_every_other_reading(tmp_path: Path, monkeypatch: pytes
     assert parse("mcp:odd#name") == Target("file", "mcp:odd#name")
 
 
-def test_kinds_without_a_loader_are_said_to_be_missing(cli: Cli) -> None:
+def test_kinds_without_a_loader_are_said_to_be_missing(here: Cli) -> None:
     for kind in ("http", "mcp:", "team:"):
         assert kind.rstrip(":") not in loaders
     for target in ("http://localhost:1", "mcp:foo", "team:crew", *(f"{kind}://h" for kind in ADDRESSES[-1:])):
-        done = cli("run", target, "hi")
+        done = here("run", target, "hi")
         assert done.code == 2
         assert "not available in this version" in done.err
 
 
-def test_errors_about_files(cli: Cli, tmp_path: Path) -> None:
+def test_errors_about_files(here: Cli, tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("x = 1\n")
     (tmp_path / "broken.py").write_text("import interlingua\n\n\ndef f():\n    return 1 / 0\n\n\nf()\n")
     (tmp_path / "syntax.py").write_text("def f(:\n    pass\n")
@@ -75,7 +75,7 @@ def test_errors_about_files(cli: Cli, tmp_path: Path) -> None:
         (ZOO, ["has 19 agents: shout, report", f"{ZOO}:shout"]),
         (f"{ZOO}:shuot", ["no agent 'shuot'", "did you mean shout?"]),
     ]:
-        done = cli("run", target, "hi")
+        done = here("run", target, "hi")
         assert (done.code, done.out) == (2, ""), target
         for word in words:
             assert word in done.err, (target, done.err)

@@ -285,3 +285,25 @@ async def test_finishing_with_an_open_question_withdraws_it(store: Path) -> None
         assert run.output == {"text": "did not wait"}
         assert (await kinds(eng, run.id))[-2:] == ["withdrawn", "finished"]
         assert await eng.questions() == []
+
+
+async def test_an_answer_that_comes_while_the_run_is_being_parked_is_not_forgotten(store: Path) -> None:
+    """The answer reaches the log at every possible turn of the loop around the parking."""
+
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        try:
+            return str((await ctx.ask(il.Confirm("Go on?"))).approved)
+        finally:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    async with engine(store, agent, settings=msgspec.structs.replace(QUICK, park_after=0.02)) as eng:
+        for turns in (0, 1, 5, 50, 500):
+            for wait in range(12):
+                run = await submit(eng, "agent")
+                asked = await question(eng, run.id)
+                async with asyncio.timeout(10):
+                    await asyncio.sleep(0.014 + wait * 0.001)
+                await eng.answer(asked.id, {"approved": True})
+                assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}

@@ -148,6 +148,8 @@ async def _resumed(engine: Engine, loaded: Loaded, part: str) -> str:
 
 
 async def _watch(engine: Engine, run: str, out: TextIO, json: bool, ask: bool, site: CrashSite) -> ExitCode:
+    import contextlib
+
     from .ask import AskAtTerminal
     from .output import JsonView, TextView
     from .watch import Watch
@@ -159,6 +161,8 @@ async def _watch(engine: Engine, run: str, out: TextIO, json: bool, ask: bool, s
         return await watch.follow()
     except BrokenPipeError:  # nobody reads what it says any more
         await engine.cancel(run, reason="the reader of the output left")
+        with contextlib.suppress(TimeoutError):
+            await engine.wait(run, timeout=10)
         raise
 
 

@@ -81,6 +81,7 @@ class Execution(Operations):
         self.loop = asyncio.get_running_loop()
         self.ctx: Any = None
         self._thread_version = 0
+        self._news_at_leave = 0
         self._thread_id = threading.get_ident()
         self._usage: dict[str, Any] | None = None
         self._grace: asyncio.TimerHandle | None = None
@@ -182,6 +183,7 @@ class Execution(Operations):
         if self.over or self.leaving in ("cancel", "timeout") or self.leaving == how:
             return
         self.leaving = how
+        self._news_at_leave = self.news
         self.release_waits()
         if self.task is None:
             self._leave_now(None)
@@ -212,7 +214,8 @@ class Execution(Operations):
             limit = self._timeout
             self._finish(Status.TIMED_OUT, error=RunTimedOut(f"the run took longer than {limit:g} s").info())
         elif how == "park":
-            self._set_aside(self.next_deadline())
+            # What came in while the handler was leaving is in the log, and it has not seen it.
+            self._set_aside(0 if self.news != self._news_at_leave else self.next_deadline())
         elif how == "hand_back":
             self._set_aside(0)
         elif error is None:
@@ -396,6 +399,10 @@ class Execution(Operations):
             return
         deadline = self.next_deadline()
         if deadline is not None and deadline - now() < _NOT_WORTH_PARKING:
+            return
+        if self.news != self.news_noted:
+            self.news_noted = self.news  # something just came in: let the handler have its turn first
+            self._tick()
             return
         self.leave("park")
 

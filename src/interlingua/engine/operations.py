@@ -131,6 +131,8 @@ class Operations:
         self._seen: set[int] = set()  # inbox items that are in the log, or on their way there
         self._pulling = False
         self._pull_again = False
+        self.news = 0  # how often something came in that the handler may wait for
+        self.news_noted = 0  # how much of that the handler has had a chance to see
 
     if TYPE_CHECKING:
 
@@ -162,6 +164,7 @@ class Operations:
                 raise TimeoutError
             self._deadlines[mark] = deadline
         self.blocked += 1
+        self.news_noted = self.news
         self._tick()
         try:
             if deadline is None:
@@ -170,6 +173,7 @@ class Operations:
                 return await future
         finally:
             self.blocked -= 1
+            self.news_noted = self.news
             if self.leaving is None:  # else: its deadlines are what the run is set aside with
                 self._deadlines.pop(mark, None)
             self._tick()
@@ -528,6 +532,8 @@ class Operations:
 
     async def _take_in(self, item: InboxItem) -> None:
         drop = DropInbox([item.id])
+        if item.kind != "relay":
+            self.news += 1
         match item.kind:
             case "answer":
                 self._take_answer(_answers.decode(item.body), drop)
