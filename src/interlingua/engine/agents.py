@@ -473,6 +473,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._agents: dict[str, Agent[..., Any]] = {}
+        self._newest: dict[str, Agent[..., Any] | None] = {}
         self.listeners: list[Callable[[], None]] = []
 
     def add(self, agent: Agent[..., Any]) -> None:
@@ -487,6 +488,7 @@ class Registry:
             self._tell()
 
     def _tell(self) -> None:
+        self._newest.clear()
         for listener in self.listeners:
             listener()
 
@@ -494,8 +496,12 @@ class Registry:
         """By name and version; without a version, the newest."""
         if version is not None:
             return self._agents.get(f"{name}@{version}")
-        found = [agent for agent in self._agents.values() if agent.card.name == name]
-        return max(found, key=lambda agent: _version_key(agent.card.version), default=None)
+        if name not in self._newest:
+            found = [agent for agent in self._agents.values() if agent.card.name == name]
+            if not found:
+                return None
+            self._newest[name] = max(found, key=lambda agent: _version_key(agent.card.version))
+        return self._newest[name]
 
     def keys(self) -> list[str]:
         return list(self._agents)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -77,8 +78,10 @@ class Engine(Threads):
         await self.stop()
 
     async def start(self) -> None:
-        if self.settings.switch_interval is not None:
-            sys.setswitchinterval(min(sys.getswitchinterval(), self.settings.switch_interval))
+        if self.settings.tune_interpreter:
+            sys.setswitchinterval(min(sys.getswitchinterval(), 0.0001))
+            if gc.get_threshold()[0] == 700:  # nobody else has tuned it
+                gc.set_threshold(20_000, 20, 20)
         await self.store.open()
         await self.bus.open()
         self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
@@ -246,6 +249,9 @@ class Engine(Threads):
 
         Giving up waiting does nothing to the run.
         """
+        log = self.worker.log_of(run)
+        if log is not None and log.finished is not None:
+            return await self.run(run)
         async with asyncio.timeout(timeout):
             while True:
                 log = self.worker.log_of(run)

@@ -44,22 +44,21 @@ _PAUSE = 64  # appended since the agent last gave way to others
 _RECORDS = (Recorded, QuestionAnswered, MessageReceived, ChildEnded)
 
 
+_MOVES: dict[type, Callable[..., Move]] = {
+    RunStarted: lambda body: Move.STARTED,
+    RunRestarted: lambda body: Move.RESTARTED,
+    QuestionAsked: lambda body: Move.ASKED,
+    QuestionAnswered: lambda body: Move.STILL_OPEN if body.still_open else Move.ANSWERED,
+    QuestionWithdrawn: lambda body: Move.STILL_OPEN if body.still_open else Move.ANSWERED,
+    CancelRequested: lambda body: Move.CANCEL_REQUESTED,
+    RunFinished: lambda body: Move(body.status.value),
+}
+
+
 def move_of(body: Body) -> Move | None:
     """What an event means to the status of its run."""
-    match body:
-        case RunStarted():
-            return Move.STARTED
-        case RunRestarted():
-            return Move.RESTARTED
-        case QuestionAsked():
-            return Move.ASKED
-        case QuestionAnswered(still_open=still_open) | QuestionWithdrawn(still_open=still_open):
-            return Move.STILL_OPEN if still_open else Move.ANSWERED
-        case CancelRequested():
-            return Move.CANCEL_REQUESTED
-        case RunFinished(status=status):
-            return Move(status.value)
-    return None
+    move = _MOVES.get(type(body))
+    return None if move is None else move(body)
 
 
 class LiveLog:

@@ -32,7 +32,8 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     """Seconds after which a finished run is deleted; None keeps them."""
     ttl_threads: float | None = None
     """Seconds after which an unused thread is deleted; None keeps them."""
-    switch_interval: float | None = 0.0001
-    """The interpreter's thread switch interval: short, so that a busy thread does not hold up the others."""
+    tune_interpreter: bool = True
+    """Shorten the interpreter's thread switch interval, so that a busy thread does not hold up the others, and let the
+    garbage collector run less often: runs leave no cycles behind."""
     stall_warning: float = 1.0
     """Seconds after which an agent that blocks the event loop is named in the log; 0 turns it off."""

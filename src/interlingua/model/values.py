@@ -99,4 +99,6 @@ def contains(whole: Any, part: Any) -> bool:
         return isinstance(whole, dict) and all(
             key in whole and contains(whole[key], member) for key, member in part.items()
         )
-    return type(whole) is type(part) and bool(whole == part) if isinstance(part, bool) else bool(whole == part)
+    if isinstance(part, bool) or isinstance(whole, bool):
+        return whole is part
+    return bool(whole == part)

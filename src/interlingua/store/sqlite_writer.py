@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ..model.errors import InterlinguaError
 from .base import EVENT_COLUMNS, Appender, CommitThread, Fenced, RunRow, Sealed, StoreError, settle
 from .sqlite_changes import apply_change
@@ -102,6 +104,7 @@ class Writer:
         self._logs: deque[Appender] = deque()
         self._calls: list[tuple[Call, asyncio.Future[Any]]] = []
         self._kick_due = False
+        self._queued_then: int | None = None
         self._busy = False
         self._closing = False
         self._idle = asyncio.Event()
@@ -143,11 +146,16 @@ class Writer:
         self._idle.clear()
         if not self._kick_due and not self._busy:
             self._kick_due = True
-            # Not at once: a task that was just woken may append in this same turn of the loop, and then a whole
-            # short run is one commit.
+            self._queued_then = len(self._logs)
             self._loop.call_soon(self._kick)
 
     def _kick(self) -> None:
+        # Not at once: a client that was just woken submits in this turn of the loop and its agent runs in the next, and
+        # then a whole short run is one commit. So as long as the queue grew in this turn, wait for one more.
+        if self._queued_then is not None and len(self._logs) > self._queued_then and not self._busy:
+            self._queued_then = None
+            self._loop.call_soon(self._kick)
+            return
         self._kick_due = False
         if self._busy:
             return
@@ -284,7 +292,7 @@ class Writer:
         for sealed in batch:
             row = sealed.row
             if sealed.insert:
-                new.append([getattr(row, column) for column in RUN_COLUMNS])
+                new.append(msgspec.structs.astuple(row))
             else:
                 changed.append(
                     (

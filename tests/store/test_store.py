@@ -1,0 +1,340 @@
+"""The promises of a store, below the engine. Every back end runs these."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from interlingua.engine.ids import new_id, now
+from interlingua.model import chain, values
+from interlingua.model.card import AgentCard
+from interlingua.model.errors import AlreadyAnswered, AlreadyFinished, Conflict, RunNotFound
+from interlingua.model.run import Question, RunRequest
+from interlingua.model.status import Status
+from interlingua.store.base import (
+    Change,
+    DropInbox,
+    EventRow,
+    Fenced,
+    PutInbox,
+    PutQuestion,
+    RunRow,
+    Sealed,
+    Store,
+    StoreError,
+    Submission,
+    WorkerRow,
+)
+from interlingua.store.sqlite import SQLiteStore, migrate
+
+
+def row(**fields: Any) -> RunRow:
+    made = RunRow(
+        new_id(), "a", "1", Status.PENDING, "me", None, None, "", b"{}", now(), now(), None, 0, 1, chain.GENESIS, 0, 0,
+        0, None,
+    )  # fmt: skip
+    return msgspec.structs.replace(made, **fields)
+
+
+def event(run: str, seq: int, kind: str = "delta", body: bytes = b'{"kind":"thought","text":"x"}') -> EventRow:
+    return EventRow(run, seq, kind, now(), b"h" * 32, body)
+
+
+class Log:
+    """The simplest thing that appends: one transaction, given in full."""
+
+    def __init__(self, store: Store, sealed: Sealed) -> None:
+        self.sealed = sealed
+        sealed.log = self
+        self.done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        store.append(self)
+
+    def seal(self) -> Sealed:
+        return self.sealed
+
+    def committed(self, sealed: Sealed) -> None:
+        self.done.set_result(None)
+
+    def refused(self, sealed: Sealed, error: BaseException) -> None:
+        self.done.set_result(error)
+
+
+async def append(
+    store: Store, r: RunRow, expected: int, *events: EventRow, insert: bool = False, changes: list[Change] | None = None
+) -> BaseException | None:
+    log = Log(store, Sealed(None, insert, copy.copy(r), expected, list(events), changes or [], 1))  # type: ignore[arg-type]
+    return await log.done
+
+
+async def owned(store: Store, **fields: Any) -> RunRow:
+    """A run in the store that worker w owns."""
+    r = row(worker="w", epoch=1, wake_at=None, next_seq=2, status=Status.RUNNING, **fields)
+    assert await append(store, r, 1, event(r.id, 1, "created"), insert=True) is None
+    return r
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> SQLiteStore:
+    return SQLiteStore(tmp_path / "store.db")
+
+
+async def test_what_is_appended_is_there_and_in_order(made: SQLiteStore) -> None:
+    await made.open()
+    r = await owned(made)
+    r.next_seq = 4
+    assert await append(made, r, 2, event(r.id, 2), event(r.id, 3)) is None
+    assert [e.seq for e in await made.event_rows(r.id, 0, 10)] == [1, 2, 3]
+    assert [e.seq for e in await made.event_rows(r.id, 1, 1)] == [2]
+    found = await made.run(r.id)
+    assert found is not None
+    assert found.next_seq == 4
+    await made.close()
+
+
+@pytest.mark.parametrize("wrong", ["epoch", "seq"])
+async def test_an_owner_from_before_cannot_write_and_disturbs_nobody_in_the_same_transaction(
+    made: SQLiteStore, wrong: str
+) -> None:
+    await made.open()
+    good, bad = await owned(made), await owned(made)
+    good.next_seq = bad.next_seq = 3
+    if wrong == "epoch":
+        bad.epoch = 0
+    results = await asyncio.gather(
+        append(made, good, 2, event(good.id, 2)), append(made, bad, 2 if wrong == "epoch" else 7, event(bad.id, 2))
+    )
+    assert results[0] is None
+    assert isinstance(results[1], Fenced)
+    assert len(await made.event_rows(good.id, 0, 10)) == 2
+    assert len(await made.event_rows(bad.id, 0, 10)) == 1
+    await made.close()
+
+
+async def test_one_refused_call_does_not_undo_its_neighbours(made: SQLiteStore) -> None:
+    await made.open()
+    r = await owned(made)
+
+    def broken(conn: sqlite3.Connection) -> None:
+        conn.execute("INSERT INTO nowhere VALUES (1)")
+
+    results = await asyncio.gather(
+        made.link("k", "a", "1"), made._write(broken), made.deliver("nothing", "cancel", b"{}", now()),
+        made.deliver(r.id, "message", b"{}", now()), return_exceptions=True,
+    )  # fmt: skip
+    assert results[0] == "1"
+    assert isinstance(results[1], StoreError)
+    assert isinstance(results[2], RunNotFound)
+    assert isinstance(results[3], tuple)
+    assert await made.linked("k", "a") == "1"
+    await made.close()
+
+
+async def test_only_output_need_not_wait_for_the_disk_and_everything_else_does(made: SQLiteStore) -> None:
+    await made.open()
+    r = await owned(made)
+    level = []
+    plain_write = made._writer._write
+
+    def spy(conn: sqlite3.Connection, batch: list[Sealed]) -> None:
+        level.append(conn.execute("PRAGMA synchronous").fetchone()[0])
+        plain_write(conn, batch)
+
+    made._writer._write = spy  # type: ignore[method-assign]
+    full, normal = 2, 1
+    for seq, (kind, expected) in enumerate(
+        [("delta", normal), ("recorded", full), ("delta", normal), ("finished", full)], start=2
+    ):
+        r.next_seq = seq + 1
+        assert await append(made, r, seq, event(r.id, seq, kind)) is None
+        assert level[-1] == expected, kind
+    r.next_seq += 1
+    assert await append(made, r, r.next_seq - 1, event(r.id, r.next_seq - 1), changes=[DropInbox([1])]) is None
+    assert level[-1] == full
+    await made.link("k", "a", "1")
+    assert level[-1] == full
+    await made.close()
+
+
+async def test_a_parked_run_with_something_in_its_inbox_is_due_at_once(made: SQLiteStore) -> None:
+    await made.open()
+    r, s = await owned(made), await owned(made)
+    await made.deliver(r.id, "message", b"{}", now())
+    for run in (r, s):
+        run.worker, run.wake_at = None, None
+        assert await append(made, run, 2) is None
+    assert [c.id for c in await made.claim("w2", ["a@1"], now(), 10)] == [r.id]
+    await made.close()
+
+
+async def test_news_wakes_a_run_that_nobody_owns_and_not_one_in_a_queue(made: SQLiteStore) -> None:
+    await made.open()
+    parked = await owned(made)
+    parked.worker = None
+    await append(made, parked, 2)
+    assert await made.claim("w", ["a@1"], now(), 10) == []
+    _, owner = await made.deliver(parked.id, "message", b"{}", now())
+    assert owner is None
+    (claimed,) = await made.claim("w2", ["a@1"], now(), 10)
+    assert (claimed.id, claimed.worker, claimed.epoch) == (parked.id, "w2", 2)
+    assert await made.claim("w3", ["a@1"], now(), 10) == []
+    await made.close()
+
+
+async def test_a_worker_claims_only_what_it_has_code_for_and_only_what_is_due(made: SQLiteStore) -> None:
+    await made.open()
+    later = now() + 3_600_000_000
+    for agent, wake_at in (("a", 0), ("b", 0), ("a", later)):
+        r = row(agent=agent, wake_at=wake_at)
+        await made.submit(Submission(r, RunRequest(agent), "d", [event(r.id, 1, "created")], None, now()))
+    assert [c.agent for c in await made.claim("w", ["a@1"], now(), 10)] == ["a"]
+    assert await made.next_wake(["a@1"]) == later
+    assert await made.next_wake(["b@1"]) == 0
+    assert await made.next_wake(["c@1"]) is None
+    await made.close()
+
+
+async def test_of_the_suspects_one_is_claimed_at_a_time(made: SQLiteStore) -> None:
+    await made.open()
+    for crashes in (0, 2, 2, 2):
+        r = row(crashes=crashes)
+        await made.submit(Submission(r, RunRequest("a"), "d", [event(r.id, 1, "created")], None, now()))
+    assert [c.crashes for c in await made.claim("w", ["a@1"], now(), 10, suspects=False)] == [0]
+    assert [c.crashes for c in await made.claim("w", ["a@1"], now(), 10)] == [2]
+    await made.close()
+
+
+async def test_the_runs_of_a_dead_worker_are_handed_back_and_those_of_a_live_one_are_not(
+    made: SQLiteStore, tmp_path: Path
+) -> None:
+    await made.open()
+    await made.enter(WorkerRow("alive", "here", os.getpid(), now(), []))
+    await made.enter(WorkerRow("dead", "here", os.getpid(), now(), []))
+    mine, lost = row(worker="alive", next_seq=2), row(worker="dead", next_seq=2, status=Status.RUNNING)
+    waiting = row(worker="dead", next_seq=2, status=Status.WAITING)
+    for r in (mine, lost, waiting):
+        assert await append(made, r, 1, event(r.id, 1, "created"), insert=True) is None
+    fd = made._locks._held.pop("dead")
+    os.close(fd)  # as its death would
+    other = SQLiteStore(tmp_path / "store.db")
+    await other.open()
+    assert await other.bury() == ["dead"]
+    assert await other.bury() == []
+    after = {r.id: await other.run(r.id) for r in (mine, lost, waiting)}
+    assert after[mine.id].worker == "alive"  # type: ignore[union-attr]
+    assert (after[lost.id].worker, after[lost.id].wake_at, after[lost.id].crashes) == (None, 0, 1)  # type: ignore[union-attr]
+    assert after[waiting.id].crashes == 0  # type: ignore[union-attr]
+    await other.close()
+    await made.close()
+
+
+async def test_an_answer_is_taken_once(made: SQLiteStore) -> None:
+    await made.open()
+    r = await owned(made)
+    q = Question(new_id(), r.id, "confirm", {}, {}, now())
+    r.next_seq = 3
+    assert await append(made, r, 2, event(r.id, 2, "asked"), changes=[PutQuestion(q, f"/{r.id}/")]) is None
+    assert [found.id for found in await made.questions()] == [q.id]
+    await made.answer(q.id, {"ok": 1}, "me", now())
+    with pytest.raises(AlreadyAnswered):
+        await made.answer(q.id, {"ok": 2}, "you", now())
+    assert not await made.close_question(q.id, "expired")
+    assert (await made.question(q.id)) == (q, "answered", {"ok": 1})
+    assert len(await made.inbox(run=r.id)) == 1
+    await made.close()
+
+
+async def test_nothing_can_be_put_into_a_finished_run(made: SQLiteStore) -> None:
+    await made.open()
+    r = await owned(made)
+    r.status, r.next_seq, r.worker = Status.SUCCEEDED, 3, None
+    assert await append(made, r, 2, event(r.id, 2, "finished")) is None
+    with pytest.raises(AlreadyFinished):
+        await made.deliver(r.id, "message", b"{}", now())
+    assert await made.claim_one("w", r.id) is None
+    await made.close()
+
+
+async def test_news_for_a_parent_is_written_with_the_childs_end(made: SQLiteStore) -> None:
+    await made.open()
+    parent, child = await owned(made), await owned(made)
+    child.next_seq = 3
+    news = PutInbox(parent.id, "child_ended", values.encode({"run": child.id}))
+    assert await append(made, child, 2, event(child.id, 2, "finished"), changes=[news]) is None
+    assert [(i.run, i.kind) for i in await made.inbox(worker="w")] == [(parent.id, "child_ended")]
+    await made.close()
+
+
+async def test_a_foreign_id_keeps_its_first_meaning(made: SQLiteStore) -> None:
+    await made.open()
+    assert await made.link("task", "t1", "run-1") == "run-1"
+    assert await made.link("task", "t1", "run-2") == "run-1"
+    assert await made.link("session", "t1", "run-3") == "run-3"
+    await made.unlink("task", "t1")
+    assert await made.linked("task", "t1") is None
+    await made.close()
+
+
+async def test_cards_are_known_to_every_process(made: SQLiteStore, tmp_path: Path) -> None:
+    await made.open()
+    await made.put_cards([AgentCard("a", "1"), AgentCard("a", "2", description="new")])
+    other = SQLiteStore(tmp_path / "store.db")
+    await other.open()
+    found = await other.card("a", None)
+    assert found is not None
+    assert found.description == "new"
+    assert await other.card("a", "3") is None
+    await other.close()
+    await made.close()
+
+
+async def test_a_write_in_one_process_is_noticed_by_another(made: SQLiteStore, tmp_path: Path) -> None:
+    noticed = asyncio.Event()
+    made.on_foreign_change = noticed.set
+    await made.open()
+    other = SQLiteStore(tmp_path / "store.db")
+    await other.open()
+    await made.link("mine", "x", "y")
+    noticed.clear()
+    await other.link("k", "a", "1")
+    async with asyncio.timeout(10):
+        await noticed.wait()
+    await other.close()
+    await made.close()
+
+
+async def test_a_file_from_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    migrate(path)
+    conn = sqlite3.connect(path)
+    conn.execute("PRAGMA user_version=999")
+    conn.close()
+    with pytest.raises(Conflict, match="newer version"):
+        migrate(path)
+
+
+async def test_many_openings_at_once_make_one_schema(tmp_path: Path) -> None:
+    stores = [SQLiteStore(tmp_path / "store.db") for _ in range(8)]
+    await asyncio.gather(*(s.open() for s in stores))
+    await asyncio.gather(*(s.close() for s in stores))
+
+
+async def test_a_store_that_is_closed_refuses_further_work(made: SQLiteStore) -> None:
+    await made.open()
+    await made.close()
+    with pytest.raises(StoreError):
+        await made.link("a", "b", "c")
+
+
+async def test_batches_gather_while_one_is_being_written(made: SQLiteStore) -> None:
+    await made.open()
+    before = made.batches
+    await asyncio.gather(*(made.link("k", str(n), "x") for n in range(500)))
+    assert made.batches - before <= 3
+    await made.close()
