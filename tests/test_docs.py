@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools import conformance, diagram
 
 from interlingua.engine.settings import Settings
 from interlingua.model.errors import all_errors
 from interlingua.model.status import Status
+from tools import conformance, diagram
 
 
 def test_the_conformance_page_is_up_to_date() -> None:

@@ -67,7 +67,7 @@ def run_tests(tree: Path, tests: list[str], timeout: float) -> tuple[int | None,
         "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / ".hypothesis"),
     }
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
-    with subprocess.Popen(  # noqa: S603
+    with subprocess.Popen(
         command,
         cwd=tree,
         env=environment,

@@ -72,7 +72,7 @@ def test_errors_about_files(here: Cli, tmp_path: Path) -> None:
         ("syntax.py", ["syntax.py", "line 1", "SyntaxError"]),
         ("leaves.py", ["ends the program while it loads"]),
         ("wrong.py", ["'a b' is not a name"]),
-        (ZOO, ["has 19 agents: shout, report", f"{ZOO}:shout"]),
+        (ZOO, ["has 20 agents: shout, report", f"{ZOO}:shout"]),
         (f"{ZOO}:shuot", ["no agent 'shuot'", "did you mean shout?"]),
     ]:
         done = here("run", target, "hi")

@@ -145,13 +145,13 @@ def test_missing_input_is_asked_for(terminal: At) -> None:
     assert at.finish() == 0
 
 
-@pytest.mark.parametrize("agent", ["ticks", "hold", "confirm"])
+@pytest.mark.parametrize("agent", ["ticks", "hold", "confirm", "grind"])
 def test_ctrl_c_cancels_the_run_and_waits_for_its_end(terminal: At, cli: Cli, agent: str) -> None:
     at = terminal("run", f"{ZOO}:{agent}")
     if agent == "hold":
         _wait_for_status(cli, "running")
     else:
-        at.see({"ticks": "tick3", "confirm": "[y/n] "}[agent])
+        at.see({"ticks": "tick3", "confirm": "[y/n] ", "grind": "grinding"}[agent])
     at.sendintr()
     at.expect("cancelled\r\n")
     assert "cancelling: Ctrl-C" in at.before

@@ -165,3 +165,11 @@ async def fickle(ctx: il.Context[None, None]) -> AsyncIterator[str]:
     if not (ctx.now() and os.environ.get("FICKLE_ENDS")):
         await asyncio.sleep(3600)
     yield "end"
+
+
+@il.agent(process=True)
+def grind() -> Iterator[str]:
+    """Keeps a CPU busy, in a process of its own."""
+    yield "grinding"
+    while True:
+        pass

@@ -326,7 +326,7 @@ def test_two_agents_with_one_name_and_version_cannot_be_served_together() -> Non
 
     registry = Registry()
     registry.add(make())
-    with pytest.raises(il.DefinitionError, match="twin@0.1.0"):
+    with pytest.raises(il.DefinitionError, match=r"twin@0\.1\.0"):
         registry.add(make())
 
 

@@ -148,9 +148,7 @@ async def test_an_agent_that_never_returns_disturbs_nobody(store: Path) -> None:
         assert (await eng.run(run.id)).status is il.Status.RUNNING
 
 
-async def test_an_agent_that_blocks_the_loop_is_named_in_the_log(
-    store: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_agent_that_blocks_the_loop_is_named_in_the_log(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     @il.agent
     async def hog() -> str:
         time.sleep(0.5)
@@ -227,7 +225,9 @@ async def test_activity_is_in_the_log_as_it_happened(store: Path) -> None:
         await ctx.thought("hm")
         await ctx.plan(["first", il.PlanEntry("second", "in_progress", "high")])
         await ctx.tool_call("t1", title="Edit", tool="edit", kind="edit", status="in_progress", input={"path": "a"})
-        await ctx.tool_call("t1", status="completed", diffs=[il.Diff("a", "new", "old")], locations=[il.Location("a", 3)])
+        await ctx.tool_call(
+            "t1", status="completed", diffs=[il.Diff("a", "new", "old")], locations=[il.Location("a", 3)]
+        )
         await ctx.artifact("whole text", name="report.md")
         await ctx.artifact([il.FilePart(data=b"\x00\xff", media_type="image/png")])
         await ctx.message([il.TextPart("hello"), il.DataPart({"a": 1})])

@@ -288,22 +288,38 @@ async def test_finishing_with_an_open_question_withdraws_it(store: Path) -> None
 
 
 async def test_an_answer_that_comes_while_the_run_is_being_parked_is_not_forgotten(store: Path) -> None:
-    """The answer reaches the log at every possible turn of the loop around the parking."""
+    leaving, may_go = asyncio.Event(), asyncio.Event()
 
     @il.agent(asks=[il.Confirm])
     async def agent(ctx: il.Context[None, None]) -> str:
         try:
             return str((await ctx.ask(il.Confirm("Go on?"))).approved)
         finally:
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            leaving.set()
+            await may_go.wait()
 
-    async with engine(store, agent, settings=msgspec.structs.replace(QUICK, park_after=0.02)) as eng:
-        for turns in (0, 1, 5, 50, 500):
-            for wait in range(12):
-                run = await submit(eng, "agent")
-                asked = await question(eng, run.id)
-                async with asyncio.timeout(10):
-                    await asyncio.sleep(0.014 + wait * 0.001)
-                await eng.answer(asked.id, {"approved": True})
-                assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}
+    async with engine(store, agent) as eng:
+        run = await submit(eng, "agent")
+        asked = await question(eng, run.id)
+        await leaving.wait()
+        await eng.answer(asked.id, {"approved": True})
+        async for event in eng.events(run.id):
+            if event.kind == "answered":
+                may_go.set()
+        assert (await eng.run(run.id)).output == {"text": "True"}
+
+
+async def test_an_answer_that_was_just_taken_in_is_seen_before_the_run_is_parked(store: Path) -> None:
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        return str((await ctx.ask(il.Confirm("Go on?"))).approved)
+
+    async with engine(store, agent, settings=PATIENT) as eng:
+        run = await submit(eng, "agent")
+        asked = await question(eng, run.id)
+        execution = eng.worker.execution(run.id)
+        assert execution is not None
+        await eng.store.answer(asked.id, {"approved": True}, "me", 1)
+        await execution.pull()
+        execution._park_if_idle()  # the time to park has come in this very turn of the loop
+        assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}

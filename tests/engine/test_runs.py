@@ -79,9 +79,7 @@ async def test_each_yield_extends_the_output_and_the_deltas_join_to_it(store: Pa
         assert "".join(deltas) == "one two three "
 
 
-@pytest.mark.parametrize(
-    ("agent", "output"), [(sync_upper, "A B"), (sync_words, "ab")], ids=["function", "generator"]
-)
+@pytest.mark.parametrize(("agent", "output"), [(sync_upper, "A B"), (sync_words, "ab")], ids=["function", "generator"])
 async def test_plain_functions_and_generators_run_in_threads(store: Path, agent: Any, output: str) -> None:
     async with engine(store, agent) as eng:
         run = await finish(eng, agent.card.name, {"text": "a b"})
@@ -376,8 +374,28 @@ async def test_a_delayed_run_survives_a_restart(store: Path) -> None:
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "LATER"}
 
 
-async def test_runs_beyond_the_slots_wait_their_turn_and_beyond_that_are_refused(store: Path) -> None:
-    settings = il.Settings(max_running=1, max_pending=1, stall_warning=0, sweep_every=0.05)
+async def test_runs_beyond_the_slots_wait_their_turn(store: Path) -> None:
+    settings = il.Settings(max_running=2, stall_warning=0)
+    running = most = 0
+
+    @il.agent
+    async def counted() -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return "done"
+
+    async with engine(store, counted, settings=settings) as eng:
+        runs = [await submit(eng, "counted") for _ in range(10)]
+        for run in runs:
+            assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+    assert most == 2
+
+
+async def test_runs_beyond_those_that_may_wait_are_refused(store: Path) -> None:
+    settings = il.Settings(max_running=1, max_pending=1, stall_warning=0)
     gate = asyncio.Event()
 
     @il.agent
@@ -393,8 +411,8 @@ async def test_runs_beyond_the_slots_wait_their_turn_and_beyond_that_are_refused
             await submit(eng, "gated")
         assert caught.value.transient
         gate.set()
-        assert (await eng.wait(first.id, timeout=10)).status is il.Status.SUCCEEDED
-        assert (await eng.wait(second.id, timeout=10)).status is il.Status.SUCCEEDED
+        for run in (first, second):
+            assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
 
 
 async def test_deleting_leaves_a_tombstone_and_a_running_run_cannot_be_deleted(store: Path) -> None:

@@ -1,10 +1,11 @@
-"""Agents for the fault tests. Each leaves traces in a file outside the store, so that what really ran can be counted."""
+"""Agents for the fault tests. Steps leave traces outside the store, so that what really ran can be counted."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import AsyncIterator
+
 import msgspec
 
 import interlingua as il

@@ -16,7 +16,10 @@ from tests.faults.agents import ALL
 
 async def main() -> None:
     settings = il.Settings(
-        park_after=float(sys.argv[2]) if len(sys.argv) > 2 else 0.05, sweep_every=0.05, shutdown_grace=1, stall_warning=0
+        park_after=float(sys.argv[2]) if len(sys.argv) > 2 else 0.05,
+        sweep_every=0.05,
+        shutdown_grace=1,
+        stall_warning=0,
     )
     loop = asyncio.get_running_loop()
     async with il.Engine(sys.argv[1], agents=ALL, settings=settings) as engine:

@@ -180,7 +180,9 @@ async def check(client: Client) -> Counter[str]:
         assert not client.answered, "an acknowledged answer is in no log"
         for run_id, texts in client.sent.items():
             got = [e.body.message.text async for e in eng.events(run_id, follow=False) if e.kind == "received"]  # type: ignore[union-attr]
-            assert [text for text in got if text in texts] == texts, "an acknowledged message is missing or out of order"
+            assert [text for text in got if text in texts] == texts, (
+                "an acknowledged message is missing or out of order"
+            )
         for thread in {r.thread for r in everything if r.thread}:
             values = (await eng.thread(thread)).values
             wins = [r for r in everything if r.thread == thread and (await eng.run(r.id)).status is il.Status.SUCCEEDED]

@@ -118,9 +118,7 @@ def test_example_hello_plus_there_is_hellothere() -> None:
     ],
     ids=["other-keys", "common-key", "order-of-output-first", "nested"],
 )
-def test_rule_objects_combine_by_merging_and_combining_common_keys(
-    output: Any, delta: Any, merged: Any
-) -> None:
+def test_rule_objects_combine_by_merging_and_combining_common_keys(output: Any, delta: Any, merged: Any) -> None:
     assert joins_to(output, delta, merged)
 
 
@@ -286,9 +284,7 @@ def test_case_17_equal_booleans_combine_and_different_ones_do_not() -> None:
         combine({"done": False}, {"done": True})
 
 
-@pytest.mark.parametrize(
-    ("output", "delta"), [(True, 1), (1, True), (False, 0), (0, False), (1.0, True)], ids=repr
-)
+@pytest.mark.parametrize(("output", "delta"), [(True, 1), (1, True), (False, 0), (0, False), (1.0, True)], ids=repr)
 def test_case_18_a_boolean_is_not_a_number(output: Any, delta: Any) -> None:
     with pytest.raises(DeltaError, match=r"^cannot combine (boolean with number|number with boolean) at"):
         combine(output, delta)
@@ -303,9 +299,7 @@ def test_case_19_integers_and_fractions_are_one_type_and_integers_stay_integers(
 @pytest.mark.parametrize(
     "bad", [math.nan, math.inf, -math.inf, json.loads("1E400")], ids=["nan", "inf", "-inf", "1E400"]
 )
-@pytest.mark.parametrize(
-    "output", [ABSENT, None, 1, 1.5, []], ids=["absent", "null", "int", "float", "array"]
-)
+@pytest.mark.parametrize("output", [ABSENT, None, 1, 1.5, []], ids=["absent", "null", "int", "float", "array"])
 def test_case_20_a_number_that_is_not_finite_is_an_error(output: Any, bad: float) -> None:
     delta: Any = [bad] if isinstance(output, list) else bad
     with pytest.raises(DeltaError, match="not finite"):
@@ -594,9 +588,7 @@ def test_a_value_that_contains_itself_is_an_error_and_not_a_crash() -> None:
     ],
     ids=text_of,
 )
-def test_compose_keeps_the_markers_that_combine_would_drop(
-    output: Any, first: Any, second: Any, composed: Any
-) -> None:
+def test_compose_keeps_the_markers_that_combine_would_drop(output: Any, first: Any, second: Any, composed: Any) -> None:
     assert text_of(compose(first, second)) == text_of(composed)
     assert combine(output, composed) == combine(combine(output, first), second)
 

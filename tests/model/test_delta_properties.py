@@ -244,9 +244,7 @@ def test_a_composed_delta_acts_like_its_parts_and_fails_when_they_do(stream: tup
 
 @relaxed
 @given(JSON, JSON, JSON)
-def test_a_composed_delta_acts_like_its_parts_on_arbitrary_values(
-    output: Any, first: Any, second: Any
-) -> None:
+def test_a_composed_delta_acts_like_its_parts_on_arbitrary_values(output: Any, first: Any, second: Any) -> None:
     one_by_one = outcome(lambda: combine(combine(output, first), second))
     assert outcome(lambda: combine(output, compose(first, second))) == one_by_one
 
@@ -312,9 +310,7 @@ def test_diffs_can_be_composed(stream: tuple[Any, list[Any]]) -> None:
     assert strictly(combine(old, compose(diff(old, middle), diff(middle, new)))) == strictly(new)
 
 
-ANY_NUMBER = (
-    st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.integers(-(2**70), 2**70) | FLOATS
-)
+ANY_NUMBER = st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.integers(-(2**70), 2**70) | FLOATS
 
 
 @relaxed
@@ -347,9 +343,7 @@ def test_diff_of_arbitrary_numbers_is_exact_or_refused(old: Any, new: Any) -> No
 
 @relaxed
 @given(streams(), st.sets(st.integers(0, 6)))
-def test_a_joiner_is_a_fold_of_combine_wherever_it_is_read(
-    stream: tuple[Any, list[Any]], reads: set[int]
-) -> None:
+def test_a_joiner_is_a_fold_of_combine_wherever_it_is_read(stream: tuple[Any, list[Any]], reads: set[int]) -> None:
     start, deltas = stream
     joiner = Joiner(start)
     expected = start
@@ -391,9 +385,7 @@ def test_a_composer_is_a_fold_of_compose(stream: tuple[Any, list[Any]]) -> None:
     any_compose: Callable[[Any, Any], Any] = compose
     folded = outcome(lambda: reduce(any_compose, deltas, ABSENT))
     assert outcome(lambda: compose_all(deltas)) == folded
-    assert outcome(lambda: combine(start, compose_all(deltas))) == outcome(
-        lambda: reduce(combine, deltas, start)
-    )
+    assert outcome(lambda: combine(start, compose_all(deltas))) == outcome(lambda: reduce(combine, deltas, start))
 
 
 @relaxed
@@ -436,9 +428,7 @@ def test_a_delta_that_fails_at_its_very_end_has_changed_nothing(
             joiner.add({**again, "end": bad})
         assert strictly(joiner.value) == strictly(before)
     joiner.add(again)
-    assert strictly(joiner.value) == strictly(
-        plainly(before, again, taken if accumulator is Joiner else kept)
-    )
+    assert strictly(joiner.value) == strictly(plainly(before, again, taken if accumulator is Joiner else kept))
 
 
 # --- cost ---------------------------------------------------------------------------------------------------

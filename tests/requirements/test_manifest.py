@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tools import conformance, mutants
 
 from .manifest import (

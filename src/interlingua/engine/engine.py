@@ -48,7 +48,6 @@ from .worker import Worker
 
 _PAGE = 512
 _BACKLOG = 50_000
-_LOOK_ANYWAY = 5.0  # seconds: how long a lost hint can delay a reader
 
 
 class Engine(Threads):
@@ -181,9 +180,13 @@ class Engine(Threads):
         row.next_seq, row.head = 2, head
         row.wake_at = row.created_at + int(request.delay * 1e6) if request.delay > 0 else 0
         take = self.worker.id if agent is not None and self.worker.has_room else None
+        self.worker.reserved += take is not None
         event = EventRow(row.id, 1, kind, row.created_at, head, body)
         digest = values.digest([request.agent, request.version, request.input, request.config, request.thread])
-        done = await self.store.submit(Submission(row, request, digest, [event], take, row.created_at))
+        try:
+            done = await self.store.submit(Submission(row, request, digest, [event], take, row.created_at))
+        finally:
+            self.worker.reserved -= take is not None
         if done.existing:
             return await self.run(done.row.id)
         if done.cancel is not None:
@@ -334,7 +337,7 @@ class Engine(Threads):
                 future.set_result(None)
 
         end = self.bus.subscribe(run, fire)
-        timer = loop.call_later(_LOOK_ANYWAY, fire)
+        timer = loop.call_later(self.settings.sweep_every, fire)  # hints may get lost: look anyway
 
         def clean(_: object) -> None:
             end()
@@ -382,7 +385,14 @@ class Engine(Threads):
         while rows := await self.store.event_rows(run, after, 1000):
             broken = chain.first_broken(
                 (
-                    (r.run, r.seq, r.kind, r.time, chain.body_hash(r.body) if r.body is not None else r.erased or b"", r.hash)
+                    (
+                        r.run,
+                        r.seq,
+                        r.kind,
+                        r.time,
+                        chain.body_hash(r.body) if r.body is not None else r.erased or b"",
+                        r.hash,
+                    )
                     for r in rows
                 ),
                 previous,

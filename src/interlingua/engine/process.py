@@ -48,7 +48,7 @@ class ProcessPool:
             clean = False
             try:
                 order = {
-                    "file": os.path.realpath(agent.fn.__code__.co_filename),
+                    "file": agent.fn.__code__.co_filename,
                     "module": agent.fn.__module__,
                     "name": agent.fn.__qualname__,
                     "input": execution.request.input,
@@ -75,6 +75,7 @@ class ProcessPool:
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "interlingua.engine.process_main",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24,
+            start_new_session=True,  # Ctrl-C at a terminal is for the engine, which ends its processes itself
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )  # fmt: skip
 

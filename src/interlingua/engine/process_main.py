@@ -65,6 +65,7 @@ def _run(order: dict[str, Any], sink: BinaryIO) -> Any:
 
 
 def _load(file: str, module: str, name: str) -> Agent[..., Any]:
+    file = str(Path(file).resolve())
     found = _loaded.get((file, name))
     if found is None:
         spec = None

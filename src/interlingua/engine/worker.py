@@ -47,6 +47,7 @@ class Worker:
         self.settings = settings
         self.id = new_id()
         self.running = 0  # handlers that are entered
+        self.reserved = 0  # slots for runs that are being claimed
         self.threads = 0  # plain functions that are running
         self.abandoned = 0  # handlers that would not stop
         self.taken_over = 0  # runs of dead workers
@@ -123,7 +124,7 @@ class Worker:
 
     @property
     def has_room(self) -> bool:
-        return self.running < self.settings.max_running and not self._stopping
+        return self.running + self.reserved < self.settings.max_running and not self._stopping
 
     def execution(self, run: str) -> Execution | None:
         return self._executions.get(run)
@@ -151,6 +152,7 @@ class Worker:
 
     async def enter(self, row: RunRow) -> Execution:
         """A run that this worker has just claimed."""
+        self.running += 1
         events = await self.all_events(row.id)
         log = LiveLog(self.store, row, in_store=True)
         log.recent.extend(events[-64:])
@@ -159,7 +161,6 @@ class Worker:
         agent = self.registry.find(row.agent, row.version)
         execution = Execution(self, agent, log, replay)
         self._executions[row.id] = execution
-        self.running += 1
         if row.crashes:
             self.taken_over += 1
         starts = row.created_at + int(execution.request.delay * 1e6)
@@ -248,7 +249,7 @@ class Worker:
         while True:
             wait = self.settings.sweep_every
             try:
-                wait = await self._claim_some()
+                wait = min(wait, await self._claim_some())  # hints may get lost: look anyway
             except InterlinguaError as error:
                 log_.error("could not claim runs: %s", error)
             with contextlib.suppress(TimeoutError):
@@ -272,9 +273,15 @@ class Worker:
             self._starved = not self.has_room
             if self._starved:
                 return 60.0
-            room = min(self.settings.max_running - self.running, _CLAIM_AT_ONCE)
-            rows = await self.store.claim(self.id, agents, now(), room, suspects=not self._suspect_at_large())
+            room = min(self.settings.max_running - self.running - self.reserved, _CLAIM_AT_ONCE)
+            self.reserved += room
+            try:
+                rows = await self.store.claim(self.id, agents, now(), room, suspects=not self._suspect_at_large())
+            finally:
+                self.reserved -= room
+            self.reserved += len(rows)
             for row in rows:
+                self.reserved -= 1
                 execution = await self.enter(row)
                 if row.crashes >= SUSPECT:
                     self._suspect, self._suspect_since = execution, asyncio.get_running_loop().time()

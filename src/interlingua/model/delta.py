@@ -61,8 +61,7 @@ class NotAnExtension(DeltaError):
 def format_path(path: Path) -> str:
     """Write a path as `$.a[3]["odd key"]`."""
     return "$" + "".join(
-        f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{json.dumps(step)}]"
-        for step in path
+        f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{json.dumps(step)}]" for step in path
     )
 
 
@@ -241,9 +240,7 @@ def _diff_array(old: list[Any], new: list[Any], path: Path) -> Any:
     last = len(old) - 1
     for index in range(last):
         if _diff(old[index], new[index], (*path, index)) is not ABSENT:
-            raise NotAnExtension(
-                f"{_describe(old[index])} cannot change before the end of its array", (*path, index)
-            )
+            raise NotAnExtension(f"{_describe(old[index])} cannot change before the end of its array", (*path, index))
     change = _diff(old[last], new[last], (*path, last))
     if change is ABSENT and len(new) == len(old):
         return ABSENT
@@ -317,9 +314,7 @@ _HARMLESS: Final = frozenset({type(None), bool, int, str})  # immutable, and not
 _HIGH, _LOW, _BEYOND = "\ud800", "\udc00", "\ue000"  # where the two halves of surrogate pairs begin, and end
 
 
-def _plan(
-    holder: Any, key: str | int, node: Any, delta: Any, markers: _Markers, path: Path, changes: _Changes
-) -> None:
+def _plan(holder: Any, key: str | int, node: Any, delta: Any, markers: _Markers, path: Path, changes: _Changes) -> None:
     """Find the assignments that put `delta` onto `node`, which is `holder[key]` or `ABSENT`."""
     if delta is None:
         if node is ABSENT:

@@ -31,7 +31,18 @@ from ..model.errors import (
 from ..model.events import Event, body_decoder
 from ..model.run import Answer, Question
 from ..model.status import Status
-from .base import EVENT_COLUMNS, SUSPECT, Appender, EventRow, InboxItem, RunFilter, RunRow, Submission, Submitted, WorkerRow
+from .base import (
+    EVENT_COLUMNS,
+    SUSPECT,
+    Appender,
+    EventRow,
+    InboxItem,
+    RunFilter,
+    RunRow,
+    Submission,
+    Submitted,
+    WorkerRow,
+)
 from .liveness import Locks
 from .sqlite_changes import pass_on, put_inbox
 from .sqlite_query import select_runs
@@ -119,7 +130,8 @@ class SQLiteStore(ThreadQueries):
     async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]:
         rows = await self._read(
             lambda conn: conn.execute(
-                "SELECT run, seq, kind, time, hash, body, erased FROM events WHERE run=? AND seq>? ORDER BY seq LIMIT ?",
+                "SELECT run, seq, kind, time, hash, body, erased FROM events "
+                "WHERE run=? AND seq>? ORDER BY seq LIMIT ?",
                 (run, after, limit),
             ).fetchall()
         )

@@ -1,0 +1,330 @@
+"""Durable before visible: nothing leaves a run before what it said earlier is committed."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import interlingua as il
+from interlingua.bus.local import LocalBus
+from interlingua.engine.ids import new_id
+from interlingua.model.errors import Overloaded
+from interlingua.model.events import ChildCalled, OutputDelta
+from interlingua.store.base import RunFilter
+from interlingua.store.sqlite import SQLiteStore
+
+from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, question, submit
+
+
+@il.agent
+async def quick(n: int) -> int:
+    return n
+
+
+@contextmanager
+def disk_is_busy(store: Path) -> Iterator[None]:
+    """As long as this lasts, nothing can be committed."""
+    conn = sqlite3.connect(store, isolation_level=None)
+    conn.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        conn.execute("ROLLBACK")
+        conn.close()
+
+
+async def settle() -> None:
+    """Give every task many turns, and the writer's thread time to try."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
+
+
+async def test_nothing_is_acknowledged_before_it_is_committed(store: Path) -> None:
+    @il.agent(asks=[il.Confirm])
+    async def asker(ctx: il.Context[None, None]) -> str:
+        return str((await ctx.ask(il.Confirm("Go on?"))).approved)
+
+    async with engine(store, quick, asker) as eng:
+        run = await submit(eng, "asker")
+        asked = await question(eng, run.id)
+        with disk_is_busy(store):
+            waiting = [
+                asyncio.ensure_future(work)
+                for work in (
+                    submit(eng, "quick", {"n": 1}),
+                    submit(eng, "quick", {"n": 1}, key="k"),
+                    eng.answer(asked.id, {"approved": True}),
+                    eng.send(run.id, "hello"),
+                    eng.cancel(run.id),
+                    eng.create_thread(),
+                )
+            ]
+            await settle()
+            assert not any(task.done() for task in waiting)
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_reader_sees_only_what_is_committed(store: Path) -> None:
+    go = asyncio.Event()
+
+    @il.agent
+    async def talker(ctx: il.Context[None, None]) -> AsyncIterator[str]:
+        yield "first"
+        await ctx.thought("waiting")
+        await go.wait()
+        yield "second"
+
+    async with engine(store, talker) as eng:
+        run = await submit(eng, "talker")
+        seen: list[str] = []
+        thought = asyncio.Event()
+
+        async def read() -> None:
+            async for event in eng.events(run.id):
+                seen.append(event.kind)
+                if event.kind == "thought":
+                    thought.set()
+
+        reader = asyncio.ensure_future(read())
+        await thought.wait()
+        with disk_is_busy(store):
+            go.set()
+            await settle()
+            assert seen[-1] == "thought"
+            assert (await eng.run(run.id)).status is il.Status.RUNNING
+        await reader
+        assert seen[-2:] == ["delta", "finished"]
+
+
+async def test_a_step_is_entered_only_after_what_was_said_before_is_committed(store: Path) -> None:
+    entered = asyncio.Event()
+    go, ready = asyncio.Event(), asyncio.Event()
+
+    async def step() -> None:
+        entered.set()
+
+    @il.agent
+    async def agent(ctx: il.Context[None, None]) -> AsyncIterator[str]:
+        ready.set()
+        await go.wait()
+        yield "said before"
+        await ctx.step("s", step)
+
+    async with engine(store, agent) as eng:
+        run = await submit(eng, "agent")
+        await ready.wait()
+        with disk_is_busy(store):
+            go.set()
+            await settle()
+            assert not entered.is_set()
+        await eng.wait(run.id, timeout=10)
+        assert entered.is_set()
+
+
+async def test_a_child_exists_only_after_the_record_of_calling_it_is_committed(store: Path) -> None:
+    entered = asyncio.Event()
+    go, ready = asyncio.Event(), asyncio.Event()
+
+    @il.agent
+    async def child() -> str:
+        entered.set()
+        return "done"
+
+    @il.agent
+    async def parent(ctx: il.Context[None, None]) -> str:
+        ready.set()
+        await go.wait()
+        return str(await ctx.call(child))
+
+    async with engine(store, child, parent) as eng:
+        run = await submit(eng, "parent")
+        await ready.wait()
+        with disk_is_busy(store):
+            go.set()
+            await settle()
+            assert not entered.is_set()
+        assert (await eng.wait(run.id, timeout=10)).output == {"text": "done"}
+
+
+@pytest.mark.parametrize("clients", [1, 8])
+async def test_a_short_run_is_one_commit(store: Path, clients: int) -> None:
+    async with engine(store, quick) as eng:
+        sqlite = eng.store
+        assert isinstance(sqlite, SQLiteStore)
+        await finish(eng, "quick", {"n": 0})
+        before = sqlite.batches
+
+        async def client() -> None:
+            for n in range(10):
+                await finish(eng, "quick", {"n": n})
+
+        await asyncio.gather(*(client() for _ in range(clients)))
+        assert sqlite.batches - before <= 10 * 1.5
+
+
+async def test_fragments_that_meet_in_one_transaction_become_one_event(store: Path) -> None:
+    @il.agent
+    async def talker() -> AsyncIterator[dict[str, Any]]:
+        for n in range(50):
+            yield {"text": f"{n} ", "list": [None, n], "sum": 1}
+
+    async with engine(store, talker) as eng:
+        run = await finish(eng, "talker")
+        deltas = await bodies(eng, run.id, OutputDelta)
+        assert len(deltas) < 50
+        assert run.output == {"text": "".join(f"{n} " for n in range(50)), "list": list(range(50)), "sum": 50}
+
+
+async def test_ids_are_uuids_of_version_seven_and_sort_by_time() -> None:
+    ids = [new_id() for _ in range(10_000)]
+    assert ids == sorted(ids)
+    assert len(set(ids)) == len(ids)
+    assert all(uuid.UUID(i).version == 7 and uuid.UUID(i).variant == uuid.RFC_4122 for i in ids[:100])
+
+
+async def test_the_result_of_a_child_is_reused_only_for_the_same_input(store: Path) -> None:
+    calls: list[int] = []
+    numbers = iter([1, 2, 2])
+
+    @il.agent
+    async def child(n: int) -> int:
+        calls.append(n)
+        return n * 10
+
+    @il.agent(asks=[il.Confirm])
+    async def parent(ctx: il.Context[None, None]) -> int:
+        result = await ctx.call(child, n=next(numbers))
+        await ctx.ask(il.Confirm("Go on?"))
+        return int(result)
+
+    # The first entry calls with 1, every later one with 2: what 1 gave is not used for 2, what 2 gave is.
+    settings = il.Settings(park_after=0.05, sweep_every=0.05, stall_warning=0)
+    async with engine(store, child, parent, settings=settings) as eng:
+        run = await submit(eng, "parent")
+        await question(eng, run.id)
+        async with asyncio.timeout(10):
+            while eng.worker.execution(run.id) is not None:
+                await asyncio.sleep(0.005)
+        await eng.send(run.id, "wake up")  # enters the agent again
+        async with asyncio.timeout(10):
+            while len(await bodies(eng, run.id, ChildCalled)) < 2:
+                await asyncio.sleep(0.005)
+        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        assert (await eng.wait(run.id, timeout=10)).output == {"value": 20}
+    assert calls == [1, 2]
+
+
+class DeafBus(LocalBus):
+    """Loses everything."""
+
+    def publish(self, topic: str) -> None:
+        pass
+
+    def subscribe(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+
+async def test_when_every_hint_is_lost_everything_still_happens(store: Path) -> None:
+    @il.agent(asks=[il.Confirm])
+    async def asker(ctx: il.Context[None, None]) -> str:
+        return str((await ctx.ask(il.Confirm("Go on?"))).approved)
+
+    def deaf(*agents: il.Agent[..., Any]) -> il.Engine:
+        return il.Engine(store, agents=agents, bus=DeafBus(), settings=QUICK)
+
+    async with deaf(asker, quick) as working, deaf() as watching:
+        working.store.on_foreign_change = lambda: None  # not even the file tells
+        watching.store.on_foreign_change = lambda: None
+        run = await watching.submit(il.RunRequest("asker"))
+        asked = await question(watching, run.id)
+        await watching.answer(asked.id, {"approved": True})
+        seen = [event.kind async for event in watching.events(run.id)]
+        assert seen[-1] == "finished"
+        delayed = await submit(working, "quick", {"n": 1}, delay=0.1)
+        assert (await working.wait(delayed.id, timeout=10)).output == {"value": 1}
+
+
+async def test_submissions_beyond_what_the_store_can_keep_up_with_are_refused(store: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("interlingua.engine.engine._BACKLOG", 20)
+    async with engine(store, quick) as eng:
+        with disk_is_busy(store):
+            tasks = [asyncio.ensure_future(submit(eng, "quick", {"n": n})) for n in range(200)]
+            await settle()
+            refused = [t for t in tasks if t.done()]
+            assert refused
+            assert all(isinstance(t.exception(), Overloaded) for t in refused)
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        accepted = [r for r in done if isinstance(r, il.Run)]
+        assert len(accepted) + len(refused) == 200
+        assert len(await eng.runs(RunFilter(limit=1000))) == len(accepted)
+
+
+async def test_a_run_ends_once_and_nothing_follows(store: Path) -> None:
+    finishing = asyncio.Event()
+
+    @il.agent
+    async def racer(ctx: il.Context[None, None]) -> str:
+        await ctx.thought("here")
+        finishing.set()
+        return "done"
+
+    async with engine(store, racer, settings=PATIENT) as eng:
+        for _ in range(30):
+            finishing.clear()
+            run = await submit(eng, "racer")
+            await finishing.wait()
+            await asyncio.gather(*(eng.cancel(run.id) for _ in range(3)), eng.send(run.id, "x"), return_exceptions=True)
+            done = await eng.wait(run.id, timeout=10)
+            names = await kinds(eng, run.id)
+            assert names.count("finished") == 1
+            assert names[-1] == "finished"
+            assert done.status.final
+            assert await eng.verify(run.id) is None
+
+
+async def test_an_acknowledged_cancel_survives_a_crash(store: Path) -> None:
+    @il.agent
+    async def endless(ctx: il.Context[None, None]) -> str:
+        await ctx.thought("here")
+        await asyncio.Event().wait()
+        return "never"
+
+    first = engine(store, endless)
+    await first.start()
+    run = await submit(first, "endless")
+    async for event in first.events(run.id):
+        if event.kind == "thought":
+            break
+    await first.store.deliver(run.id, "cancel", b'{"by":"me","reason":"x"}', 1)
+    await crash(first)
+    async with engine(store, endless) as eng:
+        assert (await eng.wait(run.id, timeout=10)).status is il.Status.CANCELLED
+
+
+async def test_reading_many_times_at_once_gives_everyone_the_same(store: Path) -> None:
+    @il.agent
+    async def talker() -> AsyncIterator[str]:
+        for n in range(300):
+            yield f"{n} "
+            if n % 10 == 0:
+                await asyncio.sleep(0)
+
+    async def read(eng: il.Engine, run: str) -> str:
+        text = ""
+        async for event in eng.events(run):
+            if isinstance(event.body, OutputDelta):
+                text += event.body.delta["text"]
+        return text
+
+    async with engine(store, talker) as eng:
+        run = await submit(eng, "talker")
+        texts = await asyncio.gather(*(read(eng, run.id) for _ in range(50)))
+        assert set(texts) == {"".join(f"{n} " for n in range(300))}
