@@ -104,6 +104,32 @@ async def test_a_reader_sees_only_what_is_committed(store: Path) -> None:
         assert seen[-2:] == ["delta", "finished"]
 
 
+async def test_a_run_that_was_taken_up_again_ends_for_others_only_when_that_is_committed(store: Path) -> None:
+    go, entered = asyncio.Event(), asyncio.Event()
+
+    @il.agent
+    async def agent() -> str:
+        entered.set()
+        await go.wait()
+        return "done"
+
+    first = engine(store, agent)
+    await first.start()
+    run = await submit(first, "agent")
+    await entered.wait()
+    await crash(first)
+    entered.clear()
+    async with engine(store, agent) as eng:
+        await entered.wait()
+        with disk_is_busy(store):
+            waiting = asyncio.ensure_future(eng.wait(run.id))
+            go.set()
+            await settle()
+            assert not waiting.done()
+            assert (await eng.run(run.id)).status is il.Status.RUNNING
+        assert (await waiting).output == {"text": "done"}
+
+
 async def test_a_step_is_entered_only_after_what_was_said_before_is_committed(store: Path) -> None:
     entered = asyncio.Event()
     go, ready = asyncio.Event(), asyncio.Event()

@@ -122,6 +122,24 @@ async def test_a_yield_that_cannot_extend_the_output_fails_the_run(store: Path, 
         assert run.error.code in ("invalid_output", "invalid")
 
 
+@pytest.mark.parametrize("returned", [{"street": 5}, {"number": 1}], ids=["wrong type", "missing member"])
+async def test_output_that_does_not_fit_its_schema_fails_the_run_with_the_path(store: Path, returned: Any) -> None:
+    class Address(msgspec.Struct):
+        street: str
+        number: int = 1
+
+    @il.agent
+    async def agent() -> Address:
+        return returned  # type: ignore[no-any-return]
+
+    async with engine(store, agent) as eng:
+        run = await finish(eng, "agent")
+        assert run.status is il.Status.FAILED
+        assert run.error is not None
+        assert run.error.code == "invalid_output"
+        assert "street" in run.error.message
+
+
 async def test_deltas_that_do_not_combine_fail_the_run_and_keep_what_was_said(store: Path) -> None:
     @il.agent
     async def agent() -> AsyncIterator[dict[str, Any]]:
