@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
 
+from interlingua.engine.agents import Agent
 from interlingua.engine.settings import Settings
 from interlingua.model.errors import all_errors
 from interlingua.model.status import Status
@@ -50,3 +54,15 @@ def test_the_parts_name_every_status_error_and_setting() -> None:
 def test_every_setting_is_described() -> None:
     for row in diagram.settings_part().splitlines()[2:]:
         assert row.split("|")[-2].strip(), f"{row}: no text under this setting in engine/settings.py"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/agents.md"])
+def test_the_python_in_the_docs_can_be_loaded(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parent.parent / page).read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        module = types.ModuleType("docs_example")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(compile(block, page, "exec"), module.__dict__)
+        assert any(isinstance(value, Agent) for value in vars(module).values())

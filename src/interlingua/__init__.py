@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from .engine.agents import Agent, agent
     from .engine.context import Context, SyncContext
     from .engine.engine import Engine
-    from .engine.operations import StepFailed
     from .engine.questions import AskText, Choice, Choose, Confirm, Question, Text, Verdict
     from .engine.settings import Settings
     from .model.card import AgentCard, ErrorDefinition, Skill
     from .model.content import Artifact, DataPart, FilePart, Message, TextPart, ToolResultPart
-    from .model.errors import AgentError, ChildFailed, DefinitionError, InterlinguaError, QuestionExpired
+    from .model.errors import AgentError, ChildFailed, DefinitionError, InterlinguaError, QuestionExpired, StepFailed
     from .model.events import Diff, Event, Location, PlanEntry
     from .model.run import Caller, Option, Run, RunRequest, Thread
     from .model.status import Status
@@ -41,12 +40,18 @@ _HOMES = {
     "engine.agents": ("Agent", "agent"),
     "engine.context": ("Context", "SyncContext"),
     "engine.engine": ("Engine",),
-    "engine.operations": ("StepFailed",),
     "engine.questions": ("AskText", "Choice", "Choose", "Confirm", "Question", "Text", "Verdict"),
     "engine.settings": ("Settings",),
     "model.card": ("AgentCard", "ErrorDefinition", "Skill"),
     "model.content": ("Artifact", "DataPart", "FilePart", "Message", "TextPart", "ToolResultPart"),
-    "model.errors": ("AgentError", "ChildFailed", "DefinitionError", "InterlinguaError", "QuestionExpired"),
+    "model.errors": (
+        "AgentError",
+        "ChildFailed",
+        "DefinitionError",
+        "InterlinguaError",
+        "QuestionExpired",
+        "StepFailed",
+    ),
     "model.events": ("Diff", "Event", "Location", "PlanEntry"),
     "model.run": ("Caller", "Option", "Run", "RunRequest", "Thread"),
     "model.status": ("Status",),

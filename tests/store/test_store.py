@@ -15,7 +15,7 @@ import pytest
 from interlingua.engine.ids import new_id, now
 from interlingua.model import chain, values
 from interlingua.model.card import AgentCard
-from interlingua.model.errors import AlreadyAnswered, AlreadyFinished, Conflict, RunNotFound
+from interlingua.model.errors import AlreadyAnswered, AlreadyFinished, Conflict, RunNotFound, StoreError
 from interlingua.model.run import Question, RunRequest
 from interlingua.model.status import Status
 from interlingua.store.base import (
@@ -28,7 +28,6 @@ from interlingua.store.base import (
     RunRow,
     Sealed,
     Store,
-    StoreError,
     Submission,
     WorkerRow,
 )

@@ -29,7 +29,7 @@ from ..model.errors import (
     InvalidQuestion,
     InvalidRequest,
     QuestionExpired,
-    RunError,
+    StepFailed,
     describe,
 )
 from ..model.events import (
@@ -68,17 +68,6 @@ if TYPE_CHECKING:
 
 class Unwound(BaseException):
     """Raised in an agent's thread when its run is left. Not an Exception, so that `except Exception` lets it pass."""
-
-
-class StepFailed(RunError):
-    """A step failed for good. What it raised is described in `error`."""
-
-    code = "step_failed"
-
-    def __init__(self, step: str, error: ErrorInfo) -> None:
-        super().__init__(f"step {step}: {error.message}", details=msgspec.to_builtins(error))
-        self.error = error
-        self.transient = error.transient
 
 
 class _Answer(msgspec.Struct):

@@ -18,9 +18,11 @@
     │   ├── RunCancelled  RunTimedOut
     │   ├── RunLost             the process that ran it died, and the run could not be taken up again
     │   ├── QuestionExpired     nobody answered in time
-    │   └── ChildFailed         an agent that was called did not succeed
+    │   ├── ChildFailed         an agent that was called did not succeed
+    │   └── StepFailed          a step raised, and will raise again
     ├── Overloaded              a queue is full; later is fine
     ├── Unavailable             something that is needed is down or shutting down
+    ├── StoreError              the store could not read or write
     └── DefinitionError         an agent is declared wrongly; raised where it is declared
 
 Each class has a stable `code` and a `transient` flag: true means that the same request may succeed later.
@@ -44,6 +46,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class InterlinguaError(Exception):
+    """Something went wrong that is nobody's fault but ours."""
+
     code: ClassVar[str] = "internal"
     transient: bool = False
 
@@ -71,96 +75,142 @@ class Invalid(InterlinguaError):
 
 
 class InvalidInput(Invalid):
+    """The input does not fit the agent's schema."""
+
     code = "invalid_input"
 
 
 class InvalidConfig(Invalid):
+    """The configuration does not fit the agent's schema, or it takes none."""
+
     code = "invalid_config"
 
 
 class InvalidOutput(Invalid):
+    """The agent returned, yielded or recorded what does not fit its schema."""
+
     code = "invalid_output"
 
 
 class InvalidQuestion(Invalid):
+    """The agent asked what it does not declare, or what does not fit its declaration."""
+
     code = "invalid_question"
 
 
 class InvalidAnswer(Invalid):
+    """The answer does not fit what was asked."""
+
     code = "invalid_answer"
 
 
 class InvalidState(Invalid):
+    """The state of a thread does not fit its schema."""
+
     code = "invalid_state"
 
 
 class InvalidRequest(Invalid):
+    """A request or argument that makes no sense."""
+
     code = "invalid_request"
 
 
 class TooLarge(Invalid):
+    """Over one of the limits."""
+
     code = "too_large"
 
 
 class NotFound(InterlinguaError):
+    """There is no such thing."""
+
     code = "not_found"
 
 
 class AgentNotFound(NotFound):
+    """Nobody has that agent."""
+
     code = "agent_not_found"
 
 
 class RunNotFound(NotFound):
+    """There is no such run, or it was deleted."""
+
     code = "run_not_found"
 
 
 class ThreadNotFound(NotFound):
+    """There is no such thread."""
+
     code = "thread_not_found"
 
 
 class QuestionNotFound(NotFound):
+    """There is no such question."""
+
     code = "question_not_found"
 
 
 class CheckpointNotFound(NotFound):
+    """The thread has no such checkpoint."""
+
     code = "checkpoint_not_found"
 
 
 class Conflict(InterlinguaError):
+    """It exists, but its state does not allow this."""
+
     code = "conflict"
 
 
 class ThreadBusy(Conflict):
+    """Another run has the thread."""
+
     code = "thread_busy"
     transient = True
 
 
 class ThreadExists(Conflict):
+    """There is a thread of that id already."""
+
     code = "thread_exists"
 
 
 class ThreadConflict(Conflict):
+    """The thread changed while the run was using it."""
+
     code = "thread_conflict"
     transient = True
 
 
 class AlreadyAnswered(Conflict):
+    """Another answer was first, or the question was withdrawn or has expired."""
+
     code = "already_answered"
 
 
 class AlreadyFinished(Conflict):
+    """The run has ended."""
+
     code = "already_finished"
 
 
 class KeyReused(Conflict):
+    """The idempotency key came before, with another request."""
+
     code = "key_reused"
 
 
 class Denied(InterlinguaError):
+    """The caller may not do this."""
+
     code = "denied"
 
 
 class RunError(InterlinguaError):
+    """The run did not succeed."""
+
     code = "run_failed"
 
 
@@ -175,24 +225,34 @@ class AgentError(RunError):
 
 
 class AgentCrashed(RunError):
+    """The agent raised something that is no error of its own."""
+
     code = "agent_crashed"
 
 
 class RunCancelled(RunError):
+    """Somebody wanted the run to stop."""
+
     code = "cancelled"
 
 
 class RunTimedOut(RunError):
+    """The run took longer than it may."""
+
     code = "timed_out"
     transient = True
 
 
 class RunLost(RunError):
+    """The process that ran it died, and the run could not be taken up again."""
+
     code = "run_lost"
     transient = True
 
 
 class QuestionExpired(RunError):
+    """Nobody answered in time."""
+
     code = "question_expired"
     transient = True
 
@@ -209,17 +269,41 @@ class ChildFailed(RunError):
         self.transient = error.transient
 
 
+class StepFailed(RunError):
+    """A step failed for good. What it raised is described in `error`."""
+
+    code = "step_failed"
+
+    def __init__(self, step: str, error: ErrorInfo) -> None:
+        super().__init__(f"step {step}: {error.message}", details=msgspec.to_builtins(error))
+        self.error = error
+        self.transient = error.transient
+
+
 class Overloaded(InterlinguaError):
+    """A queue is full; later is fine."""
+
     code = "overloaded"
     transient = True
 
 
 class Unavailable(InterlinguaError):
+    """Something that is needed is down, or shutting down."""
+
     code = "unavailable"
     transient = True
 
 
+class StoreError(InterlinguaError):
+    """The store could not read or write."""
+
+    code = "store_error"
+    transient = True
+
+
 class DefinitionError(InterlinguaError):
+    """An agent is declared wrongly; raised where it is declared."""
+
     code = "definition_error"
 
 

@@ -15,7 +15,6 @@ import msgspec
 
 from ..model.card import AgentCard
 from ..model.content import Message
-from ..model.errors import InterlinguaError
 from ..model.events import Body, Event
 from ..model.run import Checkpoint, Question, RunRequest, Thread
 from ..model.status import Status
@@ -264,11 +263,6 @@ class Store(Protocol):
 
     # upkeep
     async def expire(self, *, runs_before: int | None, threads_before: int | None, now: int, limit: int) -> int: ...
-
-
-class StoreError(InterlinguaError):
-    code = "store_error"
-    transient = True
 
 
 def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

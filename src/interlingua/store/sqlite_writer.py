@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from ..model.errors import InterlinguaError
-from .base import EVENT_COLUMNS, Appender, CommitThread, Fenced, RunRow, Sealed, StoreError, settle
+from ..model.errors import InterlinguaError, StoreError
+from .base import EVENT_COLUMNS, Appender, CommitThread, Fenced, RunRow, Sealed, settle
 from .sqlite_changes import apply_change
 
 log = logging.getLogger("interlingua.store")
