@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .engine.agents import Agent, agent
+    from .engine.agents import Agent
     from .engine.context import Context, SyncContext
+    from .engine.definition import agent
     from .engine.engine import Engine
     from .engine.questions import AskText, Choice, Choose, Confirm, Question, Text, Verdict
     from .engine.settings import Settings
@@ -37,8 +38,9 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "engine.agents": ("Agent", "agent"),
+    "engine.agents": ("Agent",),
     "engine.context": ("Context", "SyncContext"),
+    "engine.definition": ("agent",),
     "engine.engine": ("Engine",),
     "engine.questions": ("AskText", "Choice", "Choose", "Confirm", "Question", "Text", "Verdict"),
     "engine.settings": ("Settings",),

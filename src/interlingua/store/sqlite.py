@@ -24,16 +24,14 @@ from ..model.errors import (
     AlreadyAnswered,
     AlreadyFinished,
     Conflict,
-    KeyReused,
     QuestionNotFound,
     RunNotFound,
 )
 from ..model.events import Event, body_decoder
 from ..model.run import Answer, Question
 from ..model.status import Status
+from . import sqlite_transactions as transactions
 from .base import (
-    EVENT_COLUMNS,
-    SUSPECT,
     Appender,
     EventRow,
     InboxItem,
@@ -44,23 +42,17 @@ from .base import (
     WorkerRow,
 )
 from .liveness import Locks
-from .sqlite_changes import pass_on, put_inbox
+from .sqlite_changes import put_inbox
 from .sqlite_query import select_runs
-from .sqlite_threads import ThreadQueries, take_thread
-from .sqlite_writer import RUN_COLUMNS, Call, Writer, begin, connect, insert
+from .sqlite_threads import ThreadQueries
+from .sqlite_transactions import RUN, run_row
+from .sqlite_writer import Call, Writer, begin, connect
 
 T = TypeVar("T")
 
-_RUN = ", ".join(RUN_COLUMNS)
 _FINAL = "('succeeded','failed','cancelled','timed_out')"
 _questions = msgspec.json.Decoder(Question)
 _cards = msgspec.json.Decoder(AgentCard)
-
-
-def run_row(row: tuple[Any, ...]) -> RunRow:
-    found = RunRow(*row)
-    found.status = Status(found.status)
-    return found
 
 
 class SQLiteStore(ThreadQueries):
@@ -115,15 +107,15 @@ class SQLiteStore(ThreadQueries):
     # -- runs ---------------------------------------------------------------------------------------------
 
     async def submit(self, submission: Submission) -> Submitted:
-        result: Submitted = await self._write(lambda conn: _submit(conn, submission))
+        result: Submitted = await self._write(lambda conn: transactions.submit(conn, submission))
         return result
 
     async def run(self, run: str) -> RunRow | None:
-        row = await self._read(lambda conn: conn.execute(f"SELECT {_RUN} FROM runs WHERE id=?", (run,)).fetchone())
+        row = await self._read(lambda conn: conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (run,)).fetchone())
         return run_row(row) if row else None
 
     async def runs(self, where: RunFilter) -> list[RunRow]:
-        sql, args = select_runs(_RUN, where)
+        sql, args = select_runs(RUN, where)
         rows = await self._read(lambda conn: conn.execute(sql, args).fetchall())
         return [run_row(row) for row in rows]
 
@@ -155,7 +147,7 @@ class SQLiteStore(ThreadQueries):
         return Event(run, seq, stamp, digest, None if body is None else body_decoder.decode(body), seq)
 
     async def delete_run(self, run: str, now: int) -> None:
-        await self._write(lambda conn: _delete_run(conn, run, now))
+        await self._write(lambda conn: transactions.delete_run(conn, run, now))
 
     async def erase_event(self, run: str, seq: int) -> None:
         """Forget a body. Its hash stays, so the chain still verifies."""
@@ -324,12 +316,14 @@ class SQLiteStore(ThreadQueries):
         self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True
     ) -> list[RunRow]:
         """Take runs that are due. Of those that were there at several crashes at most one, or none."""
-        rows: list[RunRow] = await self._write(lambda conn: _claim(conn, worker, agents, now, limit, suspects))
+        rows: list[RunRow] = await self._write(
+            lambda conn: transactions.claim(conn, worker, agents, now, limit, suspects)
+        )
         return rows
 
     async def claim_one(self, worker: str, run: str) -> RunRow | None:
         """Take a run that nobody owns, whatever its agent: to end it."""
-        row: RunRow | None = await self._write(lambda conn: _take(conn, worker, run))
+        row: RunRow | None = await self._write(lambda conn: transactions.take(conn, worker, run))
         return row
 
     async def next_wake(self, agents: list[str]) -> int | None:
@@ -416,7 +410,7 @@ class SQLiteStore(ThreadQueries):
                     (runs_before, limit),
                 ).fetchall()
                 for (run,) in rows:
-                    _delete_run(conn, run, now)
+                    transactions.delete_run(conn, run, now)
                 gone += len(rows)
             if threads_before is not None:
                 rows = conn.execute(
@@ -430,112 +424,6 @@ class SQLiteStore(ThreadQueries):
 
         count: int = await self._write(sweep)
         return count
-
-
-# -- transactions, in the writer's thread: check first, then write ---------------------------------------------
-
-
-def _submit(conn: sqlite3.Connection, s: Submission) -> Submitted:
-    row, request = s.row, s.request
-    if request.key is not None:
-        found = conn.execute(
-            "SELECT run, digest FROM keys WHERE caller=? AND key=?", (row.caller, request.key)
-        ).fetchone()
-        if found is not None:
-            if found[1] != s.digest:
-                raise KeyReused(f"idempotency key {request.key!r} was used for another request (run {found[0]})")
-            existing = conn.execute(f"SELECT {_RUN} FROM runs WHERE id=?", (found[0],)).fetchone()
-            return Submitted(run_row(existing), existing=True)
-    thread, cancel = None, None
-    if row.thread is not None:
-        thread, cancel = take_thread(conn, row, request, s.now)
-    if row.queued is None and row.wake_at == 0 and s.take is not None:
-        row.worker, row.wake_at, row.epoch = s.take, None, 1
-    insert(conn, "runs", RUN_COLUMNS, [[getattr(row, column) for column in RUN_COLUMNS]])
-    insert(conn, "events", EVENT_COLUMNS, [(e.run, e.seq, e.kind, e.time, e.hash, e.body) for e in s.events])
-    if request.key is not None:
-        conn.execute(
-            "INSERT INTO keys (caller, key, run, digest) VALUES (?,?,?,?)",
-            (row.caller, request.key, row.id, s.digest),
-        )
-    if cancel is not None:
-        body = values.encode(
-            {
-                "by": row.caller,
-                "reason": f"run {row.id} took its thread",
-                "rollback": request.when_busy == "rollback",
-            }
-        )
-        put_inbox(conn, cancel, "cancel", body, s.now)
-    return Submitted(row, thread=thread, cancel=cancel)
-
-
-def _claim(
-    conn: sqlite3.Connection, worker: str, agents: list[str], now: int, limit: int, suspects: bool
-) -> list[RunRow]:
-    due = (
-        "SELECT id FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL AND wake_at<=? "
-        "AND agent || '@' || version IN (SELECT value FROM json_each(?)) AND {} ORDER BY wake_at, id LIMIT ?"
-    )
-    mine = values.encode(agents).decode()
-    candidates = conn.execute(due.format(f"crashes<{SUSPECT}"), (now, mine, limit)).fetchall()
-    if suspects and len(candidates) < limit:
-        candidates += conn.execute(due.format(f"crashes>={SUSPECT}"), (now, mine, 1)).fetchall()
-    claimed = []
-    for (run,) in candidates:
-        row = _take(conn, worker, run, now)
-        if row is not None:
-            claimed.append(row)
-    return claimed
-
-
-def _take(conn: sqlite3.Connection, worker: str, run: str, now: int | None = None) -> RunRow | None:
-    found = conn.execute(f"SELECT {_RUN} FROM runs WHERE id=?", (run,)).fetchone()
-    if found is None or found[RUN_COLUMNS.index("worker")] is not None:
-        return None
-    row = run_row(found)
-    if row.status.final:
-        return None
-    if row.thread is not None and now is not None:
-        # A delayed run gets its thread only now; one whose thread is taken gets in line.
-        active = conn.execute("SELECT active FROM threads WHERE id=?", (row.thread,)).fetchone()
-        if active is not None and active[0] is None:
-            conn.execute("UPDATE threads SET active=?, updated_at=? WHERE id=?", (run, now, row.thread))
-        elif active is not None and active[0] != run:
-            conn.execute("UPDATE runs SET queued=?, wake_at=NULL WHERE id=?", (now, run))
-            return None
-    row.worker, row.wake_at, row.epoch = worker, None, row.epoch + 1
-    conn.execute("UPDATE runs SET worker=?, wake_at=NULL, epoch=? WHERE id=?", (worker, row.epoch, run))
-    return row
-
-
-def _delete_run(conn: sqlite3.Connection, run: str, now: int) -> None:
-    found = conn.execute("SELECT agent, status, next_seq, head, thread FROM runs WHERE id=?", (run,)).fetchone()
-    if found is None:
-        raise RunNotFound(f"there is no run {run}")
-    agent, status, next_seq, head, thread = found
-    if not Status(status).final:
-        raise Conflict(f"run {run} is {status}; cancel it before deleting it")
-    for (child,) in conn.execute("SELECT id FROM runs WHERE parent=?", (run,)).fetchall():
-        if Status(conn.execute("SELECT status FROM runs WHERE id=?", (child,)).fetchone()[0]).final:
-            _delete_run(conn, child, now)
-    conn.execute(
-        "INSERT OR REPLACE INTO tombstones (run, agent, status, seq, head, deleted_at) VALUES (?,?,?,?,?,?)",
-        (run, agent, status, next_seq - 1, head, now),
-    )
-    for table, column in (
-        ("events", "run"),
-        ("inbox", "run"),
-        ("questions", "run"),
-        ("keys", "run"),
-        ("runs", "id"),
-    ):
-        conn.execute(f"DELETE FROM {table} WHERE {column}=?", (run,))
-    conn.execute("DELETE FROM links WHERE target=?", (run,))
-    if thread is not None:
-        active = conn.execute("SELECT active FROM threads WHERE id=?", (thread,)).fetchone()
-        if active is not None and active[0] == run:
-            pass_on(conn, thread, now)
 
 
 def migrate(path: Path) -> None:

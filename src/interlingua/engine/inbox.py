@@ -1,0 +1,171 @@
+"""What others want of a run (answers, messages, cancels, news of children), moved into its log by its owner."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..model.content import Message
+from ..model.events import (
+    Body,
+    CancelRequested,
+    ChildEnded,
+    MessageReceived,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionWithdrawn,
+    RunFinished,
+    body_decoder,
+)
+from ..model.run import Answer, Question
+from ..store.base import Change, DropInbox, InboxItem
+
+if TYPE_CHECKING:
+    from .log import LiveLog
+    from .replay import Replay
+    from .worker import Worker
+
+
+class _Answer(msgspec.Struct):
+    question: str
+    answer: Answer
+
+
+class _Cancel(msgspec.Struct):
+    by: str = ""
+    reason: str = ""
+    rollback: bool = False
+
+
+class _Ended(msgspec.Struct):
+    run: str
+
+
+_answers = msgspec.json.Decoder(_Answer)
+_cancels = msgspec.json.Decoder(_Cancel)
+_endings = msgspec.json.Decoder(_Ended)
+_messages = msgspec.json.Decoder(Message)
+
+
+class Inbox:
+    """The part of an Execution that reads its inbox, and what the handler waits for from there."""
+
+    worker: Worker
+    log: LiveLog
+    replay: Replay
+    loop: asyncio.AbstractEventLoop
+    over: bool
+    cancelling: bool
+    rollback: bool
+
+    def __init__(self) -> None:
+        self.open_questions: dict[str, Question] = {}
+        self.news = 0  # how often something came in that the handler may wait for
+        self.news_noted = 0  # how much of that the handler has had a chance to see
+        self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._children: dict[str, asyncio.Future[ChildEnded]] = {}  # by run
+        self._child_keys: dict[str, str] = {}
+        self._mail: list[asyncio.Future[None]] = []
+        self._seen: set[int] = set()  # items that are in the log, or on their way there
+        self._pulling = False
+        self._pull_again = False
+
+    if TYPE_CHECKING:
+
+        def leave(self, how: Any) -> None: ...
+        def relay(self, body: Body) -> list[Change]: ...
+
+    async def _pull(self) -> None:
+        """Move what others want of this run into its log."""
+        if self._pulling:
+            self._pull_again = True
+            return
+        self._pulling = True
+        try:
+            while True:
+                self._pull_again = False
+                for item in await self.worker.store.inbox(run=self.log.row.id):
+                    if item.id not in self._seen and not self.over:
+                        self._seen.add(item.id)
+                        await self._take_in(item)
+                if not self._pull_again:
+                    return
+        finally:
+            self._pulling = False
+
+    async def pull(self) -> None:
+        if not self.over:
+            await self._pull()
+
+    async def _take_in(self, item: InboxItem) -> None:
+        drop = DropInbox([item.id])
+        if item.kind != "relay":
+            self.news += 1
+        match item.kind:
+            case "answer":
+                self._take_answer(_answers.decode(item.body), drop)
+            case "message":
+                message = _messages.decode(item.body)
+                self.replay.received.append(message)
+                self.log.append(MessageReceived(message), drop)
+                if self._mail:
+                    future = self._mail.pop(0)
+                    if not future.done():
+                        future.set_result(None)
+            case "cancel":
+                cancel = _cancels.decode(item.body)
+                self.rollback = self.rollback or cancel.rollback
+                self.log.append(CancelRequested(cancel.by, cancel.reason), drop)
+                self.cancelling = True
+                self.leave("cancel")
+            case "child_ended":
+                await self._take_ending(_endings.decode(item.body).run, drop)
+            case "relay":
+                self._take_relay(body_decoder.decode(item.body), drop)
+
+    def _take_answer(self, given: _Answer, drop: DropInbox) -> None:
+        question = self.open_questions.pop(given.question, None)
+        if question is None:
+            self.log.touch(drop)
+            return
+        still_open = bool(self.open_questions or self.replay.relayed)
+        body = QuestionAnswered(given.question, given.answer, still_open)
+        self.log.append(body, drop, *self.relay(body))
+        past = self.replay.questions.get(question.key)
+        if past is not None and past.question.id == question.id:
+            past.open, past.answer = False, given.answer
+        future = self._answers.setdefault(given.question, self.loop.create_future())
+        if not future.done():
+            future.set_result(given.answer)
+
+    async def _take_ending(self, child: str, drop: DropInbox) -> None:
+        key = self._child_keys.pop(child, None)
+        row, last = await self.worker.store.run(child), await self.worker.store.last_event(child)
+        if key is None or row is None or last is None or not isinstance(last.body, RunFinished):
+            self.log.touch(drop)
+            return
+        done = last.body
+        ended = ChildEnded(key, child, done.status, row.head.hex(), done.output, done.error)
+        self.log.append(ended, drop)
+        if key in self.replay.children:
+            called, _, seq = self.replay.children[key]
+            self.replay.children[key] = (called, ended, seq)
+        future = self._children.setdefault(child, self.loop.create_future())
+        if not future.done():
+            future.set_result(ended)
+
+    def _take_relay(self, body: Body, drop: DropInbox) -> None:
+        relayed = self.replay.relayed
+        if isinstance(body, QuestionAsked):
+            relayed[body.question.id] = body.run or ""
+            if self.cancelling:
+                self.log.touch(drop)
+                return
+        elif isinstance(body, QuestionAnswered | QuestionWithdrawn):
+            if relayed.pop(body.question, None) is None:
+                self.log.touch(drop)
+                return
+            body.still_open = bool(self.open_questions or relayed)
+        self.log.append(body, drop, *self.relay(body))
