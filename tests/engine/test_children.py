@@ -245,3 +245,21 @@ async def test_a_child_that_its_parent_does_not_wait_for_is_cancelled_with_it(st
         (child,) = await eng.runs(RunFilter(parent=run.id))
         assert (await eng.wait(child.id, timeout=10)).status is il.Status.CANCELLED
         assert (await kinds(eng, run.id))[-1] == "finished"
+
+
+async def test_mail_that_nobody_reads_leaves_with_the_run(store: Path) -> None:
+    @il.agent
+    async def deaf(ctx: il.Context[None, None]) -> str:
+        await ctx.thought("here")
+        await go.wait()
+        return "done"
+
+    go = asyncio.Event()
+    async with engine(store, deaf, settings=PATIENT) as eng:
+        run = await submit(eng, "deaf")
+        execution = eng.worker.execution(run.id)
+        assert execution is not None
+        await eng.store.deliver(run.id, "message", b"{}", 1)
+        go.set()
+        assert (await eng.wait(run.id, timeout=10)).output == {"text": "done"}
+        assert await eng.store.inbox(run=run.id) == []

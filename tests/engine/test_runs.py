@@ -515,3 +515,20 @@ async def test_shutdown_finishes_short_work_and_hands_back_the_rest(store: Path)
         done = await eng.wait(two.id, timeout=10)
         assert done.output == {"text": "second time"}
         assert entered == ["endless", "endless"]
+
+
+async def test_a_cancel_that_was_acknowledged_just_before_shutdown_takes_effect(store: Path) -> None:
+    @il.agent
+    async def sleeper(ctx: il.Context[None, None]) -> str:
+        await ctx.thought("here")
+        await ctx.sleep(3600)
+        return "never"
+
+    async with engine(store, sleeper, settings=PATIENT) as eng:
+        run = await submit(eng, "sleeper")
+        async for event in eng.events(run.id):
+            if event.kind == "thought":
+                break
+        await eng.cancel(run.id)
+    async with engine(store) as eng:
+        assert (await eng.run(run.id)).status is il.Status.CANCELLED

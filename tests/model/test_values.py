@@ -16,10 +16,13 @@ from interlingua.model.content import DataPart, FilePart, Message, TextPart, Too
 from interlingua.model.errors import (
     AgentCrashed,
     AgentError,
+    ChildFailed,
     DefinitionError,
+    ErrorInfo,
     InterlinguaError,
     Invalid,
     InvalidInput,
+    StepFailed,
     TooLarge,
     all_errors,
     describe,
@@ -120,6 +123,15 @@ def test_every_error_has_a_code_of_its_own() -> None:
     codes = [cls.code for cls in all_errors()]
     assert len(codes) == len(set(codes))
     assert InterlinguaError in all_errors()
+
+
+def test_the_details_of_an_error_fit_their_schema() -> None:
+    inner = ErrorInfo("x", "y")
+    samples = [InvalidInput("no", path="/a"), ChildFailed("no", error=inner, run="r"), StepFailed("s", inner)]
+    for error in samples:
+        assert error.details_schema is not None
+        Validator(error.details_schema, what="details").check(error.info().details, Invalid)
+    assert all(cls.details_schema is None or cls.details_schema["type"] == "object" for cls in all_errors())
 
 
 def test_exceptions_of_others_are_described_by_type_and_text() -> None:

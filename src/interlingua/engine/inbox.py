@@ -69,7 +69,7 @@ class Inbox:
         self._child_keys: dict[str, str] = {}
         self._mail: list[asyncio.Future[None]] = []
         self._seen: set[int] = set()  # items that are in the log, or on their way there
-        self._pulling = False
+        self._pulled: asyncio.Future[None] | None = None  # done when the pull that is under way is
         self._pull_again = False
 
     if TYPE_CHECKING:
@@ -79,10 +79,11 @@ class Inbox:
 
     async def _pull(self) -> None:
         """Move what others want of this run into its log."""
-        if self._pulling:
+        if self._pulled is not None:
             self._pull_again = True
+            await asyncio.shield(self._pulled)
             return
-        self._pulling = True
+        self._pulled = self.loop.create_future()
         try:
             while True:
                 self._pull_again = False
@@ -93,7 +94,8 @@ class Inbox:
                 if not self._pull_again:
                     return
         finally:
-            self._pulling = False
+            self._pulled.set_result(None)
+            self._pulled = None
 
     async def pull(self) -> None:
         if not self.over:

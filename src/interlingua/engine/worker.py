@@ -87,6 +87,8 @@ class Worker:
         while self._working() and (left := deadline - asyncio.get_running_loop().time()) > 0:
             tasks = [e.task for e in self._working() if e.task is not None]
             await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        # What was acknowledged is taken in before anything is handed back: a cancelled run ends here, as cancelled.
+        await asyncio.gather(*(e.pull() for e in list(self._executions.values())), return_exceptions=True)
         for execution in list(self._executions.values()):
             execution.leave("hand_back")
         while live := list(self._executions.values()):

@@ -26,7 +26,8 @@
     └── DefinitionError         an agent is declared wrongly; raised where it is declared
 
 Each class has a stable `code` and a `transient` flag: true means that the same request may succeed later.
-`details` is JSON. Doors map the tree to their own errors by a table; nothing else should look at classes.
+`details` is JSON, described by `details_schema` where a class always has them. Doors map the tree to their own errors
+by a table; nothing else should look at classes.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class InterlinguaError(Exception):
     """Something went wrong that is nobody's fault but ours."""
 
     code: ClassVar[str] = "internal"
+    details_schema: ClassVar[dict[str, Any] | None] = None
     transient: bool = False
 
     def __init__(self, message: str, *, details: Any = None, transient: bool | None = None) -> None:
@@ -66,6 +68,13 @@ class Invalid(InterlinguaError):
     """Something does not fit what was declared. `path` points at the first thing that is wrong."""
 
     code = "invalid"
+    details_schema: ClassVar[dict[str, Any] | None] = {
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "A JSON pointer to what is wrong"},
+            "problem": {"type": "string", "description": "What is wrong with it"},
+        },
+    }
 
     def __init__(self, message: str, *, path: str = "", details: Any = None) -> None:
         super().__init__(message, details=details)
@@ -261,6 +270,10 @@ class ChildFailed(RunError):
     """The called agent did not succeed; its own error is kept whole."""
 
     code = "child_failed"
+    details_schema: ClassVar[dict[str, Any] | None] = {
+        "type": "object",
+        "properties": {"run": {"type": "string"}, "error": {"type": "object"}},
+    }
 
     def __init__(self, message: str, *, error: ErrorInfo, run: str = "") -> None:
         super().__init__(message, details={"run": run, "error": msgspec.to_builtins(error)})
@@ -273,6 +286,10 @@ class StepFailed(RunError):
     """A step failed for good. What it raised is described in `error`."""
 
     code = "step_failed"
+    details_schema: ClassVar[dict[str, Any] | None] = {
+        "type": "object",
+        "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
+    }
 
     def __init__(self, step: str, error: ErrorInfo) -> None:
         super().__init__(f"step {step}: {error.message}", details=msgspec.to_builtins(error))

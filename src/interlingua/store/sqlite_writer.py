@@ -310,6 +310,9 @@ class Writer:
             if conn.total_changes - before != len(changed):
                 raise Fenced("another worker owns this run now")
         insert(conn, "events", EVENT_COLUMNS, events)
+        ended = [(sealed.row.id,) for sealed in batch if sealed.row.status.final and not sealed.insert]
+        if ended:
+            conn.executemany("DELETE FROM inbox WHERE run=?", ended)  # mail that nobody will read any more
         thread_ends: list[CommitThread] = []
         for sealed in batch:
             for change in sealed.changes:
