@@ -124,10 +124,13 @@ class Client:
         self._tags.clear()
 
 
-def executions(traces: Path, run: str, step: str) -> list[str]:
-    """The marks of a step's executions, in order."""
-    lines = (line.split() for line in traces.read_text().splitlines())
-    return [mark for of, name, mark in lines if (of, name) == (run, step)]
+def executions(traces: Path) -> dict[tuple[str, str], list[str]]:
+    """The marks of every step's executions, in order: by run and step."""
+    marks: dict[tuple[str, str], list[str]] = {}
+    for line in traces.read_text().splitlines() if traces.exists() else []:
+        run, step, mark = line.split()
+        marks.setdefault((run, step), []).append(mark)
+    return marks
 
 
 async def check(client: Client) -> Counter[str]:
@@ -139,10 +142,12 @@ async def check(client: Client) -> Counter[str]:
         everything = await eng.runs(RunFilter(limit=1_000_000))
         known = {run.id for run in everything}
         assert set(client.runs) <= known, "an acknowledged run is missing"
-        for run in everything:
+        working = [run for run in everything if run.agent != "listener"]  # those wait for messages that may never come
+        for run in working:
+            await eng.wait(run.id, timeout=60, settled=run.agent == "asker")
+        marks = executions(client.traces)
+        for run in working:
             request = client.runs.get(run.id)
-            if run.agent == "listener":
-                continue  # it waits for messages that may never have been sent
             settled = await eng.wait(run.id, timeout=60, settled=run.agent == "asker")
             events = [event async for event in eng.events(run.id, follow=False)]
             seqs = [number for event in events for number in range(event.first, event.seq + 1)]
@@ -169,7 +174,7 @@ async def check(client: Client) -> Counter[str]:
             if run.agent == "steps":
                 for event in events:
                     if isinstance(event.body, Recorded):
-                        ran = executions(client.traces, run.id, event.body.key.split(":")[1])
+                        ran = marks[run.id, event.body.key.split(":")[1]]
                         assert ran[-1] == event.body.value, "a step ran again after it was recorded"
                         seen["repeated before recorded"] += len(ran) - 1
             if run.agent == "asker" and not settled.status.final:

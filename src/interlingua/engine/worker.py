@@ -91,14 +91,14 @@ class Worker:
         await asyncio.gather(*(e.pull() for e in list(self._executions.values())), return_exceptions=True)
         for execution in list(self._executions.values()):
             execution.leave("hand_back")
-        while live := list(self._executions.values()):
-            with contextlib.suppress(BaseException):
-                await asyncio.gather(*(e.log.flush() for e in live))
+        deadline = asyncio.get_running_loop().time() + self.settings.cancel_grace + 1
+        while self._executions and asyncio.get_running_loop().time() < deadline:
+            live = list(self._executions.values())
             tasks = [e.task for e in live if e.task is not None and not e.over]
             if tasks:
                 await asyncio.wait(tasks, timeout=0.1)
-            else:
-                await asyncio.sleep(0)
+            await asyncio.gather(*(e.log.flush() for e in live), return_exceptions=True)
+            await asyncio.sleep(0)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -40,6 +40,8 @@ class RunRequest(msgspec.Struct, omit_defaults=True):
     timeout: float | None = None  # seconds of running, not of waiting
     key: str | None = None  # idempotency: the same key from the same caller is the same run
     trace: dict[str, str] | None = None  # W3C trace context
+    callback: str | None = None  # an address that is told of every change of status
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)  # what a door wants to find again on the run
 
 
 class Run(msgspec.Struct, omit_defaults=True):
