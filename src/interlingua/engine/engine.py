@@ -18,8 +18,10 @@ from ..model.card import AgentCard
 from ..model.content import Message, Part, parts_from
 from ..model.errors import (
     AgentNotFound,
+    ChildFailed,
     Conflict,
     Denied,
+    ErrorInfo,
     InvalidAnswer,
     InvalidConfig,
     InvalidInput,
@@ -30,16 +32,17 @@ from ..model.errors import (
     TooLarge,
     Unavailable,
 )
-from ..model.events import KINDS, Event, RunCreated, RunFinished, body_encoder
-from ..model.run import OWNER, Caller, Question, Run, RunRequest
+from ..model.events import KINDS, Event, RunCreated, RunFinished
+from ..model.run import OWNER, Caller, Instance, Question, Run, RunRequest
 from ..model.schemas import Validator
 from ..model.status import Status
 from ..store.base import EventRow, RunFilter, RunRow, Store, Submission
 from ..store.sqlite import SQLiteStore
 from .agents import Agent, Registry
+from .callbacks import Callbacks
 from .execution import Execution
 from .ids import new_id, now
-from .log import LiveLog, compose_runs
+from .log import LiveLog, compose_runs, encode
 from .replay import Replay
 from .settings import Settings
 from .stall import StallWatch
@@ -48,6 +51,7 @@ from .worker import Worker
 
 _PAGE = 512
 _BACKLOG = 50_000
+_ENVELOPE = 64 * 1024  # of a request around its input
 
 
 class Engine(Threads):
@@ -67,7 +71,9 @@ class Engine(Threads):
         self.agents = Registry()
         for agent in agents:
             self.agents.add(agent)
+        self.callbacks = Callbacks(self, self.store)
         self._open = False
+        self._counted, self._counted_at = 0, -1.0
 
     async def __aenter__(self) -> Engine:
         await self.start()
@@ -88,6 +94,7 @@ class Engine(Threads):
         await self._publish_cards()
         self.agents.listeners.append(self._agents_changed)
         await self.worker.start()
+        self.callbacks.start()
         self._stall = StallWatch(self.settings.stall_warning)
         self._open = True
 
@@ -97,6 +104,7 @@ class Engine(Threads):
         self._open = False
         self.agents.listeners.remove(self._agents_changed)
         self._stall.close()
+        await self.callbacks.stop()
         await self.worker.stop()
         await self.bus.close()
         await self.store.close()
@@ -123,6 +131,22 @@ class Engine(Threads):
             raise AgentNotFound(f"there is no agent {wanted} (there are: {known})")
         return card
 
+    async def configure(
+        self, name: str, config: Any, *, version: str | None = None, caller: Caller = OWNER,
+        label: str | None = None, metadata: dict[str, Any] | None = None,
+    ) -> Instance:  # fmt: skip
+        """Keep an agent with a configuration, under an id that later runs can use."""
+        card = await self.card(name, version)
+        if card.config is None and config not in (None, {}):
+            raise InvalidConfig(f"agent {card.name} takes no config")
+        values.check(metadata or {}, InvalidRequest, what="metadata")
+        Validator(card.config or {"type": "object"}, what="config").check(config or {}, InvalidConfig)
+        made = Instance(
+            new_id(), card.name, card.version, config or {}, caller.id, now(), label, metadata or {}
+        )  # fmt: skip
+        await self.store.put_instance(made)
+        return made
+
     # -- runs ---------------------------------------------------------------------------------------------
 
     async def submit(self, request: RunRequest) -> Run:
@@ -131,8 +155,12 @@ class Engine(Threads):
 
     async def submit_child(self, request: RunRequest, run: str, parent: RunRow) -> None:
         """As `submit`, under a run. Submitting the same child again changes nothing."""
-        if self.worker.log_of(run) is None and await self.store.run(run) is None:
-            await self._submit(request, run, parent)
+        if self.worker.log_of(run) is not None or await self.store.run(run) is not None:
+            return
+        if await self.store.tombstone(run):
+            gone = ErrorInfo(RunNotFound.code, f"run {run} was deleted")
+            raise ChildFailed(f"agent {request.agent}: {gone.message}", error=gone, run=run)
+        await self._submit(request, run, parent)
 
     async def _submit(self, request: RunRequest, run: str, parent: RunRow | None) -> Run:
         if not self._open:
@@ -153,6 +181,9 @@ class Engine(Threads):
             request, agent.digest if agent is not None else values.digest(msgspec.to_builtins(card)),
             row.parent, parent.head.hex() if parent is not None else None,
         )  # fmt: skip
+        encoded = encode(created)  # before anything starts: what cannot be written down is refused here
+        if len(encoded) > self.settings.max_input_bytes + _ENVELOPE:
+            raise TooLarge(f"the request is larger than {self.settings.max_input_bytes} bytes")
         plain = request.thread is None and request.key is None and not request.delay
         if plain and agent is not None and self.worker.has_room:
             return await self._start_here(row, created, agent)
@@ -164,17 +195,19 @@ class Engine(Threads):
         log = LiveLog(self.store, row, in_store=False)
         replay = Replay()
         replay.created = created
+        log.hold_back()
+        log.append(created)
         # The handler's first turn comes before the writer's: what it does at once shares the first transaction.
         self.worker.enter_fresh(Execution(self.worker, agent, log, replay))
-        log.append(created)
+        log.let_go()
         await log.flush()
         return self._live_view(log, created)
 
     async def _submit_row(self, row: RunRow, created: RunCreated, agent: Agent[..., Any] | None) -> Run:
         request = created.request
-        if await self.store.count_pending() >= self.settings.max_pending:
+        if await self._pending_runs() >= self.settings.max_pending:
             raise Overloaded(f"{self.settings.max_pending} runs are waiting already; try again later")
-        body = body_encoder.encode(created)
+        body = encode(created)
         kind = KINDS[RunCreated]
         head = chain.link(chain.GENESIS, row.id, 1, kind, row.created_at, chain.body_hash(body))
         row.next_seq, row.head = 2, head
@@ -182,7 +215,8 @@ class Engine(Threads):
         take = self.worker.id if agent is not None and self.worker.has_room else None
         self.worker.reserved += take is not None
         event = EventRow(row.id, 1, kind, row.created_at, head, body)
-        digest = values.digest([request.agent, request.version, request.input, request.config, request.thread])
+        same = msgspec.structs.replace(request, caller=OWNER, trace=None, key=None)
+        digest = values.digest(msgspec.to_builtins(same))
         try:
             done = await self.store.submit(Submission(row, request, digest, [event], take, row.created_at))
         finally:
@@ -194,16 +228,29 @@ class Engine(Threads):
             if self.worker.execution(done.cancel) is None:
                 await self.worker.claim_and_enter(done.cancel)
         if done.row.worker == self.worker.id:
-            await self.worker.enter(done.row)
+            # A task of the worker's: a caller that goes away meanwhile must not leave the run half entered.
+            await asyncio.shield(self.worker.spawn(self.worker.enter(done.row)))
         else:
             self.bus.publish(WORK)
         return self._view(done.row, created)
+
+    async def _pending_runs(self) -> int:
+        """How many wait for a slot; counted at most some times per second."""
+        time = asyncio.get_running_loop().time()
+        if time - self._counted_at > 0.2:
+            self._counted = await self.store.count_pending(self.settings.max_pending + 1)
+            self._counted_at = time
+        else:
+            self._counted += 1
+        return self._counted
 
     def _check(self, request: RunRequest, card: AgentCard, agent: Agent[..., Any] | None) -> None:
         limit = self.settings.max_input_bytes
         if not isinstance(request.input, dict):
             raise InvalidInput(f"the input of an agent is an object, and this is {_kind(request.input)}")
         values.check(request.metadata, InvalidRequest, what="metadata")
+        if request.messages:
+            values.check(msgspec.to_builtins(request.messages), InvalidRequest, what="messages")
         if agent is not None:
             agent.check_input.check(request.input, InvalidInput)
         else:
@@ -369,8 +416,8 @@ class Engine(Threads):
 
     async def delete(self, run: str) -> None:
         """Forget a run that has ended, and its children. A tombstone with its last hash remains."""
-        await self.store.delete_run(run, now())
-        self.worker.forget(run)
+        for gone in await self.store.delete_run(run, now()):
+            self.worker.forget(gone)
 
     async def erase(self, run: str, seq: int) -> None:
         """Forget what one event of a finished run said. Its hash stays, so the chain still verifies."""
@@ -401,7 +448,12 @@ class Engine(Threads):
             if broken is not None:
                 return broken
             after, previous = rows[-1].seq, rows[-1].hash
-        return None
+        row = await self.store.run(run)
+        if row is None or (after, previous) == (row.next_seq - 1, row.head):
+            return None
+        if await self.store.event_rows(run, after, 1):
+            return await self.verify(run)  # it has grown meanwhile
+        return after + 1  # the tail was cut off
 
     # -- questions ----------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from ..model.errors import (
     RunCancelled,
     RunLost,
     RunTimedOut,
+    StoreError,
     ThreadConflict,
     TooLarge,
     describe,
@@ -43,7 +44,7 @@ from ..model.events import (
 )
 from ..model.run import RunRequest
 from ..model.status import Status
-from ..store.base import Change, CloseQuestion, CommitThread, PutInbox
+from ..store.base import Change, ChildNews, CloseQuestion, CommitThread, DeleteRun, PutInbox
 from . import invoke
 from .ids import new_id, now
 from .log import LiveLog
@@ -58,6 +59,7 @@ log_ = logging.getLogger("interlingua.engine")
 
 T = TypeVar("T")
 
+_STILL_RUNNING = 1.0  # seconds of silence after which an agent with a waiting branch counts as waiting
 _NOT_WORTH_PARKING = 50_000  # microseconds until something is due
 Leaving = Literal["cancel", "timeout", "park", "hand_back"]
 
@@ -75,8 +77,11 @@ class Execution(Operations):
         self.leaving: Leaving | None = None
         self.fresh = False  # just made here: no thread, no inbox, nothing to fetch
         self.over = False  # nothing that the handler does counts any more
-        self.cancelling = False
-        self.rollback = False
+        self.cancelling = replay.cancelled
+        self.rollback = replay.rollback
+        self._entered = False
+        self._counted_idle = False
+        self._active_at = 0.0
         self.task: asyncio.Task[None] | None = None
         self.loop = asyncio.get_running_loop()
         self.ctx: Any = None
@@ -90,6 +95,7 @@ class Execution(Operations):
         self._timeout = self.request.timeout or (agent.timeout if agent else None)
         self._park: asyncio.Handle | None = None
         log.on_commit = worker.on_commit
+        log.callback = self.request.callback
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -98,6 +104,16 @@ class Execution(Operations):
 
     async def _main(self) -> None:
         try:
+            await self._live()
+        except Exception as error:
+            # Nothing of ours may fail here; if it does, the run is handed back instead of hanging.
+            log_.exception("run %s could not be ended in good order", self.log.row.id)
+            if not self.over:
+                self._end()
+            self.worker.hand_back_soon(self.log.row.id, error)
+
+    async def _live(self) -> None:
+        try:
             output = await self._enter()
         except asyncio.CancelledError:
             if not self.over:
@@ -105,6 +121,11 @@ class Execution(Operations):
         except Unwound:
             if not self.over:
                 self._leave_now(None)
+        except StoreError as error:
+            if not self.over:
+                if not self._entered:
+                    self.leaving = self.leaving or "hand_back"  # the store failed us, not the agent
+                self._leave_now(error)
         except BaseException as error:
             if not self.over:
                 self._leave_now(error)
@@ -127,17 +148,17 @@ class Execution(Operations):
             raise asyncio.CancelledError
         assert agent is not None
         row = log.row
+        if replay.started and agent.retries == 0:
+            raise RunLost("the process that ran it ended, and this agent must not be repeated", transient=True)
         if replay.started and row.crashes and row.crashes >= agent.retries:
-            raise RunLost(
-                f"the process that ran it died {row.crashes} time{'s' if row.crashes > 1 else ''} without progress"
-                + ("; this agent must not be repeated" if agent.retries == 0 else ""),
-                transient=agent.retries == 0,
-            )
+            times = f"{row.crashes} time{'s' if row.crashes > 1 else ''}"
+            raise RunLost(f"the process that ran it died {times} without progress", transient=False)
         if not replay.started:
             log.append(RunStarted(self.worker.id, row.epoch, self._checkpoint, self._thread_version))
         if agent.ctx_param is not None:
             self.ctx = agent.ctx_type(self, self._decode_state(), self._decode_config())
         self._tick()
+        self._entered = True
         return await invoke.invoke(self)
 
     async def _prepare(self) -> None:
@@ -292,11 +313,10 @@ class Execution(Operations):
             del self.replay.relayed[question]
             body = QuestionWithdrawn(question, "the run that called for it is over", bool(self.replay.relayed), run)
             log.append(body, *self.relay(body))
-        for child in self.running_children:
-            self.worker.cancel_soon(child, f"its parent {status.value.replace('_', ' ')}")
         if log.status is Status.PENDING and status is not Status.FAILED and status is not Status.CANCELLED:
             log.append(RunStarted(self.worker.id, row.epoch))
-        changes: list[Change] = []
+        why = values.encode({"by": row.caller, "reason": f"its parent {status.value.replace('_', ' ')}"})
+        changes: list[Change] = [PutInbox(child, "cancel", why) for child in self.running_children]
         checkpoint = None
         if row.thread is not None:
             checkpoint = new_id() if state is not msgspec.UNSET else None
@@ -307,7 +327,9 @@ class Execution(Operations):
                 )
             )  # fmt: skip
         if row.parent is not None:
-            changes.append(PutInbox(row.parent, "child_ended", values.encode({"run": row.id})))
+            changes.append(ChildNews(row.parent, status, output, error))
+        if self.rollback:
+            changes.append(DeleteRun(row.id))
         row.worker, row.wake_at, row.queued = None, None, None
         self._stop_clock()
         row.ran = self.ran
@@ -334,12 +356,13 @@ class Execution(Operations):
         row = self.log.row
         self._stop_clock()
         row.worker, row.wake_at, row.ran = None, wake_at, self.ran
-        self.log.touch()
+        self.log.touch(close=True)
         self._end()
 
     def _end(self) -> None:
         self.over = True
         self._stop_clock()
+        self._count_idle(False)
         for handle in (self._grace, self._park):
             if handle is not None:
                 handle.cancel()
@@ -363,6 +386,7 @@ class Execution(Operations):
         if self.over:
             return
         waiting = self.blocked > 0 and self.active == 0
+        self._count_idle(waiting)
         if waiting:
             self._stop_clock()
             if self.log.row.crashes:
@@ -375,10 +399,35 @@ class Execution(Operations):
                 self._park.cancel()
                 self._park = None
             if self._clock_from is None:
-                self._clock_from = self.loop.time()
-                if self._timeout is not None:
-                    left = max(0.0, self._timeout - self.log.row.ran / 1e6)
-                    self._clock = self.loop.call_later(left, self.leave, "timeout")
+                self._run_clock()
+
+    def _count_idle(self, idle: bool) -> None:
+        """An agent that only waits takes no slot: others run, its own children for instance."""
+        if idle is not self._counted_idle:
+            self._counted_idle = idle
+            self.worker.idle += 1 if idle else -1
+
+    def _stir(self) -> None:
+        """The handler does something while one of its branches waits: that is running, and no time to park."""
+        self._active_at = self.loop.time()
+        if self._clock_from is None and not self.over:
+            self._run_clock()
+            self.loop.call_later(_STILL_RUNNING, self._quiet)
+
+    def _quiet(self) -> None:
+        if self.over or self.blocked == 0 or self.active > 0:
+            return
+        left = self._active_at + _STILL_RUNNING - self.loop.time()
+        if left > 0:
+            self.loop.call_later(left, self._quiet)
+        else:
+            self._stop_clock()
+
+    def _run_clock(self) -> None:
+        self._clock_from = self.loop.time()
+        if self._timeout is not None:
+            left = max(0.0, self._timeout - self.log.row.ran / 1e6)
+            self._clock = self.loop.call_later(left, self.leave, "timeout")
 
     def _stop_clock(self) -> None:
         if self._clock_from is not None:
@@ -397,6 +446,10 @@ class Execution(Operations):
         self._park = None
         if self.over or self.leaving is not None or not self.blocked or self.active:
             return
+        since = self.loop.time() - self._active_at
+        if since < self.worker.settings.park_after:
+            self._park = self.loop.call_later(self.worker.settings.park_after - since, self._park_if_idle)
+            return
         deadline = self.next_deadline()
         if deadline is not None and deadline - now() < _NOT_WORTH_PARKING:
             return
@@ -411,6 +464,8 @@ class Execution(Operations):
     def emit(self, body: Emission) -> None:
         if self.over or self.leaving is not None:
             raise asyncio.CancelledError
+        if self.blocked:
+            self._stir()
         replay = self.replay
         if replay.idle:
             self.put(body)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..model.content import Message
+from ..model.errors import ErrorInfo
 from ..model.events import (
     Body,
     CancelRequested,
@@ -16,10 +17,10 @@ from ..model.events import (
     QuestionAnswered,
     QuestionAsked,
     QuestionWithdrawn,
-    RunFinished,
     body_decoder,
 )
 from ..model.run import Answer, Question
+from ..model.status import Status
 from ..store.base import Change, DropInbox, InboxItem
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class _Cancel(msgspec.Struct):
 
 class _Ended(msgspec.Struct):
     run: str
+    status: Status
+    head: str
+    output: Any = None
+    error: ErrorInfo | None = None
 
 
 _answers = msgspec.json.Decoder(_Answer)
@@ -69,7 +74,7 @@ class Inbox:
         self._child_keys: dict[str, str] = {}
         self._mail: list[asyncio.Future[None]] = []
         self._seen: set[int] = set()  # items that are in the log, or on their way there
-        self._pulled: asyncio.Future[None] | None = None  # done when the pull that is under way is
+        self._pulling: asyncio.Task[None] | None = None
         self._pull_again = False
 
     if TYPE_CHECKING:
@@ -78,30 +83,36 @@ class Inbox:
         def relay(self, body: Body) -> list[Change]: ...
 
     async def _pull(self) -> None:
-        """Move what others want of this run into its log."""
-        if self._pulled is not None:
+        """Move what others want of this run into its log.
+
+        The work is a task of the worker's, so that a handler which gives up waiting for it does not stop it.
+        """
+        if self._pulling is None or self._pulling.done():
+            self._pulling = self.worker.spawn(self._pull_all())
+        else:
             self._pull_again = True
-            await asyncio.shield(self._pulled)
-            return
-        self._pulled = self.loop.create_future()
-        try:
-            while True:
-                self._pull_again = False
-                for item in await self.worker.store.inbox(run=self.log.row.id):
-                    if item.id not in self._seen and not self.over:
-                        self._seen.add(item.id)
-                        await self._take_in(item)
-                if not self._pull_again:
-                    return
-        finally:
-            self._pulled.set_result(None)
-            self._pulled = None
+        await asyncio.shield(self._pulling)
+
+    async def _pull_all(self) -> None:
+        while True:
+            self._pull_again = False
+            for item in await self.worker.store.inbox(run=self.log.row.id):
+                if item.id in self._seen or self.over:
+                    continue
+                self._seen.add(item.id)
+                try:
+                    self._take_in(item)
+                except Exception:
+                    self._seen.discard(item.id)  # the next look tries again
+                    raise
+            if not self._pull_again:
+                return
 
     async def pull(self) -> None:
         if not self.over:
             await self._pull()
 
-    async def _take_in(self, item: InboxItem) -> None:
+    def _take_in(self, item: InboxItem) -> None:
         drop = DropInbox([item.id])
         if item.kind != "relay":
             self.news += 1
@@ -119,11 +130,11 @@ class Inbox:
             case "cancel":
                 cancel = _cancels.decode(item.body)
                 self.rollback = self.rollback or cancel.rollback
-                self.log.append(CancelRequested(cancel.by, cancel.reason), drop)
+                self.log.append(CancelRequested(cancel.by, cancel.reason, cancel.rollback), drop)
                 self.cancelling = True
                 self.leave("cancel")
             case "child_ended":
-                await self._take_ending(_endings.decode(item.body).run, drop)
+                self._take_ending(_endings.decode(item.body), drop)
             case "relay":
                 self._take_relay(body_decoder.decode(item.body), drop)
 
@@ -142,19 +153,17 @@ class Inbox:
         if not future.done():
             future.set_result(given.answer)
 
-    async def _take_ending(self, child: str, drop: DropInbox) -> None:
-        key = self._child_keys.pop(child, None)
-        row, last = await self.worker.store.run(child), await self.worker.store.last_event(child)
-        if key is None or row is None or last is None or not isinstance(last.body, RunFinished):
+    def _take_ending(self, news: _Ended, drop: DropInbox) -> None:
+        key = self._child_keys.pop(news.run, None)
+        if key is None:
             self.log.touch(drop)
             return
-        done = last.body
-        ended = ChildEnded(key, child, done.status, row.head.hex(), done.output, done.error)
+        ended = ChildEnded(key, news.run, news.status, news.head, news.output, news.error)
         self.log.append(ended, drop)
         if key in self.replay.children:
             called, _, seq = self.replay.children[key]
             self.replay.children[key] = (called, ended, seq)
-        future = self._children.setdefault(child, self.loop.create_future())
+        future = self._children.setdefault(news.run, self.loop.create_future())
         if not future.done():
             future.set_result(ended)
 

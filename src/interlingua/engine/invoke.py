@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..model import values
-from ..model.errors import InvalidOutput, Overloaded
+from ..model.delta import Joiner
+from ..model.errors import InvalidOutput
 from ..model.events import OutputDelta
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ async def invoke(run: Execution) -> Any:
     """The handler's output as a JSON object, or None where it is the join of what was emitted."""
     agent = run.agent
     assert agent is not None
-    kwargs = agent.bind(run.request.input, run.ctx)
+    kwargs = agent.bind(values.copy(run.request.input), run.ctx)  # a copy: the request is part of the log
     if agent.process:
         return await run.worker.processes.run(run, kwargs)
     match agent.shape:
@@ -69,11 +70,13 @@ def delta_of(run: Execution, item: Any) -> dict[str, Any]:
     if type(delta) is not dict:
         raise InvalidOutput(f"a yield extends the output, which is an object; {type(delta).__name__} cannot")
     values.check(delta, InvalidOutput, what="output")
-    return delta
+    return delta if type(item) is str else values.copy(delta)  # the agent may change its own, and yield it again
 
 
-def drain_in_thread(run: Execution, generator: Iterator[Any], step: str | None = None) -> Any:
-    """As `drain`, from the agent's thread. The result is what the generator returns."""
+def drain_in_thread(
+    run: Execution, generator: Iterator[Any], step: str | None = None, joined: Joiner | None = None
+) -> Any:
+    """As `drain`, from the agent's thread. Gives back what the generator returns; `joined` gathers what it yields."""
     pending = list[Any]()
     room = threading.Semaphore(256)
 
@@ -100,6 +103,8 @@ def drain_in_thread(run: Execution, generator: Iterator[Any], step: str | None =
             run.block(_nothing())  # raises where the run is being left
             raise failure[0]
         delta = delta_of(run, item)
+        if joined is not None:
+            joined.add(delta)
         if not room.acquire(blocking=False):
             run.block(run.log.flush())
             room.acquire()
@@ -116,10 +121,12 @@ async def in_thread(run: Execution, fn: Callable[[], T]) -> T:
 
     Daemon threads rather than an executor: a function that never returns must not keep the process from ending.
     """
-    worker = run.worker
-    if worker.threads >= worker.settings.max_sync_threads:
-        raise Overloaded(f"{worker.threads} agents that are plain functions are running already")
-    loop = run.loop
+    async with run.worker.thread_slots:  # given back when the run is left, even where the function goes on
+        return await _in_new_thread(run, fn)
+
+
+async def _in_new_thread(run: Execution, fn: Callable[[], T]) -> T:
+    worker, loop = run.worker, run.loop
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
 

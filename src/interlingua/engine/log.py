@@ -14,10 +14,12 @@ from collections.abc import Callable
 
 from ..model import chain
 from ..model.delta import Composer
+from ..model.errors import InvalidRequest
 from ..model.events import (
     KINDS,
     Body,
     CancelRequested,
+    ChildCalled,
     ChildEnded,
     Event,
     MessageReceived,
@@ -30,10 +32,12 @@ from ..model.events import (
     RunFinished,
     RunRestarted,
     RunStarted,
+    body_decoder,
     body_encoder,
 )
+from ..model.run import Callback
 from ..model.status import Move, Status, after
-from ..store.base import Change, EventRow, RunRow, Sealed, Store
+from ..store.base import Change, ChildNews, EventRow, PutCallback, PutInbox, RunRow, Sealed, Store
 from .ids import now
 
 _KEEP_EVENTS = 512  # of recent events in memory, per run
@@ -61,10 +65,37 @@ def move_of(body: Body) -> Move | None:
     return None if move is None else move(body)
 
 
+# Bodies that hold nothing an agent could still change.
+_OURS = (RunCreated, RunStarted, RunRestarted, OutputDelta, CancelRequested, QuestionWithdrawn, ChildCalled)
+
+
+def encode(body: Body) -> bytes:
+    """A body as it is written down. What cannot be is told to whoever said it."""
+    try:
+        return body_encoder.encode(body)
+    except (UnicodeEncodeError, TypeError, ValueError) as error:
+        raise InvalidRequest(f"{KINDS[type(body)]}: this cannot be written down: {error}") from error
+
+
+def _with_head(change: Change, run: str, head: bytes) -> Change:
+    """News of a child carry the last hash of its log, which is known only now."""
+    if not isinstance(change, ChildNews):
+        return change
+    news = {"run": run, "status": change.status, "head": head.hex(), "output": change.output, "error": change.error}
+    return PutInbox(change.parent, "child_ended", body_encoder.encode(news))
+
+
+def _worth_telling(before: Status, now: Status) -> bool:
+    """Waiting, going on after that, and the end. That a run has started, or is stopping, is nobody's business yet."""
+    return before is not now and (now is Status.WAITING or now.final or before is Status.WAITING)
+
+
 class LiveLog:
     __slots__ = (
-        "_appended", "_changes", "_durable", "_expected_seq", "_fragments", "_head", "_in_store", "_next_seq",
-        "_pending", "_queued", "_readers", "_since_pause", "_store", "_waiters", "bytes", "committed_row", "created",
+        "_appended", "_changes", "_durable", "_expected_seq", "_fragments", "_head", "_held_back", "_in_store",
+        "_next_seq",
+        "_pending", "_queued", "_readers", "_since_pause", "_store", "_waiters", "bytes",
+        "callback", "closed", "committed_row", "created",
         "finished", "lost", "on_commit", "recent", "row", "status",
     )  # fmt: skip
 
@@ -77,13 +108,16 @@ class LiveLog:
         self.created: RunCreated | None = None  # for views of a run that has left
         self.finished: RunFinished | None = None  # set when committed
         self.lost: BaseException | None = None  # another owner has it, or the store refused
+        self.callback: Callback | None = None
         self.recent: deque[Event] = deque(maxlen=_KEEP_EVENTS)
-        self.on_commit: Callable[[LiveLog, Sealed], None] | None = None
+        self.on_commit: Callable[[LiveLog, Sealed | None], None] | None = None
+        self.closed = False  # the run has ended, or this owner has let it go
         self._in_store = in_store
         self._next_seq = row.next_seq
         self._head = row.head
         self._expected_seq = row.next_seq
-        self._pending: list[Body] = []
+        self._pending: list[tuple[Body, bytes | None]] = []
+        self._held_back = False
         self._fragments: Composer | None = None  # of the last pending body, where that is output
         self._changes: list[Change] = []
         self._queued = False
@@ -91,15 +125,16 @@ class LiveLog:
         self._durable = 0
         self._since_pause = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._readers: list[asyncio.Future[None]] = []
+        self._readers: set[asyncio.Future[None]] = set()
 
     # -- writing ------------------------------------------------------------------------------------------
 
     def append(self, body: Body, *changes: Change) -> None:
-        if self.lost is not None:
+        """Say something. It is written down at once, so that what is changed later does not change what was said."""
+        if self.lost is not None or self.closed:
             return
         if type(body) is OutputDelta:
-            last = self._pending[-1] if self._pending else None
+            last = self._pending[-1][0] if self._pending else None
             if type(last) is OutputDelta and last.step == body.step:
                 if self._fragments is None:
                     self._fragments = Composer()
@@ -107,33 +142,53 @@ class LiveLog:
                 self._fragments.add(body.delta)
                 self._count()
                 return
+            encoded = None  # more fragments may follow
+        else:
+            encoded = encode(body)
         move = move_of(body)
         if move is not None:
-            self.status = self.row.status = after(self.status, move)
+            before = self.status
+            self.status = self.row.status = after(before, move)
+            if self.callback is not None and _worth_telling(before, self.status):
+                url, format_ = self.callback.url, self.callback.format
+                self._changes.append(PutCallback(self.row.id, url, format_, self.status))
         if isinstance(body, _RECORDS):
             self.row.crashes = 0
         self._settle_fragments()
-        self._pending.append(body)
+        self._pending.append((body, encoded))
         if changes:
             self._changes.extend(changes)
+        if type(body) is RunFinished:
+            self.closed = True
         self._count()
 
-    def touch(self, *changes: Change) -> None:
-        """Write the row as it is (a run is parked or handed back), and some changes."""
-        if self.lost is None:
+    def touch(self, *changes: Change, close: bool = False) -> None:
+        """Write the row as it is, and some changes. `close`: nothing more comes from this owner."""
+        if self.lost is None and not self.closed:
+            self.closed = close
             self._changes.extend(changes)
             self._count()
 
     def _count(self) -> None:
         self._appended += 1
         self._since_pause += 1
-        if not self._queued:
+        if not self._queued and not self._held_back:
+            self._queued = True
+            self._store.append(self)
+
+    def hold_back(self) -> None:
+        """Until `let_go`, what is appended does not reach the store."""
+        self._held_back = True
+
+    def let_go(self) -> None:
+        self._held_back = False
+        if not self._queued and self._durable < self._appended:
             self._queued = True
             self._store.append(self)
 
     def _settle_fragments(self) -> None:
         if self._fragments is not None:
-            last = self._pending[-1]
+            last, _ = self._pending[-1]
             assert isinstance(last, OutputDelta)
             last.delta = self._fragments.value
             self._fragments = None
@@ -164,25 +219,22 @@ class LiveLog:
         row = self.row
         time = max(now(), row.updated_at)
         events: list[EventRow] = []
+        bodies: list[Body] = []
         run, seq, head = row.id, self._next_seq, self._head
-        for body in self._pending:
-            encoded = body_encoder.encode(body)
+        for body, encoded in self._pending:
+            written = body_encoder.encode(body) if encoded is None else encoded
             kind = KINDS[type(body)]
-            head = chain.link(head, run, seq, kind, time, chain.body_hash(encoded))
-            events.append(EventRow(run, seq, kind, time, head, encoded))
-            self.bytes += len(encoded)
+            head = chain.link(head, run, seq, kind, time, chain.body_hash(written))
+            events.append(EventRow(run, seq, kind, time, head, written))
+            # What readers in this process get is read back, where it holds objects of the agent's.
+            bodies.append(body if type(body) in _OURS else body_decoder.decode(written))
+            self.bytes += len(written)
             seq += 1
         row.next_seq, row.head, row.updated_at = seq, head, time
+        changes = [_with_head(change, run, head) for change in self._changes]
         sealed = Sealed(
-            self,
-            not self._in_store,
-            copy.copy(row),
-            self._expected_seq,
-            events,
-            self._changes,
-            self._appended,
+            self, not self._in_store, copy.copy(row), self._expected_seq, events, changes, self._appended, bodies
         )
-        sealed.bodies = self._pending
         self._next_seq = self._expected_seq = seq
         self._head = head
         self._in_store = True
@@ -201,7 +253,7 @@ class LiveLog:
         if self.on_commit is not None:
             self.on_commit(self, sealed)
 
-    def refused(self, sealed: Sealed, error: BaseException) -> None:
+    def refused(self, sealed: Sealed | None, error: BaseException) -> None:
         self.lost = error
         self._pending.clear()
         self._changes.clear()
@@ -222,7 +274,7 @@ class LiveLog:
 
     def wake_readers(self) -> None:
         if self._readers:
-            readers, self._readers = self._readers, []
+            readers, self._readers = self._readers, set()
             for reader in readers:
                 if not reader.done():
                     reader.set_result(None)
@@ -250,7 +302,8 @@ class LiveLog:
     def changed(self) -> asyncio.Future[None]:
         """Done at the next commit."""
         future = asyncio.get_running_loop().create_future()
-        self._readers.append(future)
+        self._readers.add(future)
+        future.add_done_callback(self._readers.discard)
         return future
 
 

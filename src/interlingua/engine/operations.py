@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -43,6 +44,7 @@ from ..model.events import (
     QuestionAsked,
     QuestionWithdrawn,
     Recorded,
+    RunRestarted,
     body_encoder,
 )
 from ..model.run import Answer, Question, RunRequest
@@ -53,6 +55,7 @@ from .codec import Codec
 from .ids import new_id, now
 from .inbox import Inbox
 from .questions import question_codec
+from .replay import PastQuestion
 
 if TYPE_CHECKING:
     from .agents import Agent
@@ -84,6 +87,7 @@ class Operations(Inbox):
         def _tick(self) -> None: ...
         def emit(self, body: Emission) -> None: ...
         def _restart(self, keep: int | None) -> None: ...
+        def put(self, body: Emission) -> None: ...
         def withdraw(self, question: str, reason: str) -> None: ...
         def block(self, work: Any) -> Any: ...
 
@@ -130,7 +134,10 @@ class Operations(Inbox):
         return min(self._deadlines.values(), default=None)
 
     def _passed(self, seq: int) -> None:
-        self._restart(self.replay.passed(seq))
+        held, keep = self.replay.passed(seq)
+        self._restart(keep)
+        for body in held:
+            self.put(body)
 
     def _resume_waits(self) -> None:
         """What was open when the run was left is open again."""
@@ -186,27 +193,45 @@ class Operations(Inbox):
             body = QuestionAsked(asked)
             self.log.append(body, PutQuestion(asked, self.worker.path_of(self.log.row)), *self.relay(body))
         answer = await self._await_answer(asked)
+        known = self.replay.questions.setdefault(place, PastQuestion(asked))  # the same key again: the same answer
+        known.question, known.answer, known.open = asked, answer, False
         return codec.answer.decode(answer.value, InvalidAnswer)
 
     async def _await_answer(self, question: Question) -> Answer:
         future = self._answers.get(question.id)
         if future is None:
             future = self._answers[question.id] = self.loop.create_future()
+        deadline = question.deadline
         while True:
             try:
-                answer: Answer = await self._wait(asyncio.shield(future), question.deadline, question.id)
+                answer: Answer = await self._wait(asyncio.shield(future), deadline, question.id)
                 return answer
             except TimeoutError:
                 if future.done():
                     return future.result()
-                if await self.worker.store.close_question(question.id, "expired"):
-                    del self.open_questions[question.id]
-                    still_open = bool(self.open_questions or self.replay.relayed)
-                    body = QuestionWithdrawn(question.id, "nobody answered in time", still_open)
-                    self.log.append(body, *self.relay(body))
-                    raise QuestionExpired(f"nobody answered {question.type} in time") from None
-                question = msgspec.structs.replace(question, deadline=None)  # an answer was first, and is on its way
+            self.active += 1  # not a moment to be parked in
+            self._tick()
+            try:
+                if await self._expire(question):
+                    raise QuestionExpired(f"nobody answered {question.type} in time")
+                deadline = None  # an answer was first, and is on its way
                 await self._pull()
+            finally:
+                self.active -= 1
+                self._tick()
+
+    async def _expire(self, question: Question) -> bool:
+        """Close a question whose time is over. False where an answer was first."""
+        await self.worker.store.close_question(question.id, "expired")
+        found = await self.worker.store.question(question.id)
+        if found is not None and found[1] == "answered":
+            return False
+        self._check_alive()
+        self.open_questions.pop(question.id, None)
+        still_open = bool(self.open_questions or self.replay.relayed)
+        body = QuestionWithdrawn(question.id, "nobody answered in time", still_open)
+        self.log.append(body, *self.relay(body))
+        return True
 
     def relay(self, body: Body) -> list[Change]:
         """News of a question, for the run that called this one."""
@@ -257,6 +282,7 @@ class Operations(Inbox):
         await self.log.flush()
         self.active += 1
         self._tick()
+        undo = self._undo_point() if retries else None
         try:
             for attempt in range(retries + 1):
                 try:
@@ -268,16 +294,32 @@ class Operations(Inbox):
                     if attempt == retries:
                         cause, record = error, Recorded(place, error=_storable(describe(error)))
                         break
+                    if undo is not None:
+                        undo()
                     await asyncio.sleep(min(backoff * 2**attempt, 60.0))
         finally:
             self.active -= 1
             self._tick()
         self._check_alive()
         self.log.append(record)
+        self.replay.records[place] = (0, record)  # the same key again: the same result
         try:
             return self._step_result(name, record, codec)
         except (StepFailed, AgentError) as failure:
             raise failure from cause
+
+    def _undo_point(self) -> Callable[[], None]:
+        """What takes back the output of an attempt that failed, before the next one. Everything is committed now."""
+        output, sent, keep = self.replay.output.value, len(self.replay.sent), self.log.committed_seq
+
+        def undo() -> None:
+            if self.replay.output.value is output and len(self.replay.sent) == sent:
+                return
+            self.replay.output = Joiner(output)
+            del self.replay.sent[sent:]
+            self.log.append(RunRestarted(keep, "a step is tried again"))
+
+        return undo
 
     async def _do(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], place: str) -> Any:
         from . import invoke
@@ -308,7 +350,7 @@ class Operations(Inbox):
             finally:
                 await generator.aclose()
         else:
-            result = await invoke.in_thread(run, lambda: invoke.drain_in_thread(run, generator, place))
+            result = await invoke.in_thread(run, lambda: invoke.drain_in_thread(run, generator, place, joined))
             if result is not None:
                 return result
         return None if joined.value is ABSENT else joined.value
@@ -329,7 +371,7 @@ class Operations(Inbox):
             if own is not None:
                 raise own(record.error.message, details=record.error.details)
             raise StepFailed(name, record.error)
-        return record.value if codec is None else codec.decode(record.value, InvalidOutput)
+        return values.copy(record.value) if codec is None else codec.decode(record.value, InvalidOutput)
 
     # -- children -----------------------------------------------------------------------------------------
 
@@ -352,6 +394,8 @@ class Operations(Inbox):
         known = self.replay.children.get(place)
         if known is not None and known[0].input == digest:
             called, ended, seq = known
+            if ended is None and called.run in self._children and self._children[called.run].done():
+                ended = self._children[called.run].result()
             if ended is not None:
                 self._passed(seq)
                 return self._child_result(agent, ended)
@@ -361,7 +405,9 @@ class Operations(Inbox):
                 self.worker.cancel_soon(known[0].run, "its parent calls something else now")
                 self._child_keys.pop(known[0].run, None)
             child = new_id()
-            self.log.append(ChildCalled(place, child, name, digest))
+            called = ChildCalled(place, child, name, digest)
+            self.replay.children[place] = (called, None, 0)
+            self.log.append(called)
             await self.log.flush()
         self._child_keys[child] = place
         future = self._children.setdefault(child, self.loop.create_future())
@@ -451,7 +497,7 @@ class Operations(Inbox):
         await self.log.breathe()
 
 
-_codecs: dict[Any, Codec | None] = {}
+_codecs: WeakKeyDictionary[Any, Codec | None] = WeakKeyDictionary()  # a lambda is new in every run
 
 
 def _result_codec(fn: Callable[..., Any], name: str) -> Codec | None:

@@ -44,7 +44,7 @@ class ProcessPool:
         agent = execution.agent
         assert agent is not None
         async with self._slots:
-            process = self._free.pop() if self._free else await self._start()
+            process = await self._take()
             clean = False
             try:
                 order = {
@@ -70,6 +70,14 @@ class ProcessPool:
                     self._free.append(process)
                 else:
                     await _end(process)
+
+    async def _take(self) -> asyncio.subprocess.Process:
+        while self._free:
+            process = self._free.pop()
+            if process.returncode is None:
+                return process
+            await _end(process)  # it died while nobody needed it
+        return await self._start()
 
     async def _start(self) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(

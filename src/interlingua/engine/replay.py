@@ -11,9 +11,10 @@ from typing import Any
 
 from ..model import values
 from ..model.content import Message
-from ..model.delta import ABSENT, DeltaError, Joiner, compose_all, diff
+from ..model.delta import ABSENT, DeltaError, Joiner, combine, compose_all, diff
 from ..model.events import (
     EMISSIONS,
+    CancelRequested,
     ChildCalled,
     ChildEnded,
     Emission,
@@ -55,7 +56,9 @@ class Replay:
         self.output = Joiner()
         self._standing: list[tuple[int, Emission]] = []
         self._emissions: deque[tuple[int, Emission]] = deque()  # what stands, outside recorded steps
-        self._of_steps: dict[str, list[Emission]] = {}
+        self._of_steps: dict[str, list[tuple[int, Emission]]] = {}
+        self.cancelled = False
+        self.rollback = False
         self._matched = 0  # seq of the last event that the handler has caught up with
         self._held: list[OutputDelta] = []  # output fragments that may still turn out to be the next expected delta
         self._held_size = 0
@@ -87,6 +90,9 @@ class Replay:
                     replay._close(question_id, answer, run, event.seq)
                 case QuestionWithdrawn(question=question_id, run=run):
                     replay._close(question_id, None, run, event.seq)
+                case CancelRequested(rollback=rollback):
+                    replay.cancelled = True
+                    replay.rollback = replay.rollback or rollback
                 case MessageReceived(message=message):
                     replay.received.append(message)
                 case ChildCalled(key=key):
@@ -99,7 +105,7 @@ class Replay:
         replay._rebuild()
         for seq, body in emissions:
             if body.step is not None and body.step in replay.records:
-                replay._of_steps.setdefault(body.step, []).append(body)
+                replay._of_steps.setdefault(body.step, []).append((seq, body))
             else:
                 replay._emissions.append((seq, body))
         return replay
@@ -126,15 +132,22 @@ class Replay:
     def emissions_of_step(self, key: str) -> list[Emission]:
         """What a recorded step emitted, if that was voided since: it must be said again."""
         emitted = self._of_steps.pop(key, [])
-        return emitted if self._voided else []
+        if self._voided:
+            return [body for _, body in emitted]
+        if emitted:
+            self._matched = max(self._matched, emitted[-1][0])
+        return []
 
-    def passed(self, seq: int) -> int | None:
-        """The handler has taken the record at `seq`. Returns what to keep if it had emitted more before that."""
+    def passed(self, seq: int) -> tuple[list[Emission], int | None]:
+        """The handler has taken the record at `seq`.
+
+        Where it said something else before that than it did the first time: what to append, and what to keep.
+        """
         if not self._held and not (self._emissions and self._emissions[0][0] < seq):
             if seq > self._matched and not self._voided:
                 self._matched = seq
-            return None
-        return self.void()
+            return [], None
+        return self._release(), self.void()
 
     # -- emissions ----------------------------------------------------------------------------------------
 
@@ -163,6 +176,8 @@ class Replay:
     def _match_delta(self, body: OutputDelta) -> tuple[bool, list[Emission], int | None]:
         seq, expected = self._emissions[0] if self._emissions else (0, None)
         if not isinstance(expected, OutputDelta) or expected.step != body.step:
+            if not self._held and _changes_nothing(self.output.value, body.delta):
+                return True, [], None  # it was merged into the one before
             held = self._release()
             return False, held, self.void()
         self._held.append(body)
@@ -208,6 +223,15 @@ class Replay:
 
 def _same(old: Emission, new: Emission) -> bool:
     return type(old) is type(new) and values.encode(old) == values.encode(new)
+
+
+def _changes_nothing(output: Any, delta: Any) -> bool:
+    if output is ABSENT:
+        return False
+    try:
+        return values.canonical(combine(output, delta)) == values.canonical(output)
+    except DeltaError:
+        return False
 
 
 def _chars(delta: Any) -> int:

@@ -13,13 +13,13 @@ import os
 import socket
 from collections import OrderedDict
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..bus.base import WORK, Bus
 from ..model.errors import Conflict, ErrorInfo, InterlinguaError, NotFound
 from ..model.events import Event
 from ..model.status import Status
-from ..store.base import SUSPECT, CommitThread, PutInbox, RunRow, Sealed, Store, WorkerRow
+from ..store.base import SUSPECT, CommitThread, PutCallback, PutInbox, RunRow, Sealed, Store, WorkerRow
 from .agents import Registry
 from .execution import Execution
 from .ids import new_id, now
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 log_ = logging.getLogger("interlingua.engine")
 
+T = TypeVar("T")
+
 _CLAIM_AT_ONCE = 200
+_ORPHANED = 10.0  # seconds
 _WATCHED = 5.0  # seconds that a suspect has for bringing the process down
 _PAGE = 2000
 
@@ -50,6 +53,7 @@ class Worker:
         self.reserved = 0  # slots for runs that are being claimed
         self.threads = 0  # plain functions that are running
         self.abandoned = 0  # handlers that would not stop
+        self.finished_runs: dict[tuple[str, str], int] = {}  # by agent and status
         self.taken_over = 0  # runs of dead workers
         self.processes = ProcessPool(settings.processes)
         self._executions: dict[str, Execution] = {}
@@ -58,6 +62,10 @@ class Worker:
         self._foreign = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[Any]] = []
+        self.idle = 0  # of the entered ones: those that only wait
+        self.thread_slots = asyncio.Semaphore(settings.max_sync_threads)
+        self._entering: set[str] = set()  # claimed, and on their way in
+        self._orphans: dict[str, float] = {}  # owned on paper, and not here: since when
         self._stopping = False
         self._starved = False  # runs are waiting for a slot
         self._suspect: Execution | None = None
@@ -83,6 +91,8 @@ class Worker:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         self._end_subscription()
+        while self._entering and self._tasks:  # what is on its way in is let in, and handed back with the others
+            await asyncio.wait(self._tasks, timeout=0.1)
         deadline = asyncio.get_running_loop().time() + self.settings.shutdown_grace
         while self._working() and (left := deadline - asyncio.get_running_loop().time()) > 0:
             tasks = [e.task for e in self._working() if e.task is not None]
@@ -112,10 +122,11 @@ class Worker:
             if not e.over and e.task is not None and not e.task.done() and not (e.blocked and not e.active)
         ]  # fmt: skip
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._spawned_done)
+        return task
 
     def _spawned_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -126,7 +137,12 @@ class Worker:
 
     @property
     def has_room(self) -> bool:
-        return self.running + self.reserved < self.settings.max_running and not self._stopping
+        return self.room > 0 and not self._stopping
+
+    @property
+    def room(self) -> int:
+        """Slots that are free. Agents that only wait take none."""
+        return self.settings.max_running - (self.running - self.idle) - self.reserved
 
     def execution(self, run: str) -> Execution | None:
         return self._executions.get(run)
@@ -152,9 +168,23 @@ class Worker:
         execution.fresh = True
         execution.start()
 
-    async def enter(self, row: RunRow) -> Execution:
-        """A run that this worker has just claimed."""
+    async def enter(self, row: RunRow) -> Execution | None:
+        """A run that this worker has just claimed. None where it could not be entered: it is handed back then."""
+        self._entering.add(row.id)
         self.running += 1
+        try:
+            return await self._enter(row)
+        except BaseException as error:
+            self.running -= 1
+            self.hand_back_soon(row.id, error)
+            if not isinstance(error, Exception):
+                raise
+            log_.error("run %s could not be entered: %s", row.id, error)
+            return None
+        finally:
+            self._entering.discard(row.id)
+
+    async def _enter(self, row: RunRow) -> Execution:
         events = await self.all_events(row.id)
         log = LiveLog(self.store, row, in_store=True)
         log.recent.extend(events[-64:])
@@ -162,15 +192,25 @@ class Worker:
         replay = Replay.of(events)
         agent = self.registry.find(row.agent, row.version)
         execution = Execution(self, agent, log, replay)
+        starts = row.created_at + int(execution.request.delay * 1e6)
+        early = not replay.started and starts > now()
+        if early and any(item.kind == "cancel" for item in await self.store.inbox(run=row.id)):
+            early = False
         self._executions[row.id] = execution
         if row.crashes:
             self.taken_over += 1
-        starts = row.created_at + int(execution.request.delay * 1e6)
-        if not replay.started and starts > now() and not await self.store.inbox(run=row.id):
+        if early:
             execution._set_aside(starts)
         else:
             execution.start()
         return execution
+
+    def hand_back_soon(self, run: str, error: BaseException) -> None:
+        """Give up a run that could not be handled here. It counts as a crash: one that never works must end."""
+        self._executions.pop(run, None)
+        crashed = isinstance(error, Exception) and not isinstance(error, InterlinguaError)
+        if not self._stopping:
+            self.spawn(self.store.release(self.id, [run], crashed=crashed))
 
     async def all_events(self, run: str) -> list[Event]:
         events: list[Event] = []
@@ -185,28 +225,33 @@ class Worker:
         if self._starved:
             self._ready.set()
 
-    def on_commit(self, log: LiveLog, sealed: Sealed) -> None:
+    def on_commit(self, log: LiveLog, sealed: Sealed | None) -> None:
         run = log.row.id
         execution = self._executions.get(run)
+        if execution is not None and execution.log is not log:
+            execution = None  # an owner from before: the run has been taken up again since
         if log.lost is not None and execution is not None:
             execution.after_refusal(log.lost)
-        if execution is not None and execution.log is log and execution.over and log.settled:
+        if execution is not None and execution.over and log.settled:
             del self._executions[run]
             log.wake_readers()
             if log.finished is not None:
-                self._finished[run] = log
+                if not execution.rollback:
+                    self._finished[run] = log
+                ended = (log.row.agent, log.finished.status.value)
+                self.finished_runs[ended] = self.finished_runs.get(ended, 0) + 1
                 if len(self._finished) > self.settings.keep_finished:
                     self._finished.popitem(last=False)
-                if execution.rollback:
-                    self.spawn(self._roll_back(run))
             else:
                 self._ready.set()  # something may have come in while it was being set aside
         self.bus.publish(run)
-        for change in sealed.changes:
+        for change in sealed.changes if sealed is not None else ():
             if isinstance(change, PutInbox):
                 self.told(change.run)
             elif isinstance(change, CommitThread):
                 self._ready.set()
+            elif isinstance(change, PutCallback):
+                self.engine.callbacks.hint()
 
     def told(self, run: str) -> None:
         """Something was put into a run's inbox."""
@@ -215,11 +260,6 @@ class Worker:
             self.spawn(execution.pull())
         else:
             self.bus.publish(WORK)
-
-    async def _roll_back(self, run: str) -> None:
-        with contextlib.suppress(NotFound):
-            await self.store.delete_run(run, now())
-        self.forget(run)
 
     def cancel_soon(self, run: str, reason: str) -> None:
         async def cancel() -> None:
@@ -252,7 +292,7 @@ class Worker:
             wait = self.settings.sweep_every
             try:
                 wait = min(wait, await self._claim_some())  # hints may get lost: look anyway
-            except InterlinguaError as error:
+            except Exception as error:
                 log_.error("could not claim runs: %s", error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):  # not wait_for: on 3.11 that can swallow a cancellation
@@ -275,20 +315,30 @@ class Worker:
             self._starved = not self.has_room
             if self._starved:
                 return 60.0
-            room = min(self.settings.max_running - self.running - self.reserved, _CLAIM_AT_ONCE)
+            room = min(self.room, _CLAIM_AT_ONCE)
             self.reserved += room
             try:
                 rows = await self.store.claim(self.id, agents, now(), room, suspects=not self._suspect_at_large())
             finally:
                 self.reserved -= room
-            self.reserved += len(rows)
-            for row in rows:
-                self.reserved -= 1
-                execution = await self.enter(row)
-                if row.crashes >= SUSPECT:
-                    self._suspect, self._suspect_since = execution, asyncio.get_running_loop().time()
+            await self._enter_all(rows)
             if not rows:
                 return 0.05  # only suspects are left, and one is being watched
+
+    async def _enter_all(self, rows: list[RunRow]) -> None:
+        waiting = {row.id for row in rows}
+        self._entering |= waiting
+        self.reserved += len(waiting)
+        try:
+            for row in rows:
+                waiting.discard(row.id)
+                self.reserved -= 1
+                execution = await self.enter(row)
+                if row.crashes >= SUSPECT and execution is not None:
+                    self._suspect, self._suspect_since = execution, asyncio.get_running_loop().time()
+        finally:
+            self.reserved -= len(waiting)
+            self._entering -= waiting
 
     def _suspect_at_large(self) -> bool:
         """Whether a run that was there at several crashes has yet to show that it did not cause them.
@@ -304,11 +354,12 @@ class Worker:
         """Take a run that nobody owns, to end it. Its agent's code is not needed for that."""
         row = await self.store.claim_one(self.id, run)
         if row is not None:
-            await self.enter(row)
+            await asyncio.shield(self.spawn(self.enter(row)))
 
     def foreign_change(self) -> None:
         """Another process wrote to the store."""
         self._foreign.set()
+        self.engine.callbacks.hint()
         self.bus.publish_all()
 
     async def _foreign_loop(self) -> None:
@@ -320,29 +371,44 @@ class Worker:
                     execution = self._executions.get(run)
                     if execution is not None and not execution.over:
                         await execution.pull()
-            except InterlinguaError as error:
+            except Exception as error:
                 log_.error("could not read inboxes: %s", error)
 
     async def _sweep_loop(self) -> None:
         while True:
             await asyncio.sleep(self.settings.sweep_every)
-            try:
-                if await self.store.bury():
-                    self._ready.set()
-                if await self.store.reclaim(self.id, list(self._executions)):
-                    self._ready.set()
-                await self._expire()
-            except InterlinguaError as error:
-                log_.error("sweeping failed: %s", error)
+            for duty in (self._bury, self._find_orphans, self._expire):
+                try:
+                    await duty()
+                except Exception as error:
+                    log_.error("sweeping failed: %s", error)
+            self._foreign.set()  # hints may get lost: look into the inboxes anyway
+
+    async def _bury(self) -> None:
+        if await self.store.bury():
+            self._ready.set()
+
+    async def _find_orphans(self) -> None:
+        """Hand back runs that this worker owns on paper and knows nothing of: the store refused something once."""
+        owned = await self.store.owned(self.id)
+        time = asyncio.get_running_loop().time()
+        here = {*self._executions, *self._entering}
+        self._orphans = {run: self._orphans.get(run, time) for run in owned if run not in here}
+        lost = [run for run, since in self._orphans.items() if time - since > _ORPHANED]
+        if lost:
+            await self.store.release(self.id, lost)
+            self._ready.set()
 
     async def _expire(self) -> None:
         runs, threads = self.settings.ttl_runs, self.settings.ttl_threads
         if runs is None and threads is None:
             return
         time = now()
-        await self.store.expire(
+        gone = await self.store.expire(
             runs_before=None if runs is None else time - int(runs * 1e6),
             threads_before=None if threads is None else time - int(threads * 1e6),
             now=time,
             limit=500,
         )
+        for run in gone:
+            self.forget(run)

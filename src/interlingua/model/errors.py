@@ -328,7 +328,10 @@ def describe(error: BaseException) -> ErrorInfo:
     """What the log says of an exception: ours as they are, any other by its type and text."""
     if isinstance(error, InterlinguaError):
         return error.info()
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be had)"
     return ErrorInfo(AgentCrashed.code, f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 

@@ -172,6 +172,7 @@ class DelegationRefused(_Body, tag="refused"):
 class CancelRequested(_Body, tag="cancel_requested"):
     by: str = ""
     reason: str = ""
+    rollback: bool = False  # forget the run when it has ended
 
 
 class RunFinished(_Body, tag="finished"):

@@ -25,6 +25,13 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
 OWNER = Caller("owner")
 
 
+class Callback(msgspec.Struct, frozen=True):
+    """An address that is told of every change of status, in the format of the door that it was given to."""
+
+    url: str
+    format: str
+
+
 class RunRequest(msgspec.Struct, omit_defaults=True):
     agent: str
     version: str | None = None
@@ -40,8 +47,21 @@ class RunRequest(msgspec.Struct, omit_defaults=True):
     timeout: float | None = None  # seconds of running, not of waiting
     key: str | None = None  # idempotency: the same key from the same caller is the same run
     trace: dict[str, str] | None = None  # W3C trace context
-    callback: str | None = None  # an address that is told of every change of status
+    callback: Callback | None = None
     extra: dict[str, Any] = msgspec.field(default_factory=dict)  # what a door wants to find again on the run
+
+
+class Instance(msgspec.Struct, omit_defaults=True):
+    """An agent with a configuration, usable in many runs."""
+
+    id: str
+    agent: str
+    version: str
+    config: Any
+    caller: str
+    created_at: int
+    name: str | None = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Run(msgspec.Struct, omit_defaults=True):

@@ -15,8 +15,9 @@ import msgspec
 
 from ..model.card import AgentCard
 from ..model.content import Message
+from ..model.errors import ErrorInfo
 from ..model.events import Body, Event
-from ..model.run import Checkpoint, Question, RunRequest, Thread
+from ..model.run import Checkpoint, Instance, Question, RunRequest, Thread
 from ..model.status import Status
 
 
@@ -84,6 +85,21 @@ class PutInbox(msgspec.Struct):
     body: bytes
 
 
+class ChildNews(msgspec.Struct):
+    """The end of a child, for its parent. Becomes a PutInbox when the log is sealed and its last hash is known."""
+
+    parent: str
+    status: Status
+    output: Any
+    error: ErrorInfo | None
+
+
+class DeleteRun(msgspec.Struct):
+    """Forget the run with its own end (a rollback)."""
+
+    run: str
+
+
 class CommitThread(msgspec.Struct):
     """The end of a run on a thread: a new checkpoint where `values` is not UNSET, and the next run in line."""
 
@@ -96,7 +112,16 @@ class CommitThread(msgspec.Struct):
     failed: bool = False
 
 
-Change = PutQuestion | CloseQuestion | DropInbox | PutInbox | CommitThread
+class PutCallback(msgspec.Struct):
+    """A change of status that somebody wants to be told of."""
+
+    run: str
+    url: str
+    format: str
+    status: Status
+
+
+Change = PutQuestion | CloseQuestion | DropInbox | PutInbox | CommitThread | PutCallback | ChildNews | DeleteRun
 
 
 class Sealed(msgspec.Struct):
@@ -119,7 +144,7 @@ class Appender(Protocol):
 
     def committed(self, sealed: Sealed) -> None: ...
 
-    def refused(self, sealed: Sealed, error: BaseException) -> None: ...
+    def refused(self, sealed: Sealed | None, error: BaseException) -> None: ...
 
 
 SUSPECT = 2  # crashes after which a run is entered only one at a time
@@ -179,6 +204,19 @@ class ThreadFilter(msgspec.Struct, kw_only=True):
     offset: int = 0
 
 
+class CallbackRow(msgspec.Struct):
+    id: int
+    run: str
+    url: str
+    format: str
+    status: str
+    time: int
+    state: str  # due, sent, failed (given up)
+    attempts: int
+    next_at: int
+    error: str | None
+
+
 class WorkerRow(msgspec.Struct):
     id: str
     host: str
@@ -205,10 +243,11 @@ class Store(Protocol):
     async def runs(self, where: RunFilter) -> list[RunRow]: ...
     async def events(self, run: str, after: int, limit: int) -> list[Event]: ...
     async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]: ...
+    async def tombstone(self, run: str) -> bool: ...
     async def last_event(self, run: str) -> Event | None: ...
-    async def delete_run(self, run: str, now: int) -> None: ...
+    async def delete_run(self, run: str, now: int) -> list[str]: ...
     async def erase_event(self, run: str, seq: int) -> None: ...
-    async def count_pending(self) -> int: ...
+    async def count_pending(self, upto: int) -> int: ...
 
     # inboxes and questions
     async def deliver(self, run: str, kind: str, body: bytes, now: int) -> tuple[int, str | None]: ...
@@ -235,7 +274,8 @@ class Store(Protocol):
     ) -> list[RunRow]: ...
     async def claim_one(self, worker: str, run: str) -> RunRow | None: ...
     async def next_wake(self, agents: list[str]) -> int | None: ...
-    async def reclaim(self, worker: str, known: list[str]) -> int: ...
+    async def owned(self, worker: str) -> list[str]: ...
+    async def release(self, worker: str, runs: list[str], *, crashed: bool = False) -> None: ...
 
     # cards of every agent that a process of this store ever had
     async def put_cards(self, cards: list[AgentCard]) -> None: ...
@@ -261,8 +301,32 @@ class Store(Protocol):
     async def linked(self, kind: str, foreign: str) -> str | None: ...
     async def unlink(self, kind: str, foreign: str) -> None: ...
 
+    # callbacks
+    async def claim_callbacks(self, now: int, lease_until: int, limit: int) -> list[CallbackRow]: ...
+    async def next_callback(self) -> int | None: ...
+    async def settle_callback(
+        self, id_: int, *, state: str, attempts: int, next_at: int, error: str | None
+    ) -> None: ...
+    async def callbacks(
+        self, *, run: str | None = None, state: str | None = None, limit: int = 100
+    ) -> list[CallbackRow]: ...
+
+    # configured instances, and API keys
+    async def put_instance(self, instance: Instance) -> None: ...
+    async def instance(self, instance: str) -> Instance | None: ...
+    async def instances(
+        self, *, agent: str | None = None, version: str | None = None, caller: str | None = None,
+        limit: int = 100, offset: int = 0,
+    ) -> list[Instance]: ...  # fmt: skip
+    async def delete_instance(self, instance: str) -> None: ...
+    async def put_key(self, id_: str, record: bytes) -> None: ...
+    async def key_record(self, id_: str) -> bytes | None: ...
+    async def key_records(self) -> list[bytes]: ...
+
     # upkeep
-    async def expire(self, *, runs_before: int | None, threads_before: int | None, now: int, limit: int) -> int: ...
+    async def expire(
+        self, *, runs_before: int | None, threads_before: int | None, now: int, limit: int
+    ) -> list[str]: ...
 
 
 def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from weakref import WeakSet
 
 try:
     import fcntl
@@ -30,12 +31,28 @@ except ImportError:  # Windows
         return True
 
 
+_all: WeakSet[Locks] = WeakSet()
+
+
+def _forked() -> None:
+    """A lock belongs to the open file, which a forked child shares: there it would keep a dead parent alive."""
+    for locks in _all:
+        for fd in locks._held.values():
+            os.close(fd)
+        locks._held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
 class Locks:
     """The lock files of one store, in a folder beside it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: dict[str, int] = {}
+        _all.add(self)
 
     def hold(self, worker: str) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)

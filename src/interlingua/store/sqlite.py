@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
@@ -24,8 +23,10 @@ from ..model.errors import (
     AlreadyAnswered,
     AlreadyFinished,
     Conflict,
+    InvalidRequest,
     QuestionNotFound,
     RunNotFound,
+    StoreError,
 )
 from ..model.events import Event, body_decoder
 from ..model.run import Answer, Question
@@ -42,20 +43,20 @@ from .base import (
     WorkerRow,
 )
 from .liveness import Locks
-from .sqlite_changes import put_inbox
+from .sqlite_changes import FINAL_SQL, delete_run, put_inbox
 from .sqlite_query import select_runs
+from .sqlite_records import RecordQueries
 from .sqlite_threads import ThreadQueries
 from .sqlite_transactions import RUN, run_row
 from .sqlite_writer import Call, Writer, begin, connect
 
 T = TypeVar("T")
 
-_FINAL = "('succeeded','failed','cancelled','timed_out')"
 _questions = msgspec.json.Decoder(Question)
 _cards = msgspec.json.Decoder(AgentCard)
 
 
-class SQLiteStore(ThreadQueries):
+class SQLiteStore(ThreadQueries, RecordQueries):
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.on_foreign_change: Callable[[], None] = lambda: None
@@ -95,7 +96,12 @@ class SQLiteStore(ThreadQueries):
         return self._writer.call(fn)
 
     async def _read(self, fn: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._loop.run_in_executor(self._readers, self._with_connection, fn)
+        try:
+            return await self._loop.run_in_executor(self._readers, self._with_connection, fn)
+        except (sqlite3.Error, msgspec.DecodeError) as error:
+            raise StoreError(f"the store could not be read: {error}") from error
+        except UnicodeEncodeError:
+            raise InvalidRequest("an id with half a character in it; ids are plain text") from None
 
     def _with_connection(self, fn: Callable[[sqlite3.Connection], T]) -> T:
         conn = getattr(self._local, "conn", None)
@@ -146,8 +152,14 @@ class SQLiteStore(ThreadQueries):
         run, seq, stamp, digest, body = row
         return Event(run, seq, stamp, digest, None if body is None else body_decoder.decode(body), seq)
 
-    async def delete_run(self, run: str, now: int) -> None:
-        await self._write(lambda conn: transactions.delete_run(conn, run, now))
+    async def tombstone(self, run: str) -> bool:
+        """Whether there was such a run, and it was deleted."""
+        found = await self._read(lambda conn: conn.execute("SELECT 1 FROM tombstones WHERE run=?", (run,)).fetchone())
+        return found is not None
+
+    async def delete_run(self, run: str, now: int) -> list[str]:
+        gone: list[str] = await self._write(lambda conn: delete_run(conn, run, now))
+        return gone
 
     async def erase_event(self, run: str, seq: int) -> None:
         """Forget a body. Its hash stays, so the chain still verifies."""
@@ -163,10 +175,11 @@ class SQLiteStore(ThreadQueries):
 
         await self._write(erase)
 
-    async def count_pending(self) -> int:
+    async def count_pending(self, upto: int) -> int:
         row = await self._read(
             lambda conn: conn.execute(
-                "SELECT count(*) FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL"
+                "SELECT count(*) FROM (SELECT 1 FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL LIMIT ?)",
+                (upto,),
             ).fetchone()
         )
         return int(row[0])
@@ -279,7 +292,7 @@ class SQLiteStore(ThreadQueries):
 
     async def leave(self, worker: str) -> None:
         def go(conn: sqlite3.Connection) -> None:
-            conn.execute("UPDATE runs SET worker=NULL, wake_at=0 WHERE worker=?", (worker,))
+            conn.execute("UPDATE runs SET worker=NULL, wake_at=0, epoch=epoch+1 WHERE worker=?", (worker,))
             conn.execute("DELETE FROM workers WHERE id=?", (worker,))
 
         await self._write(go)
@@ -293,7 +306,11 @@ class SQLiteStore(ThreadQueries):
 
     async def bury(self) -> list[str]:
         """Hand back the runs of workers that died. Returns those workers."""
-        rows = await self._read(lambda conn: conn.execute("SELECT id FROM workers").fetchall())
+        rows = await self._read(
+            lambda conn: conn.execute(
+                "SELECT id FROM workers UNION SELECT DISTINCT worker FROM runs WHERE worker IS NOT NULL"
+            ).fetchall()
+        )
         dead = [row[0] for row in rows if self._locks.dead(row[0])]
         if not dead:
             return []
@@ -302,7 +319,8 @@ class SQLiteStore(ThreadQueries):
             for worker in dead:
                 # A run that only waited did not bring its process down.
                 conn.execute(
-                    "UPDATE runs SET worker=NULL, wake_at=0, crashes=crashes+(status<>'waiting') WHERE worker=?",
+                    "UPDATE runs SET worker=NULL, wake_at=0, epoch=epoch+1, crashes=crashes+(status<>'waiting') "
+                    "WHERE worker=?",
                     (worker,),
                 )
                 conn.execute("DELETE FROM workers WHERE id=?", (worker,))
@@ -329,29 +347,26 @@ class SQLiteStore(ThreadQueries):
     async def next_wake(self, agents: list[str]) -> int | None:
         row = await self._read(
             lambda conn: conn.execute(
-                "SELECT MIN(wake_at) FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL "
-                "AND agent || '@' || version IN (SELECT value FROM json_each(?))",
+                "SELECT wake_at FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL "
+                "AND agent || '@' || version IN (SELECT value FROM json_each(?)) ORDER BY wake_at LIMIT 1",
                 (values.encode(agents).decode(),),
             ).fetchone()
         )
         return None if row is None else row[0]
 
-    async def reclaim(self, worker: str, known: list[str]) -> int:
-        """Hand back runs that this worker owns on paper but knows nothing of (the store refused it once)."""
-        rows = await self._read(
-            lambda conn: conn.execute(
-                "SELECT id FROM runs WHERE worker=? AND id NOT IN (SELECT value FROM json_each(?)) AND updated_at<?",
-                (worker, values.encode(known).decode(), time.time_ns() // 1000 - 10_000_000),
-            ).fetchall()
-        )
-        if rows:
-            await self._write(
-                lambda conn: conn.executemany(
-                    "UPDATE runs SET worker=NULL, wake_at=0 WHERE id=? AND worker=?",
-                    [(row[0], worker) for row in rows],
-                )
+    async def owned(self, worker: str) -> list[str]:
+        """The runs that a worker owns on paper."""
+        rows = await self._read(lambda conn: conn.execute("SELECT id FROM runs WHERE worker=?", (worker,)).fetchall())
+        return [row[0] for row in rows]
+
+    async def release(self, worker: str, runs: list[str], *, crashed: bool = False) -> None:
+        """Hand runs back. Whoever still thinks that it owns one cannot write any more."""
+        await self._write(
+            lambda conn: conn.executemany(
+                "UPDATE runs SET worker=NULL, wake_at=0, epoch=epoch+1, crashes=crashes+? WHERE id=? AND worker=?",
+                [(crashed, run, worker) for run in runs],
             )
-        return len(rows)
+        )
 
     # -- cards --------------------------------------------------------------------------------------------
 
@@ -401,29 +416,31 @@ class SQLiteStore(ThreadQueries):
 
     # -- upkeep -------------------------------------------------------------------------------------------
 
-    async def expire(self, *, runs_before: int | None, threads_before: int | None, now: int, limit: int) -> int:
-        def sweep(conn: sqlite3.Connection) -> int:
-            gone = 0
+    async def expire(self, *, runs_before: int | None, threads_before: int | None, now: int, limit: int) -> list[str]:
+        """Delete what is older than it may be. Returns the runs that are gone."""
+
+        def sweep(conn: sqlite3.Connection) -> list[str]:
+            gone: list[str] = []
             if runs_before is not None:
                 rows = conn.execute(
-                    f"SELECT id FROM runs WHERE status IN {_FINAL} AND updated_at<? AND parent IS NULL LIMIT ?",
+                    f"SELECT id FROM runs WHERE status IN {FINAL_SQL} AND updated_at<? AND parent IS NULL LIMIT ?",
                     (runs_before, limit),
                 ).fetchall()
                 for (run,) in rows:
-                    transactions.delete_run(conn, run, now)
-                gone += len(rows)
+                    gone.extend(delete_run(conn, run, now))
             if threads_before is not None:
                 rows = conn.execute(
-                    "SELECT id FROM threads WHERE active IS NULL AND updated_at<? ORDER BY updated_at LIMIT ?",
+                    "SELECT id FROM threads t WHERE active IS NULL AND updated_at<? AND NOT EXISTS "
+                    f"(SELECT 1 FROM runs r WHERE r.thread=t.id AND r.status NOT IN {FINAL_SQL}) "
+                    "ORDER BY updated_at LIMIT ?",
                     (threads_before, limit),
                 ).fetchall()
                 for (thread,) in rows:
                     self._delete_thread(conn, thread, now)
-                gone += len(rows)
             return gone
 
-        count: int = await self._write(sweep)
-        return count
+        gone: list[str] = await self._write(sweep)
+        return gone
 
 
 def migrate(path: Path) -> None:

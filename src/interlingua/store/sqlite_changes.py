@@ -8,8 +8,21 @@ import msgspec
 
 from ..model import values
 from ..model.content import Message
-from ..model.errors import ThreadConflict
-from .base import Change, CloseQuestion, CommitThread, DropInbox, PutInbox, PutQuestion
+from ..model.errors import Conflict, RunNotFound, ThreadConflict
+from ..model.status import Status
+from .base import (
+    Change,
+    ChildNews,
+    CloseQuestion,
+    CommitThread,
+    DeleteRun,
+    DropInbox,
+    PutCallback,
+    PutInbox,
+    PutQuestion,
+)
+
+FINAL_SQL = "('succeeded','failed','cancelled','timed_out')"
 
 
 def apply_change(conn: sqlite3.Connection, change: Change, now: int) -> None:
@@ -25,15 +38,34 @@ def apply_change(conn: sqlite3.Connection, change: Change, now: int) -> None:
             conn.execute(f"DELETE FROM inbox WHERE id IN ({','.join('?' * len(ids))})", ids)
         case PutInbox(run=run, kind=kind, body=body):
             put_inbox(conn, run, kind, body, now)
+        case PutCallback(run=run, url=url, format=format_, status=status):
+            conn.execute(
+                "INSERT INTO callbacks (run, url, format, status, time, state, next_at) VALUES (?,?,?,?,?,'due',0)",
+                (run, url, format_, status.value, now),
+            )
         case CommitThread():
             _end_turn(conn, change, now)
+        case DeleteRun(run=run):
+            delete_run(conn, run, now)
+        case ChildNews():
+            raise AssertionError("sealing turns it into a PutInbox")
 
 
 def put_inbox(conn: sqlite3.Connection, run: str, kind: str, body: bytes, now: int) -> int:
-    cursor = conn.execute("INSERT INTO inbox (run, kind, body, time) VALUES (?,?,?,?)", (run, kind, body, now))
-    conn.execute("UPDATE runs SET wake_at=0 WHERE id=? AND worker IS NULL AND queued IS NULL", (run,))
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
+    """Put something into a run's inbox, and wake the run. One that has ended gets nothing any more."""
+    cursor = conn.execute(
+        "INSERT INTO inbox (run, kind, body, time) SELECT ?,?,?,? "
+        f"WHERE EXISTS (SELECT 1 FROM runs WHERE id=? AND status NOT IN {FINAL_SQL})",
+        (run, kind, body, now, run),
+    )
+    if cursor.rowcount == 1:
+        # A run that waits for its time to start is not started by mail; only a cancel may end it early.
+        conn.execute(
+            "UPDATE runs SET wake_at=0 WHERE id=? AND worker IS NULL AND queued IS NULL "
+            "AND (status<>'pending' OR ?='cancel')",
+            (run, kind),
+        )
+    return cursor.lastrowid or 0
 
 
 def _end_turn(conn: sqlite3.Connection, end: CommitThread, now: int) -> None:
@@ -79,3 +111,29 @@ def add_messages(conn: sqlite3.Connection, thread: str, messages: list[Message],
             (thread, count, run, values.encode(message)),
         )
     return count
+
+
+def delete_run(conn: sqlite3.Connection, run: str, now: int) -> list[str]:
+    """Forget a run that has ended, and its children that have. Returns their ids."""
+    found = conn.execute("SELECT agent, status, next_seq, head, thread FROM runs WHERE id=?", (run,)).fetchone()
+    if found is None:
+        raise RunNotFound(f"there is no run {run}")
+    agent, status, next_seq, head, thread = found
+    if not Status(status).final:
+        raise Conflict(f"run {run} is {status}; cancel it before deleting it")
+    gone = [run]
+    children = conn.execute(f"SELECT id FROM runs WHERE parent=? AND status IN {FINAL_SQL}", (run,)).fetchall()
+    for (child,) in children:
+        gone.extend(delete_run(conn, child, now))
+    conn.execute(
+        "INSERT OR REPLACE INTO tombstones (run, agent, status, seq, head, deleted_at) VALUES (?,?,?,?,?,?)",
+        (run, agent, status, next_seq - 1, head, now),
+    )
+    for table, column in (("events", "run"), ("inbox", "run"), ("questions", "run"), ("keys", "run"), ("runs", "id")):
+        conn.execute(f"DELETE FROM {table} WHERE {column}=?", (run,))
+    conn.execute("DELETE FROM links WHERE target=?", (run,))
+    if thread is not None:
+        active = conn.execute("SELECT active FROM threads WHERE id=?", (thread,)).fetchone()
+        if active is not None and active[0] == run:
+            pass_on(conn, thread, now)
+    return gone

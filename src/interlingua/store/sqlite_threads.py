@@ -247,7 +247,8 @@ class ThreadQueries:
     async def messages(self, thread: str, *, upto: int | None = None) -> list[Message]:
         rows = await self._read(
             lambda conn: conn.execute(
-                "SELECT message FROM messages WHERE thread=? AND n<=? ORDER BY n", (thread, upto or 1 << 62)
+                "SELECT message FROM messages WHERE thread=? AND n<=? ORDER BY n",
+                (thread, 1 << 62 if upto is None else upto),
             ).fetchall()
         )
         return [_message.decode(row[0]) for row in rows]

@@ -9,11 +9,13 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
+import msgspec
+
 from ..model import values
-from ..model.errors import Conflict, KeyReused, RunNotFound
+from ..model.errors import KeyReused
 from ..model.status import Status
 from .base import EVENT_COLUMNS, SUSPECT, RunRow, Submission, Submitted
-from .sqlite_changes import pass_on, put_inbox
+from .sqlite_changes import FINAL_SQL, put_inbox
 from .sqlite_threads import take_thread
 from .sqlite_writer import RUN_COLUMNS, insert
 
@@ -27,7 +29,7 @@ def run_row(row: tuple[Any, ...]) -> RunRow:
 
 
 def submit(conn: sqlite3.Connection, s: Submission) -> Submitted:
-    row, request = s.row, s.request
+    row, request = msgspec.structs.replace(s.row), s.request  # a copy: a batch that fails is tried again
     if request.key is not None:
         found = conn.execute(
             "SELECT run, digest FROM keys WHERE caller=? AND key=?", (row.caller, request.key)
@@ -66,6 +68,7 @@ def claim(
 ) -> list[RunRow]:
     due = (
         "SELECT id FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL AND wake_at<=? "
+        f"AND status NOT IN {FINAL_SQL} "
         "AND agent || '@' || version IN (SELECT value FROM json_each(?)) AND {} ORDER BY wake_at, id LIMIT ?"
     )
     mine = values.encode(agents).decode()
@@ -98,32 +101,3 @@ def take(conn: sqlite3.Connection, worker: str, run: str, now: int | None = None
     row.worker, row.wake_at, row.epoch = worker, None, row.epoch + 1
     conn.execute("UPDATE runs SET worker=?, wake_at=NULL, epoch=? WHERE id=?", (worker, row.epoch, run))
     return row
-
-
-def delete_run(conn: sqlite3.Connection, run: str, now: int) -> None:
-    found = conn.execute("SELECT agent, status, next_seq, head, thread FROM runs WHERE id=?", (run,)).fetchone()
-    if found is None:
-        raise RunNotFound(f"there is no run {run}")
-    agent, status, next_seq, head, thread = found
-    if not Status(status).final:
-        raise Conflict(f"run {run} is {status}; cancel it before deleting it")
-    for (child,) in conn.execute("SELECT id FROM runs WHERE parent=?", (run,)).fetchall():
-        if Status(conn.execute("SELECT status FROM runs WHERE id=?", (child,)).fetchone()[0]).final:
-            delete_run(conn, child, now)
-    conn.execute(
-        "INSERT OR REPLACE INTO tombstones (run, agent, status, seq, head, deleted_at) VALUES (?,?,?,?,?,?)",
-        (run, agent, status, next_seq - 1, head, now),
-    )
-    for table, column in (
-        ("events", "run"),
-        ("inbox", "run"),
-        ("questions", "run"),
-        ("keys", "run"),
-        ("runs", "id"),
-    ):
-        conn.execute(f"DELETE FROM {table} WHERE {column}=?", (run,))
-    conn.execute("DELETE FROM links WHERE target=?", (run,))
-    if thread is not None:
-        active = conn.execute("SELECT active FROM threads WHERE id=?", (thread,)).fetchone()
-        if active is not None and active[0] == run:
-            pass_on(conn, thread, now)

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from ..model.errors import InterlinguaError, StoreError
+from ..model.status import Status
 from .base import EVENT_COLUMNS, Appender, CommitThread, Fenced, RunRow, Sealed, settle
 from .sqlite_changes import apply_change
 
@@ -161,7 +162,11 @@ class Writer:
             return
         logs, sealed = self._logs, list[Sealed]()
         while logs and len(sealed) < _MAX_LOGS:
-            sealed.append(logs.popleft().seal())
+            entry = logs.popleft()
+            try:
+                sealed.append(entry.seal())
+            except Exception as error:  # one log that cannot be written must not take its neighbours along
+                self._guarded(entry.refused, None, self._told(error))
         calls, self._calls = self._calls, []
         if not sealed and not calls:
             self._idle.set()
@@ -175,15 +180,22 @@ class Writer:
         for place, sealed in enumerate(batch.sealed):
             error = batch.refusals.get(place) if batch.refusals else None
             if error is None:
-                sealed.log.committed(sealed)
+                self._guarded(sealed.log.committed, sealed)
             else:
-                sealed.log.refused(sealed, error)
+                self._guarded(sealed.log.refused, sealed, error)
         for (_, future), (result, error) in zip(batch.calls, batch.results, strict=True):
             settle(future, result, error)
         if self._logs or self._calls:
             self._schedule()
         elif not self._kick_due:
             self._idle.set()
+
+    @staticmethod
+    def _guarded(tell: Callable[..., None], *args: Any) -> None:
+        try:
+            tell(*args)
+        except Exception:
+            log.exception("a log could not take the news of its own writing")
 
     # -- in the thread ------------------------------------------------------------------------------------
 
@@ -207,7 +219,11 @@ class Writer:
                 if now - looked < poll:
                     continue
             looked = now
-            seen = conn.execute("PRAGMA data_version").fetchone()[0]
+            try:
+                seen = conn.execute("PRAGMA data_version").fetchone()[0]
+            except sqlite3.Error as error:  # locked for a moment: look again later
+                log.warning("could not look for changes: %s", error)
+                continue
             if seen != version:
                 version = seen
                 fast_until = now + _FAST_FOR
@@ -225,7 +241,7 @@ class Writer:
             self._transaction(batch.sealed, batch.calls, batch.results)
             return
         except Exception as error:
-            if len(batch.sealed) + len(batch.calls) == 1:
+            if len(batch.sealed) + len(batch.calls) == 1 or _hopeless(error):
                 self._refuse_all(batch, error)
                 return
         # Something in it cannot be written. One by one, so that it disturbs nothing else.
@@ -236,10 +252,12 @@ class Writer:
             except Exception as error:
                 batch.refusals[place] = self._told(error)
         for call in batch.calls:
+            alone: list[tuple[Any, BaseException | None]] = []
             try:
-                self._transaction([], [call], batch.results)
+                self._transaction([], [call], alone)
             except Exception as error:
-                batch.results.append((None, self._told(error)))
+                alone = [(None, self._told(error))]
+            batch.results.extend(alone)
 
     def _refuse_all(self, batch: Batch, error: Exception) -> None:
         batch.results.clear()
@@ -297,7 +315,8 @@ class Writer:
                 changed.append(
                     (
                         row.status, row.updated_at, row.worker, row.next_seq, row.head, row.crashes, row.ran,
-                        row.queued, row.worker is None and not row.status.final, row.wake_at,
+                        row.queued, row.worker is None and not row.status.final and row.status is not Status.PENDING,
+                        row.wake_at,
                         row.id, row.epoch, sealed.expected_seq,
                     )
                 )  # fmt: skip
@@ -322,6 +341,13 @@ class Writer:
                     apply_change(conn, change, sealed.row.updated_at)
         for end in thread_ends:
             apply_change(conn, end, batch[0].row.updated_at)
+
+
+def _hopeless(error: Exception) -> bool:
+    """Whether every other write would meet the same: then trying them one by one only makes everybody wait longer."""
+    return isinstance(error, sqlite3.OperationalError) and any(
+        word in str(error) for word in ("locked", "busy", "full", "I/O", "readonly", "unable to open")
+    )
 
 
 def begin(conn: sqlite3.Connection) -> None:

@@ -1,0 +1,34 @@
+"""What the engine is doing, as Prometheus text."""
+
+from __future__ import annotations
+
+from ..engine.engine import Engine
+
+
+def render(engine: Engine) -> str:
+    worker, callbacks = engine.worker, engine.callbacks
+    lines: list[str] = []
+
+    def metric(name: str, kind: str, help_: str, samples: list[tuple[str, float]]) -> None:
+        lines.append(f"# HELP interlingua_{name} {help_}")
+        lines.append(f"# TYPE interlingua_{name} {kind}")
+        lines.extend(f"interlingua_{name}{labels} {value:g}" for labels, value in samples)
+
+    finished = [
+        (f'{{agent="{_escape(agent)}",status="{status}"}}', float(count))
+        for (agent, status), count in sorted(worker.finished_runs.items())
+    ]
+    metric("runs_finished_total", "counter", "Runs that ended in this process.", finished)
+    metric("runs_running", "gauge", "Agents that run in this process now.", [("", worker.running)])
+    metric("runs_taken_over_total", "counter", "Runs of dead processes that were taken up.", [("", worker.taken_over)])
+    metric("agents_abandoned_total", "counter", "Agents that would not stop.", [("", worker.abandoned)])
+    metric("threads_running", "gauge", "Agents and steps that are plain functions.", [("", worker.threads)])
+    metric("store_backlog", "gauge", "Writes that wait for the disk.", [("", engine.store.backlog())])
+    metric("callbacks_sent_total", "counter", "Callbacks that were taken.", [("", callbacks.sent)])
+    metric("callbacks_retried_total", "counter", "Callbacks that will be tried again.", [("", callbacks.retried)])
+    metric("callbacks_failed_total", "counter", "Callbacks that were given up.", [("", callbacks.failed)])
+    return "\n".join(lines) + "\n"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,38 @@
+"""The protocols, one folder each with the same file names: wire, translate, server (the door), client (the mount).
+
+A protocol registers under the entry point `interlingua.protocols` with a `Protocol`; built-in ones do it the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
+    from ..engine.engine import Engine
+    from ..security.auth import Authenticator
+
+__all__ = ["Door", "Protocol"]
+
+
+class Door(msgspec.Struct):
+    """What a protocol adds to the HTTP app: routes under its prefix, and a line that a newcomer can paste."""
+
+    routes: list[Any]  # starlette routes
+    hint: Callable[[str, str], str]  # (base address, agent name) → a command line
+
+
+class Protocol(msgspec.Struct):
+    name: str
+    title: str
+    prefix: str = ""  # of its HTTP door
+    door: Callable[[Engine, Authenticator], Door] | None = None
+    loaders: dict[str, Callable[[Any], Awaitable[list[Any]]]] = {}  # kinds of target that it can mount
+
+
+if TYPE_CHECKING:
+    Routes = list[BaseRoute]

@@ -1,0 +1,197 @@
+"""A run's log as a stream of the protocol: `values` conflated to the newest, `custom` per fragment.
+
+The id of an update is the log's own seq, so that a stream can be taken up anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...engine.engine import Engine
+from ...model.card import AgentCard
+from ...model.delta import ABSENT, Joiner
+from ...model.events import (
+    Event,
+    OutputDelta,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionWithdrawn,
+    RunFinished,
+    RunRestarted,
+)
+from ...model.status import Status
+from ...transports.sse import encode
+from . import translate
+
+if TYPE_CHECKING:
+    from .server import ConnectSettings
+
+_ACTIVITY = ("message", "thought", "plan", "tool_call", "artifact", "warning")
+
+
+# Where an update stands: the seq of its event, and 0 for the fragment, 1 for the value that comes after it. Both modes
+# at once send two updates of one event, and a stream can be taken up between them.
+Place = tuple[int, int]
+Update = tuple[Place, dict[str, Any]]
+
+
+def place_of(last_event_id: str) -> Place | None:
+    """Read back an id; None for what is none of ours."""
+    seq, dot, part = last_event_id.partition(".")
+    if not seq.isdecimal() or (dot and part != "0"):
+        return None
+    return int(seq), 0 if dot else 1
+
+
+def id_of(place: Place) -> str:
+    return str(place[0]) if place[1] else f"{place[0]}.0"
+
+
+class Projection:
+    """Events in, updates of the protocol out. Pure."""
+
+    def __init__(self, run: str, modes: list[str], card: AgentCard | None) -> None:
+        self._run = run
+        self._values = "values" in modes
+        self._custom = "custom" in modes
+        self._card = card
+        self._deltas: list[tuple[int, Any]] = []
+        self._joiner = Joiner()
+        self._open: dict[str, Any] = {}
+        self.pending_id: int | None = None  # a value that is newer than what was told
+
+    def feed(self, event: Event) -> list[Update]:
+        body = event.body
+        if isinstance(body, OutputDelta):
+            self._deltas.append((event.seq, body.delta))
+            self._joiner.add(body.delta)
+            if self._values:
+                self.pending_id = event.seq
+            return self._custom_update(event.seq, {"kind": "delta", "delta": body.delta})
+        if isinstance(body, RunRestarted):
+            self._deltas = [(seq, delta) for seq, delta in self._deltas if seq <= body.keep]
+            self._joiner = Joiner()
+            for _, delta in self._deltas:
+                self._joiner.add(delta)
+            if self._values:
+                self.pending_id = event.seq
+            joined = {} if self._joiner.value is ABSENT else self._joiner.value
+            return self._custom_update(event.seq, {"kind": "reset", "delta": joined})
+        if isinstance(body, QuestionAsked):
+            self._open[body.question.id] = body.question
+            return []
+        if isinstance(body, QuestionAnswered | QuestionWithdrawn):
+            self._open.pop(body.question, None)
+            return []
+        if isinstance(body, RunFinished):
+            return [((event.seq, 1), self._end(body))]
+        if event.kind in _ACTIVITY:
+            return self._custom_update(event.seq, msgspec.to_builtins(body))
+        return []
+
+    def _custom_update(self, seq: int, update: dict[str, Any]) -> list[Update]:
+        if not self._custom:
+            return []
+        return [((seq, 0), {"type": "custom", "run_id": self._run, "status": "pending", "update": update})]
+
+    def newest(self) -> list[Update]:
+        """The value as it is now, where that has not been told yet."""
+        if self.pending_id is None:
+            return []
+        seq, self.pending_id = self.pending_id, None
+        value = self._joiner.value
+        value = {} if value is ABSENT else value
+        told = {"type": "values", "run_id": self._run, "status": "pending", "values": value, "result": value}
+        return [((seq, 1), told)]
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._open)
+
+    def interrupt(self, seq: int) -> list[Update]:
+        if not self._open:
+            return []
+        question = next(iter(self._open.values()))
+        return [((seq, 1), {**translate.interrupt(question), "run_id": self._run, "status": "interrupted"})]
+
+    def _end(self, body: RunFinished) -> dict[str, Any]:
+        self.pending_id = None
+        if body.status is Status.SUCCEEDED:
+            return {
+                "type": "values",
+                "run_id": self._run,
+                "status": "success",
+                "values": body.output,
+                "result": body.output,
+            }
+        error = translate.error(self._run, body.error, body.status, self._card)
+        return {**error, "status": translate.STATUS[body.status]}
+
+
+async def follow(
+    engine: Engine, run: str, after: Place | None, modes: list[str], settings: ConnectSettings, keep_alive: bytes
+) -> AsyncIterator[bytes]:
+    """The stream of a run. `after` is the last update that the reader has; None means from now on.
+
+    The stream ends with the run, or where it waits for an answer.
+    """
+    view = await engine.run(run)
+    agent = engine.agents.find(view.agent, view.version)
+    projection = Projection(run, modes, agent.card if agent is not None else None)
+    seen = (view.seq, 1) if after is None else after
+    if after is None and view.status.final:
+        seen = (view.seq - 1, 1)  # nothing will come any more: tell at least how it ended
+    interval = 1.0 / settings.values_per_second
+    loop = asyncio.get_running_loop()
+    told_at = 0.0
+    events = engine.events(run)
+    upcoming = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            idle = settings.keep_alive
+            if projection.pending_id is not None:
+                idle = max(0.0, told_at + interval - loop.time())
+            done, _ = await asyncio.wait({upcoming}, timeout=idle)
+            if not done:
+                newest = _encoded(projection.newest(), seen)
+                told_at = loop.time()
+                yield newest or keep_alive
+                continue
+            try:
+                event = upcoming.result()
+            except StopAsyncIteration:
+                return
+            out = projection.feed(event)
+            finished = isinstance(event.body, RunFinished)
+            if event.seq < seen[0]:
+                projection.pending_id = None
+            if not finished and loop.time() - told_at >= interval:
+                newest_update = projection.newest()
+                if newest_update:
+                    told_at = loop.time()
+                    out = out + newest_update
+            chunk = _encoded(out, seen)
+            if chunk:
+                yield chunk
+            if finished:
+                return
+            if projection.waiting and event.seq >= view.seq:
+                now = await engine.run(run)
+                if now.status is Status.WAITING and now.questions:
+                    # Where a stream is taken up at a question, the question is what there is to say.
+                    reached = seen if event.seq > seen[0] else (event.seq - 1, 1)
+                    yield _encoded(projection.newest() + projection.interrupt(event.seq), reached)
+                    return
+            upcoming = asyncio.ensure_future(anext(events))
+    finally:
+        upcoming.cancel()
+        await asyncio.gather(upcoming, return_exceptions=True)
+        await events.aclose()  # type: ignore[attr-defined]
+
+
+def _encoded(updates: list[Update], seen: Place) -> bytes:
+    return b"".join(encode(data, id=id_of(place), event="agent_event") for place, data in updates if place > seen)

@@ -1,0 +1,329 @@
+"""Agent Connect Protocol ↔ model. Pure.
+
+What the wire has no place for: a run that is running or cancelling is `pending`; a cancelled run is an `error` with the
+code for cancelled (the enum has no cancelled, and `interrupted` means that an answer is awaited); only the oldest open
+question shows as the interrupt; activity shows only in `custom` streams.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from typing import Any
+
+import msgspec
+
+from ...model.card import AgentCard
+from ...model.content import DataPart, Part, TextPart
+from ...model.content import Message as ModelMessage
+from ...model.errors import ErrorInfo, InterlinguaError, all_errors
+from ...model.run import Checkpoint, Instance, Question, Run, Thread
+from ...model.status import Status
+from .wire import Message, RunCreate, RunStatus
+
+_AGENTS = uuid.UUID("5b1f1f5e-63a5-5bd1-9c33-3a6f1c1d7a10")
+
+STATUS: dict[Status, RunStatus] = {
+    Status.PENDING: "pending",
+    Status.RUNNING: "pending",
+    Status.CANCELLING: "pending",
+    Status.WAITING: "interrupted",
+    Status.SUCCEEDED: "success",
+    Status.FAILED: "error",
+    Status.CANCELLED: "error",
+    Status.TIMED_OUT: "timeout",
+}
+STATUSES: dict[RunStatus, list[Status]] = {
+    wire: [status for status in Status if STATUS[status] == wire] for wire in STATUS.values()
+}
+
+# Every error has a number that never changes: HTTP's where there is one, else from 1000 on.
+ERRCODES: dict[str, int] = {
+    "internal": 500, "invalid": 422, "invalid_input": 4221, "invalid_config": 4222, "invalid_output": 1002,
+    "invalid_question": 1003, "invalid_answer": 4223, "invalid_state": 4224, "invalid_request": 4220, "too_large": 413,
+    "not_found": 404, "agent_not_found": 4041, "run_not_found": 4042, "thread_not_found": 4043,
+    "question_not_found": 4044, "checkpoint_not_found": 4045, "conflict": 409, "thread_busy": 4091,
+    "thread_exists": 4092, "thread_conflict": 4093, "already_answered": 4094, "already_finished": 4095,
+    "key_reused": 4096, "denied": 403, "run_failed": 1000, "agent_error": 1001, "agent_crashed": 1004,
+    "cancelled": 1005, "timed_out": 1006, "run_lost": 1007, "question_expired": 1008, "child_failed": 1009,
+    "step_failed": 1010, "overloaded": 429, "unavailable": 503, "store_error": 5031, "definition_error": 1011,
+    "unauthenticated": 401,
+}  # fmt: skip
+OWN_ERRORS = 10_000  # an agent's own errors are numbered from here, in the order of its card
+
+CUSTOM_UPDATE: dict[str, Any] = {
+    "type": "object",
+    "description": "One thing that happened: `delta` extends the output; the others are activity.",
+    "properties": {
+        "kind": {"enum": ["delta", "message", "thought", "plan", "tool_call", "artifact", "warning", "reset"]},
+        "delta": {"type": "object"},
+    },
+    "required": ["kind"],
+}
+
+
+def when(microseconds: int) -> str:
+    moment = datetime.datetime.fromtimestamp(microseconds / 1e6, datetime.UTC)
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+# -- agents ---------------------------------------------------------------------------------------------------
+
+
+def agent_id(card: AgentCard) -> str:
+    """The same for the same name and version, on every server and after every restart."""
+    return str(uuid.uuid5(_AGENTS, card.key))
+
+
+def agent(card: AgentCard) -> dict[str, Any]:
+    identity = agent_id(card)
+    return {"agent_id": identity, "id": identity, "metadata": metadata(card)}
+
+
+def metadata(card: AgentCard) -> dict[str, Any]:
+    ref: dict[str, Any] = {"name": card.name, "version": card.version}
+    if isinstance(card.metadata.get("url"), str):
+        ref["url"] = card.metadata["url"]
+    return {"ref": ref, "description": card.description or card.name}
+
+
+def capabilities(card: AgentCard) -> dict[str, Any]:
+    """What the agent supports; an agent may deny some in its metadata: `metadata={"connect": {"threads": False}}`."""
+    denied = card.metadata.get("connect", {})
+    streaming = denied.get("streaming", {"values": True, "custom": True})
+    return {
+        "threads": bool(denied.get("threads", True)),
+        "interrupts": bool(card.questions),
+        "callbacks": bool(denied.get("callbacks", True)),
+        "streaming": {mode: bool(streaming.get(mode, False)) for mode in ("values", "custom")},
+    }
+
+
+def descriptor(card: AgentCard) -> dict[str, Any]:
+    able = capabilities(card)
+    specs: dict[str, Any] = {
+        "capabilities": able,
+        "input": card.input,
+        "output": card.output,
+        "config": card.config or {"type": "object", "properties": {}, "additionalProperties": False},
+    }
+    if able["streaming"]["custom"]:
+        specs["custom_streaming_update"] = CUSTOM_UPDATE
+    if able["threads"] and card.state is not None:
+        specs["thread_state"] = card.state
+    if card.questions:
+        specs["interrupts"] = [
+            {"interrupt_type": q.type, "interrupt_payload": q.payload, "resume_payload": q.answer}
+            for q in card.questions
+        ]
+    return {"metadata": metadata(card), "specs": specs}
+
+
+def inconsistencies(described: dict[str, Any]) -> list[str]:
+    """The rules that a descriptor must keep; what it breaks, in words."""
+    specs = described.get("specs", {})
+    able = specs.get("capabilities", {})
+    found = []
+    if "thread_state" in specs and not able.get("threads"):
+        found.append("specs.thread_state is given, but capabilities.threads is false")
+    custom = bool((able.get("streaming") or {}).get("custom"))
+    if custom is not ("custom_streaming_update" in specs):
+        found.append("specs.custom_streaming_update belongs to capabilities.streaming.custom: both or neither")
+    interrupts = specs.get("interrupts") or []
+    if able.get("interrupts") and not interrupts:
+        found.append("capabilities.interrupts is true, but specs.interrupts lists none")
+    if interrupts and not able.get("interrupts"):
+        found.append("specs.interrupts lists some, but capabilities.interrupts is false")
+    types = [entry.get("interrupt_type") for entry in interrupts]
+    found.extend(f"interrupt_type {t!r} is there twice" for t in dict.fromkeys(types) if types.count(t) > 1)
+    return found
+
+
+def instance(model: Instance) -> dict[str, Any]:
+    """Our addition: the document asks for configured instances, the OpenAPI has none."""
+    told: dict[str, Any] = {
+        "config_id": model.id,
+        "agent_id": agent_id(AgentCard(model.agent, model.version)),
+        "config": model.config,
+        "created_at": when(model.created_at),
+        "metadata": model.metadata,
+    }
+    if model.name is not None:
+        told["name"] = model.name
+    return told
+
+
+# -- errors ---------------------------------------------------------------------------------------------------
+
+
+def errcode(error: ErrorInfo, card: AgentCard | None = None) -> int:
+    if card is not None:
+        for place, definition in enumerate(card.errors):
+            if definition.code == error.code:
+                return OWN_ERRORS + place
+    return ERRCODES.get(error.code, 500)
+
+
+def error_definitions() -> list[dict[str, Any]]:
+    """The protocol's own errors, as this server has them."""
+    return [
+        {
+            "errcode": ERRCODES.get(cls.code, 500),
+            "code": cls.code,
+            "description": (cls.__doc__ or cls.code).strip().split("\n")[0],
+            "transient": cls.transient,
+            "details": cls.details_schema,
+        }
+        for cls in all_errors()
+    ]
+
+
+def own_error_definitions(card: AgentCard) -> list[dict[str, Any]]:
+    return [
+        {
+            "errcode": OWN_ERRORS + place,
+            "code": definition.code,
+            "description": definition.description,
+            "transient": definition.transient,
+            "details": definition.details,
+        }
+        for place, definition in enumerate(card.errors)
+    ]
+
+
+def http_status(error: InterlinguaError) -> int:
+    code = ERRCODES.get(error.code, 500)
+    if code in (401, 403, 404, 409, 413, 422, 429, 500, 503):
+        return code
+    return {404: 404, 409: 409, 422: 422, 503: 503}.get(code // 10, 500)
+
+
+# -- runs -----------------------------------------------------------------------------------------------------
+
+
+def creation(body: RunCreate) -> dict[str, Any]:
+    """The request as it is given back on the run: what was not said is left out, but for the defaults."""
+    plain: dict[str, Any] = msgspec.to_builtins(body)
+    return {key: value for key, value in plain.items() if value is not None}
+
+
+def webhook(body: RunCreate) -> str | None:
+    if body.webhook is not None:
+        return body.webhook
+    if isinstance(body.callback, str):
+        return body.callback
+    return (body.callback.POST or body.callback.url) if body.callback is not None else None
+
+
+def run(model: Run, card_id: str) -> dict[str, Any]:
+    told = {
+        "run_id": model.id,
+        "agent_id": card_id,
+        "created_at": when(model.created_at),
+        "updated_at": when(model.updated_at),
+        "status": STATUS[model.status],
+        "creation": model.request.extra.get("connect", {}) if model.request is not None else {},
+    }
+    if model.thread is not None:
+        told["thread_id"] = model.thread
+    return told
+
+
+def interrupt(question: Question) -> dict[str, Any]:
+    """The type comes first: published clients take the first key. The other members are the earlier spelling."""
+    return {
+        "type": "interrupt",
+        "interrupt": {question.type: question.payload},
+        "interrupt_type": question.type,
+        "interrupt_payload": question.payload,
+        "interrupt_id": question.id,
+    }
+
+
+def error(run_id: str, info: ErrorInfo | None, status: Status, card: AgentCard | None) -> dict[str, Any]:
+    info = info or ErrorInfo("run_failed", f"the run {status.value}")
+    told: dict[str, Any] = {
+        "type": "error",
+        "run_id": run_id,
+        "errcode": errcode(info, card),
+        "description": info.message,
+        "code": info.code,
+        "transient": info.transient,
+    }
+    if info.details is not None:
+        told["details"] = info.details
+    return told
+
+
+def output(model: Run, card: AgentCard | None) -> dict[str, Any] | None:
+    """What the run has to say now; None while it says nothing."""
+    if model.status is Status.SUCCEEDED:
+        return {"type": "result", "values": model.output, "result": model.output}
+    if model.status is Status.WAITING and model.questions:
+        return interrupt(model.questions[0])
+    if model.status.final:
+        return error(model.id, model.error, model.status, card)
+    return None
+
+
+# -- threads and messages -------------------------------------------------------------------------------------
+
+
+def message(model: ModelMessage) -> dict[str, Any]:
+    blocks: list[dict[str, Any]] = [_block(part) for part in model.parts]
+    only_text = all(isinstance(part, TextPart) for part in model.parts)
+    told: dict[str, Any] = {
+        "role": "assistant" if model.role == "agent" else model.role,
+        "content": model.text if only_text else blocks,
+    }
+    if model.id:
+        told["id"] = model.id
+    if model.metadata:
+        told["metadata"] = model.metadata
+    return told
+
+
+def _block(part: Part) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(part)
+    return plain
+
+
+def to_message(wire: Message) -> ModelMessage:
+    if isinstance(wire.content, str):
+        parts: list[Part] = [TextPart(wire.content)]
+    else:
+        parts = [
+            TextPart(block["text"])
+            if block.get("type") == "text" and isinstance(block.get("text"), str)
+            else DataPart(block)
+            for block in wire.content
+        ]
+    role = "user" if wire.role in ("user", "human") else "system" if wire.role == "system" else "agent"
+    return ModelMessage(role, parts, wire.id or "", metadata=wire.metadata or {})  # type: ignore[arg-type]
+
+
+def thread(model: Thread, messages: list[ModelMessage] | None = None) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "thread_id": model.id,
+        "created_at": when(model.created_at),
+        "updated_at": when(model.updated_at),
+        "metadata": model.metadata,
+        "status": model.status,
+    }
+    if model.values is not None:
+        told["values"] = model.values
+    if messages is not None:
+        told["messages"] = [message(m) for m in messages]
+    return told
+
+
+def thread_state(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "checkpoint": {"checkpoint_id": checkpoint.id},
+        "values": checkpoint.values,
+        "metadata": {
+            **checkpoint.metadata,
+            "created_at": when(checkpoint.created_at),
+            **({"run_id": checkpoint.run} if checkpoint.run else {}),
+        },
+    }

@@ -1,0 +1,125 @@
+"""Who asks: one check for every HTTP door, from request headers to a caller.
+
+Also what a server says of it to those who have no credential yet, what of it may stand in a log, and the rule that
+nothing is served to the world without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..model.errors import StoreError
+from ..model.run import Caller
+from .addresses import is_loopback
+from .errors import Unauthenticated, UnsafeBind
+from .headers import one
+from .keys import KeyStore, check_key, key_id
+from .tokens import TokenVerifier
+
+API_KEY_HEADER = "x-api-key"
+
+# Whoever can reach an open server on loopback is on this machine, and may do what its owner may.
+ANONYMOUS = Caller("anonymous", "anyone on this machine", ("*",))
+
+_SECRET_HEADERS = ("authorization", "proxy-authorization", API_KEY_HEADER, "cookie", "set-cookie")
+_TOUCH_EVERY = 60_000_000  # microseconds: noting each use would cost a write per request
+
+
+class Authenticator:
+    """Knows callers by API key or by token. `open_to_all` lets in who sends neither, for servers on loopback."""
+
+    def __init__(
+        self,
+        keys: KeyStore | None = None,
+        tokens: TokenVerifier | None = None,
+        *,
+        open_to_all: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._keys = keys
+        self._tokens = tokens
+        self.open_to_all = open_to_all
+        self._clock = clock
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        """The caller, or Unauthenticated. A credential that is wrong is refused even where none is needed."""
+        key = one(headers, API_KEY_HEADER)
+        scheme, _, bearer = (one(headers, "authorization") or "").partition(" ")
+        bearer = bearer.strip() if scheme.lower() == "bearer" else ""
+        if key is not None:
+            if bearer and bearer != key:
+                raise Unauthenticated(f"Two credentials came; send {API_KEY_HEADER} or Authorization, not both")
+            return await self._by_key(key)
+        if bearer:
+            return await (self._by_token(bearer) if bearer.count(".") == 2 else self._by_key(bearer))
+        if scheme:
+            raise Unauthenticated(f"The Authorization header holds no bearer token; {self._what_to_send()}")
+        if self.open_to_all:
+            return ANONYMOUS
+        raise Unauthenticated(f"This server wants to know who asks; {self._what_to_send()}", rejected=False)
+
+    def schemes(self) -> list[dict[str, Any]]:
+        """What is accepted, as OpenAPI security scheme objects, for those who have no credential yet. None is needed
+        where the list is empty."""
+        if self.open_to_all:
+            return []
+        found: list[dict[str, Any]] = []
+        if self._keys is not None:
+            found.append(
+                {"type": "apiKey", "in": "header", "name": API_KEY_HEADER, "description": "An API key of this server"}
+            )
+            found.append({"type": "http", "scheme": "bearer", "description": "An API key of this server"})
+        for issuer in self._tokens.issuers if self._tokens else []:
+            description = f"A token from {issuer.issuer} for the audience {' or '.join(issuer.audiences)}"
+            found.append({"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": description})
+        return found
+
+    async def _by_key(self, presented: str) -> Caller:
+        now = int(self._clock() * 1_000_000)
+        wanted = key_id(presented)
+        found = await self._keys.get(wanted) if self._keys is not None and wanted is not None else None
+        record = check_key(presented, found, now)
+        if record is None:
+            raise Unauthenticated("The API key is not known, was revoked or has expired")
+        assert self._keys is not None
+        if record.last_used_at is None or now - record.last_used_at >= _TOUCH_EVERY:
+            with contextlib.suppress(StoreError):  # a note, not worth failing the request for
+                await self._keys.touch(record.id, now)
+        return Caller(f"key:{record.id}", record.name, tuple(record.scopes))
+
+    async def _by_token(self, token: str) -> Caller:
+        if self._tokens is None:
+            raise Unauthenticated(f"This server accepts no tokens; {self._what_to_send()}")
+        return await self._tokens.verify(token)
+
+    def _what_to_send(self) -> str:
+        ways = []
+        if self._keys is not None:
+            ways.append(f'an API key as "{API_KEY_HEADER}: KEY" or "Authorization: Bearer KEY"')
+        if self._tokens is not None:
+            ways.append('a token as "Authorization: Bearer TOKEN"')
+        return f"send {' or '.join(ways)}" if ways else "it has no keys and no issuers yet, so nobody is let in"
+
+
+def redact(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers as they may stand in a log. Of an API key, its public id stays."""
+    return {name: _redacted(value) if name.lower() in _SECRET_HEADERS else value for name, value in headers.items()}
+
+
+def check_bind(host: str, authenticator: Authenticator) -> None:
+    """Refuse to serve the world without authentication."""
+    if authenticator.open_to_all and not is_loopback(host):
+        raise UnsafeBind(
+            f"Refused to listen on {host or 'all addresses'!r} without authentication: anyone who reaches it could run "
+            "the agents. Make a key with `interlingua keys add NAME`, or stay on this machine with --bind 127.0.0.1"
+        )
+
+
+def _redacted(value: str) -> str:
+    scheme, _, rest = value.rpartition(" ")
+    found = key_id(rest)
+    shown = f"il_{found}_***" if found else "***"
+    return f"{scheme} {shown}" if found and scheme.lower() == "bearer" else shown

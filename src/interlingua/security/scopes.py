@@ -1,0 +1,139 @@
+"""What a caller may do, said in scopes, and why.
+
+    *                                   everything
+    agents:NAME                         only this agent, in any version
+    agents:NAME@VERSION                 only this version of it
+    agents:PREFIX*                      only agents whose names begin so
+    do:run  do:read  do:answer          only these actions
+    do:cancel  do:delete  do:config  do:admin
+    see:all                             also the runs and threads of other callers
+
+Without an `agents:` scope all agents are meant, without a `do:` scope all actions but `admin`, and without `see:all`
+a caller sees only what is theirs. Several scopes of one family add up.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+import msgspec
+
+from ..model.errors import Denied, InvalidRequest
+from ..model.run import Caller
+
+Action = Literal["run", "read", "answer", "cancel", "delete", "config", "admin"]
+ACTIONS: tuple[str, ...] = get_args(Action)
+EVERYTHING = "*"
+SEE_ALL = "see:all"
+
+_FAMILIES = ("agents:", "do:", "see:")
+_AGENTS = re.compile(r"agents:(\*|[A-Za-z0-9][A-Za-z0-9._-]*(\*|@[0-9A-Za-z][0-9A-Za-z.+-]*)?)")
+_FIXED = (EVERYTHING, *(f"do:{action}" for action in ACTIONS), SEE_ALL)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Yes or no, and why. Usable as a condition."""
+
+    allowed: bool
+    reason: str
+    scopes: tuple[str, ...] = ()  # which granted it; none where it is allowed because nothing limits it
+    missing: tuple[str, ...] = ()  # any one of these would have been needed
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+def ours(scope: str) -> bool:
+    """Whether a scope is meant for us, be it valid or not."""
+    return scope == EVERYTHING or scope.startswith(_FAMILIES)
+
+
+def valid(scope: str) -> bool:
+    return scope in _FIXED or _AGENTS.fullmatch(scope) is not None
+
+
+def validate(scopes: Iterable[str]) -> tuple[str, ...]:
+    """The scopes, each once, in their order. A scope that means nothing is an error: ignoring one would allow more."""
+    if isinstance(scopes, str):
+        raise InvalidRequest(f"scopes are a list of texts, got the text {scopes!r}")
+    found: dict[str, None] = {}
+    for index, scope in enumerate(scopes):
+        if not valid(scope):
+            raise InvalidRequest(_what_is_wrong(scope), path=f"/{index}")
+        found[scope] = None
+    return tuple(found)
+
+
+def may(caller: Caller, action: Action, agent: str | None = None) -> Decision:
+    """Whether a caller may do this, to an agent given as NAME or NAME@VERSION, or to no agent in particular."""
+    if EVERYTHING in caller.scopes:
+        return Decision(True, f"scope {EVERYTHING} allows everything", (EVERYTHING,))
+    done = _may_do(caller, action)
+    if not done or agent is None:
+        return done
+    reached = _may_reach(caller, agent)
+    if not reached:
+        return reached
+    return Decision(True, f"{done.reason}; {reached.reason}", done.scopes + reached.scopes)
+
+
+def require(caller: Caller, action: Action, agent: str | None = None) -> None:
+    decision = may(caller, action, agent)
+    if not decision:
+        raise Denied(decision.reason, details={"action": action, "agent": agent, "missing": list(decision.missing)})
+
+
+def sees(caller: Caller, owner_id: str) -> bool:
+    """Whether a caller may know of a run or thread whose caller has that id."""
+    return caller.id == owner_id or EVERYTHING in caller.scopes or SEE_ALL in caller.scopes
+
+
+def _may_do(caller: Caller, action: Action) -> Decision:
+    wanted = f"do:{action}"
+    given = [scope for scope in caller.scopes if scope.startswith("do:")]
+    if wanted in given:
+        return Decision(True, f"scope {wanted} allows it", (wanted,))
+    if given:
+        why = f"may only {_list(scope.removeprefix('do:') for scope in given)}"
+    elif action == "admin":
+        why = "has no scope that allows administration"
+    else:
+        return Decision(True, f"no do: scope limits the actions, and {action} is none that must be given expressly")
+    return Decision(False, f"{_who(caller)} {why}; {action} needs the scope {wanted}", missing=(wanted,))
+
+
+def _may_reach(caller: Caller, agent: str) -> Decision:
+    given = [scope for scope in caller.scopes if scope.startswith("agents:")]
+    if not given:
+        return Decision(True, "no agents: scope limits the agents")
+    name, _, version = agent.partition("@")
+    for scope in given:
+        wanted = scope.removeprefix("agents:")
+        if wanted in (name, agent) or (wanted.endswith("*") and name.startswith(wanted[:-1])):
+            return Decision(True, f"scope {scope} names the agent", (scope,))
+    missing = (f"agents:{name}",) + ((f"agents:{agent}",) if version else ())
+    only = _list(scope.removeprefix("agents:") for scope in given)
+    why = f"{_who(caller)} may only use the agents {only}; {agent} needs the scope {' or '.join(missing)}"
+    return Decision(False, why, missing=missing)
+
+
+def _who(caller: Caller) -> str:
+    return f"caller {caller.name or caller.id}"
+
+
+def _list(items: Iterable[str]) -> str:
+    return ", ".join(items)
+
+
+def _what_is_wrong(scope: str) -> str:
+    text = f"scope {scope[:200]!r} means nothing"
+    if scope.startswith("agents:"):
+        return f"{text}; expected agents:NAME, agents:NAME@VERSION or agents:PREFIX*"
+    close = difflib.get_close_matches(scope.lower(), _FIXED, n=1)
+    if not close and scope in ACTIONS:
+        close = [f"do:{scope}"]
+    guess = f"did you mean {close[0]}? " if close else ""
+    return f"{text}; {guess}There are {_list(_FIXED)}, agents:NAME, agents:NAME@VERSION and agents:PREFIX*"
