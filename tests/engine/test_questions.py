@@ -320,6 +320,9 @@ async def test_an_answer_that_was_just_taken_in_is_seen_before_the_run_is_parked
         execution = eng.worker.execution(run.id)
         assert execution is not None
         await eng.store.answer(asked.id, {"approved": True}, "me", 1)
-        await execution.pull()
+        (item,) = await eng.store.inbox(run=run.id)
+        execution._seen.add(item.id)
+        execution._take_in(item)
         execution._park_if_idle()  # the time to park has come in this very turn of the loop
+        assert execution.leaving is None
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}

@@ -157,7 +157,10 @@ async def check(client: Client) -> Counter[str]:
             assert len(ends) <= 1, "a run ended twice"
             assert bool(ends) == settled.status.final
             if settled.status.final:
-                # Whoever dies three times without progress is given up; nothing else may fail.
+                # Whoever dies three times without progress is given up, and its children with it; nothing else fails.
+                if run.parent is not None and settled.status is il.Status.CANCELLED:
+                    seen[f"{run.agent} cancelled with its parent"] += 1
+                    continue
                 assert settled.status is il.Status.SUCCEEDED or settled.error.code == "run_lost", settled.error  # type: ignore[union-attr]
             seen[f"{run.agent} {settled.status.value}"] += 1
             if request is not None and settled.status is il.Status.SUCCEEDED:

@@ -93,14 +93,24 @@ def _split_agent(text: str) -> tuple[str, str | None]:
 
 async def load(target: Target) -> Loaded:
     """The agents of a target, and the one that it names."""
+    agents = await load_all(target)
+    return Loaded(agents, choose(agents, target))
+
+
+async def load_to_serve(target: Target) -> list[Agent[..., Any]]:
+    """All agents of a target; where it names one, that one alone."""
+    agents = await load_all(target)
+    return agents if target.agent is None else [choose(agents, target)]
+
+
+async def load_all(target: Target) -> list[Agent[..., Any]]:
     loader = loaders.get(target.kind)
     if loader is None:
         raise TargetError(
             f"{target.kind} targets are not available in this version of Interlingua",
             hint=f"this version runs {', '.join(sorted(loaders))} targets: {GRAMMAR}",
         )
-    agents = await loader(target)
-    return Loaded(agents, choose(agents, target))
+    return await loader(target)
 
 
 def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:

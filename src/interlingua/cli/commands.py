@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from . import demo, questions, run, runs, threads
+from . import demo, keys, questions, run, runs, serve, threads
 from .options import EPILOG, examples
 
 app = typer.Typer(
@@ -55,9 +55,11 @@ def interlingua(
 
 
 app.command("run", epilog=run.EPILOG)(run.run)
+app.command("serve", epilog=serve.EPILOG)(serve.serve)
 app.add_typer(runs.app, name="runs")
 app.add_typer(threads.app, name="threads")
 app.add_typer(questions.app, name="questions")
+app.add_typer(keys.app, name="keys")
 app.command("demo", epilog=examples("interlingua demo", "interlingua demo --store tour.db"))(demo.demo)
 
 

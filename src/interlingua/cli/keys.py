@@ -1,0 +1,105 @@
+"""`interlingua keys`: who may call a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Json, Store, examples
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="API keys of the servers on this store.\n\n"
+    "A server without keys listens on loopback only and lets everyone there in. Callers send a key as `x-api-key: KEY` "
+    "or `Authorization: Bearer KEY`; what a key may do is said in scopes.",
+)
+
+_SCOPE_HELP = (
+    "What it may do (repeatable): `*`, `agents:NAME`, `do:run|read|answer|cancel|delete|config|admin`, `see:all`. "
+    "Without any: everything but admin, and only its own runs."
+)
+
+
+@app.command(
+    "add", epilog=examples("interlingua keys add laptop", "interlingua keys add ci --scope agents:echo --scope do:run")
+)
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.", show_default=False)],
+    scope: Annotated[list[str] | None, typer.Option("--scope", help=_SCOPE_HELP, show_default=False)] = None,
+    days: Annotated[
+        float | None,
+        typer.Option("--days", min=0.0001, help="How long it is valid; for ever without this.", show_default=False),
+    ] = None,
+    store: Store = None,
+) -> None:
+    """Make a key. It is shown once: only a hash of it is kept."""
+    from .session import go
+
+    go(_add(name, scope or [], days, store))
+
+
+async def _add(name: str, scopes: list[str], days: float | None, store: Path | None) -> None:
+    from ..app.keys import StoredKeys
+    from ..engine.ids import now
+    from ..security.keys import make_key
+    from .session import engine_at
+
+    async with engine_at(store, create=True) as engine:
+        expires = None if days is None else now() + int(days * 86_400_000_000)
+        secret, record = make_key(name, scopes, now(), expires_at=expires)
+        await StoredKeys(engine.store).put(record)
+    typer.echo(secret)
+    typer.echo(f"key {record.id} of {name}: shown this once. Servers that are running take it at once.", err=True)
+
+
+@app.command("list", epilog=examples("interlingua keys list"))
+def list_(json: Json = False, store: Store = None) -> None:
+    """List keys: whose they are, what they may do, and when they were last used."""
+    from .session import go
+
+    go(_list(json, store))
+
+
+async def _list(json: bool, store: Path | None) -> None:
+    import msgspec
+
+    from ..app.keys import StoredKeys
+    from .session import engine_at
+
+    async with engine_at(store) as engine:
+        records = await StoredKeys(engine.store).all()
+    if json:
+        shown = [{k: v for k, v in msgspec.to_builtins(r).items() if k != "hash"} for r in records]
+        typer.echo(msgspec.json.format(msgspec.json.encode(shown)).decode())
+        return
+    if not records:
+        typer.echo("No keys. Make one: interlingua keys add NAME")
+    for r in records:
+        state = "revoked" if r.revoked_at is not None else "valid"
+        typer.echo(f"{r.id}  {r.name}  {state}  {' '.join(r.scopes) or 'everything but admin'}")
+
+
+@app.command("revoke", epilog=examples("interlingua keys revoke a1b2c3"))
+def revoke(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Its id, as `keys list` shows it.", show_default=False)],
+    store: Store = None,
+) -> None:
+    """Make a key invalid, now and for good."""
+    from .session import go
+
+    go(_revoke(key, store))
+
+
+async def _revoke(key: str, store: Path | None) -> None:
+    from ..app.keys import StoredKeys
+    from ..engine.ids import now
+    from ..model.errors import NotFound
+    from .session import engine_at
+
+    async with engine_at(store) as engine:
+        if not await StoredKeys(engine.store).revoke(key, now()):
+            raise NotFound(f"there is no valid key {key}")
+    typer.echo(f"key {key} is revoked")
