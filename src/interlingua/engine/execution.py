@@ -45,7 +45,7 @@ from ..model.events import (
 from ..model.run import RunRequest
 from ..model.status import Status
 from ..store.base import Change, ChildNews, CloseQuestion, CommitThread, DeleteRun, PutInbox
-from . import invoke
+from . import invoke, tracing
 from .ids import new_id, now
 from .log import LiveLog
 from .operations import Operations, Unwound
@@ -159,7 +159,8 @@ class Execution(Operations):
             self.ctx = agent.ctx_type(self, self._decode_state(), self._decode_config())
         self._tick()
         self._entered = True
-        return await invoke.invoke(self)
+        with tracing.invoke_agent(row.agent, row.id, row.caller, self.request.trace):
+            return await invoke.invoke(self)
 
     async def _prepare(self) -> None:
         store, row, replay = self.worker.store, self.log.row, self.replay

@@ -51,6 +51,7 @@ from ..model.run import Answer, Question, RunRequest
 from ..model.schemas import Validator
 from ..model.status import Status
 from ..store.base import Change, PutInbox, PutQuestion
+from . import tracing
 from .codec import Codec
 from .ids import new_id, now
 from .inbox import Inbox
@@ -413,7 +414,7 @@ class Operations(Inbox):
         future = self._children.setdefault(child, self.loop.create_future())
         request = RunRequest(
             name, version, payload, config, thread=thread, timeout=timeout, caller=self.request.caller,
-            trace=self.request.trace,
+            trace=tracing.current() or self.request.trace,
         )  # fmt: skip
         try:
             await self.worker.engine.submit_child(request, child, self.log.row)

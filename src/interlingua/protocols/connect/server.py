@@ -246,6 +246,7 @@ class ConnectDoor:
                 when_busy=body.multitask_strategy,
                 delay=float(body.after_seconds or 0),
                 key=request.headers.get("idempotency-key"),
+                trace=_trace(request),
                 callback=Callback(url, "connect") if (url := translate.webhook(body)) and able["callbacks"] else None,
                 extra={"connect": translate.creation(body), "watched": watched and body.on_disconnect == "cancel"},
             )
@@ -514,6 +515,12 @@ def _refusal(error: InterlinguaError) -> Response:
     if challenge:
         headers["www-authenticate"] = challenge
     return json_response(error.message, status, headers)
+
+
+def _trace(request: Request) -> dict[str, str] | None:
+    """The W3C trace context of the caller, kept on the run."""
+    found = {name: request.headers[name] for name in ("traceparent", "tracestate") if name in request.headers}
+    return found or None
 
 
 def _input(given: Any, card: AgentCard) -> Any:
