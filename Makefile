@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: help demo test lint format faults mutants bench docs wheel clean
+.PHONY: help demo test lint format faults interop mutants bench docs wheel clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ format: $(STAMP) ## put the code in shape
 
 faults: $(STAMP) ## long fault runs: a thousand kills
 	$(BIN)/python -m pytest -q tests/faults -m faults --timeout 3600
+
+interop: $(STAMP) ## real third-party peers, each in an environment of its own
+	$(BIN)/python -m pytest -q tests/interop -m interop --timeout 1200
 
 mutants: $(STAMP) ## break the code on purpose: every breakage must turn a test red
 	$(BIN)/python tools/mutants.py

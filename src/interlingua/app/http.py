@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import logging
 import time
@@ -24,15 +23,10 @@ from ..security.auth import Authenticator
 from ..security.egress import EgressGuard
 from ..security.origins import HostPolicy
 from ..transports.http import json_response
+from .installed import protocols
 from .metrics import render
 
 access = logging.getLogger("interlingua.access")
-
-
-def protocols() -> list[Protocol]:
-    """Every protocol that is installed, ours and others'."""
-    found = importlib.metadata.entry_points(group="interlingua.protocols")
-    return [entry.load() for entry in sorted(found, key=lambda entry: entry.name)]
 
 
 class HttpApp:

@@ -104,13 +104,19 @@ async def load_to_serve(target: Target) -> list[Agent[..., Any]]:
 
 
 async def load_all(target: Target) -> list[Agent[..., Any]]:
-    loader = loaders.get(target.kind)
+    loader = loaders.get(target.kind) or _loader_of_protocol(target.kind)
     if loader is None:
         raise TargetError(
             f"{target.kind} targets are not available in this version of Interlingua",
             hint=f"this version runs {', '.join(sorted(loaders))} targets: {GRAMMAR}",
         )
     return await loader(target)
+
+
+def _loader_of_protocol(kind: str) -> Loader | None:
+    from .installed import protocols
+
+    return next((p.loaders[kind] for p in protocols() if kind in p.loaders), None)
 
 
 def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:

@@ -55,7 +55,6 @@ from . import tracing
 from .codec import Codec
 from .ids import new_id, now
 from .inbox import Inbox
-from .questions import question_codec
 from .replay import PastQuestion
 
 if TYPE_CHECKING:
@@ -165,7 +164,6 @@ class Operations(Inbox):
             raise InvalidQuestion(
                 f"agent {agent.card.name} asked {name}, which it does not declare; add it: asks=[{name}]"
             )
-        codec = question_codec(type(question))
         payload = codec.payload.encode(question)
         Validator(codec.payload.schema, what=f"question {codec.type}").check(payload, InvalidQuestion)
         digest = values.digest([codec.type, payload])

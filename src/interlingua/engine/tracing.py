@@ -1,4 +1,4 @@
-"""OpenTelemetry spans, for programs that use OpenTelemetry. In those that do not, nothing is imported and nothing costs.
+"""OpenTelemetry spans, for programs that use OpenTelemetry. In others nothing is imported, and nothing costs.
 
 Each entry of an agent is a span `invoke_agent NAME`, under the trace that the run was submitted with.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import Door, Protocol
 
@@ -24,4 +24,16 @@ def _door(engine: Engine, auth: Authenticator) -> Door:
     return Door(door.routes(), hint)
 
 
-protocol = Protocol("connect", "Agent Connect Protocol", prefix="/connect", door=_door)
+async def _mount(target: Any) -> list[Any]:
+    from .client import load
+
+    return list(await load(target))
+
+
+protocol = Protocol(
+    "connect",
+    "Agent Connect Protocol",
+    prefix="/connect",
+    door=_door,
+    loaders={"connect+http": _mount, "connect+https": _mount},
+)

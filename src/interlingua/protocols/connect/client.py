@@ -308,6 +308,7 @@ class Attachment:
         self._shown = Joiner()  # the output as it stands in our log
         self._level = True  # both are the same
         self._last: Any = ABSENT  # the newest whole value
+        self._known = 0  # activities that the stream will tell again
 
     async def run(self, input_: dict[str, Any]) -> Any:
         try:
@@ -348,10 +349,11 @@ class Attachment:
             type_, payload = _interrupt(stretch.output, self.remote.card)
             answer = await ctx.ask(self._asks(type_, payload), key=f"interrupt-{number}")
             await ctx.step("resume", self._resume, stretch.output, answer, key=f"resume-{number}")
+            self._answered = stretch.output.get("interrupt_id")
             number += 1
 
     def _go_on_from(self, stretch: Stretch) -> None:
-        self._cursor, self._answered = stretch.cursor, stretch.output.get("interrupt_id")
+        self._cursor = stretch.cursor
         if stretch.shown is not None:
             self._shown = Joiner(stretch.shown)
             if self._fresh:
@@ -409,17 +411,16 @@ class Attachment:
 
     async def _resume(self, asked: dict[str, Any], answer: Any) -> None:
         """Answer the remote question, unless it has been answered already: here before a crash, or by somebody else."""
-        sure = self._fresh
         while True:
-            if not sure:
+            try:
+                # A resume says nothing of what it answers: without a look, an answer that comes late would go to
+                # whatever is asked by then.
                 current = await self._settled()
                 if current is None or current.kind != "interrupt" or not _same_interrupt(current.output, asked):
                     return
-            try:
                 response = await self.http.post(self._path, json=answer)
             except httpx2.TransportError as error:
                 await self._patience.spend(error)
-                sure = False
                 continue
             if response.status_code != 409:  # the first answer wins, and another was first
                 _json(response)
@@ -446,6 +447,7 @@ class Attachment:
         """Read until the run ends or asks, over any number of connections, and show what comes."""
         self._patience.reset()
         place = f"step:{key}"  # what is shown belongs to this step, and is not shown again once it is recorded
+        await self._show_again(place)
         while True:
             try:
                 ended = await self._read(place) if self._streams else None
@@ -462,6 +464,19 @@ class Attachment:
                     ended.shown = self._shown.value
                 return ended
             await self._patience.pause()
+
+    async def _show_again(self, place: str) -> None:
+        """After a crash in this stretch: what the log holds of it stands, and the stream goes on behind it."""
+        self._known = 0
+        for _, body in list(self.ctx._run.replay._emissions):
+            if body.step != place:
+                continue
+            if isinstance(body, OutputDelta):
+                self._shown.add(body.delta)
+                self._level = False  # the stream begins before it
+            else:
+                self._known += 1
+            await self.ctx._run.show(body)
 
     async def _read(self, place: str) -> Stretch | None:
         """One connection. None where it ended before the run did."""
@@ -528,7 +543,11 @@ class Attachment:
                 await self._catch_up(place)
         else:
             with contextlib.suppress(msgspec.ValidationError):
-                await self.ctx._run.show(msgspec.convert({**update, "step": place}, _ACTIVITY))
+                body = msgspec.convert({**update, "step": place}, _ACTIVITY)
+                if self._known:
+                    self._known -= 1
+                else:
+                    await self.ctx._run.show(body)
 
     async def _catch_up(self, place: str) -> None:
         """Show what leads from what we showed to what there is; where no delta does, the result will tell."""

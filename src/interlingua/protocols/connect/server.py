@@ -384,6 +384,10 @@ class ConnectDoor:
         modes = _modes(run.request.extra.get("connect", {}).get("stream_mode") if run.request is not None else None)
         last = request.headers.get("last-event-id")
         after = _place(last) if last else None
+        if after is not None and after[0] > run.seq:
+            raise InvalidRequest(
+                f"run {run.id} has {run.seq} events, and {last} is beyond the end; read from the start"
+            )
         return self._streaming(run.id, after=after, modes=modes, cancels=_cancels(run))
 
     def _streaming(self, run: str, *, after: Place | None, modes: list[str], cancels: bool) -> Response:

@@ -148,7 +148,19 @@ async def follow(
     interval = 1.0 / settings.values_per_second
     loop = asyncio.get_running_loop()
     told_at = 0.0
-    events = engine.events(run)
+    # What the reader has is put together first, uncomposed: a composed event could begin before its place.
+    cursor = 0
+    while cursor < seen[0] and (batch := await engine.store.events(run, cursor, 1000)):
+        for event in batch:
+            if event.seq <= seen[0]:
+                projection.feed(event)
+        cursor = batch[-1].seq
+    if seen[1]:
+        projection.pending_id = None
+    if projection.waiting and seen[0] >= view.seq and view.status is Status.WAITING and view.questions:
+        yield _encoded(projection.newest() + projection.interrupt(seen[0]), (seen[0] - 1, 1))
+        return
+    events = engine.events(run, after=seen[0])
     upcoming = asyncio.ensure_future(anext(events))
     try:
         while True:
