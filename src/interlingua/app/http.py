@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -46,7 +47,7 @@ class HttpApp:
                 door = protocol.door(engine, auth)
                 self.doors[protocol.name] = (protocol, door)
                 routes.append(Mount(protocol.prefix, routes=door.routes))
-        self.asgi: ASGIApp = _Checked(Starlette(routes=routes), hosts)
+        self.asgi: ASGIApp = _Checked(Starlette(routes=routes, exception_handlers={HTTPException: _no_route}), hosts)
 
     async def _healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -62,6 +63,12 @@ class HttpApp:
 
     async def _metrics(self, request: Request) -> Response:
         return PlainTextResponse(render(self.engine), media_type="text/plain; version=0.0.4")
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    said = f"{request.method} {request.url.path}: {error.detail}"
+    return json_response(said, error.status_code, dict(error.headers or {}))
 
 
 class _Checked:

@@ -215,7 +215,7 @@ class Engine(Threads):
         take = self.worker.id if agent is not None and self.worker.has_room else None
         self.worker.reserved += take is not None
         event = EventRow(row.id, 1, kind, row.created_at, head, body)
-        same = msgspec.structs.replace(request, caller=OWNER, trace=None, key=None)
+        same = msgspec.structs.replace(request, caller=OWNER, trace=None, key=None, extra={})
         digest = values.digest(msgspec.to_builtins(same))
         try:
             done = await self.store.submit(Submission(row, request, digest, [event], take, row.created_at))

@@ -191,6 +191,7 @@ class RunFilter(msgspec.Struct, kw_only=True):
     parent: str | None = None
     root: str | None = None
     metadata: dict[str, Any] | None = None
+    marked: str | None = None  # by the door that submitted it: a true member of the request's `extra`
     limit: int = 10
     offset: int = 0
 

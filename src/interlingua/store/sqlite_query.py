@@ -21,6 +21,12 @@ def select_runs(columns: str, where: RunFilter) -> tuple[str, list[Any]]:
     if where.status is not None:
         terms.append(f"status IN ({','.join('?' * len(where.status))})")
         args.extend(status.value for status in where.status)
+    if where.marked is not None:
+        terms.append(
+            "EXISTS (SELECT 1 FROM events e WHERE e.run=runs.id AND e.seq=1 "
+            "AND json_extract(CAST(e.body AS TEXT), '$.request.extra.' || ?))"
+        )
+        args.append(where.marked)
     if where.metadata:
         json_matches("metadata", where.metadata, terms, args)
     sql = (
@@ -29,27 +35,31 @@ def select_runs(columns: str, where: RunFilter) -> tuple[str, list[Any]]:
     return sql, [*args, where.limit, where.offset]
 
 
-def json_matches(column: str, wanted: dict[str, Any], terms: list[str], args: list[Any], path: str = "$") -> None:
+def json_matches(column: str, wanted: dict[str, Any], terms: list[str], args: list[Any]) -> None:
     """Terms that hold where the JSON in `column` contains `wanted`: objects by member, the rest by equality."""
+    _members(f"CAST({column} AS TEXT)", wanted, terms, args, 1)
+
+
+def _members(source: str, wanted: dict[str, Any], terms: list[str], args: list[Any], depth: int) -> None:
+    """By key, not by path: SQLite has no way to write every key in a path."""
     for key, value in wanted.items():
-        if '"' in key:  # SQLite has no way to write such a key in a path
-            terms.append("0")
-            continue
-        at = f'{path}."{key}"'
+        member = f"m{depth}"
+        inner: list[str] = [f"{member}.key=?"]
+        args.append(key)
         if isinstance(value, dict) and value:
-            json_matches(column, value, terms, args, at)
+            inner.append(f"{member}.type='object'")
+            _members(f"{member}.value", value, inner, args, depth + 1)
         elif value is None:
-            terms.append(f"json_type({column}, ?)='null'")
-            args.append(at)
+            inner.append(f"{member}.type='null'")
         elif isinstance(value, bool):
-            terms.append(f"json_type({column}, ?)=?")
-            args.extend([at, "true" if value else "false"])
+            inner.append(f"{member}.type='{'true' if value else 'false'}'")
         elif isinstance(value, int | float):
-            terms.append(f"json_type({column}, ?) IN ('integer','real') AND json_extract({column}, ?)=?")
-            args.extend([at, at, value])
+            inner.append(f"{member}.type IN ('integer','real') AND {member}.value=?")
+            args.append(value)
         elif isinstance(value, str):
-            terms.append(f"json_type({column}, ?)='text' AND json_extract({column}, ?)=?")
-            args.extend([at, at, value])
+            inner.append(f"{member}.type='text' AND {member}.value=?")
+            args.append(value)
         else:
-            terms.append(f"json_extract({column}, ?)=json(?)")
-            args.extend([at, values.encode(value).decode()])
+            inner.append(f"{member}.type IN ('array','object') AND {member}.value=json(?)")
+            args.append(values.encode(value).decode())
+        terms.append(f"EXISTS (SELECT 1 FROM json_each({source}) {member} WHERE {' AND '.join(inner)})")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -222,8 +223,9 @@ class ConnectDoor:
         if thread is not None:
             if not able["threads"]:
                 raise InvalidRequest(f"agent {card.name} does not support threads", path="/agent_id")
-            with contextlib.suppress(ThreadNotFound):
-                await self._thread(thread, caller)
+            found = await self.engine.store.thread(thread)
+            if found is not None and not scopes.sees(caller, found.caller):
+                raise ThreadNotFound(f"there is no thread {thread}")
         modes = _modes(body.stream_mode)
         if streams or body.stream_mode is not None:
             missing = [mode for mode in modes if not able["streaming"][mode]]
@@ -233,6 +235,8 @@ class ConnectDoor:
                     path="/stream_mode",
                 )
         keep = thread is None and body.on_completion == "keep"
+        key = request.headers.get("idempotency-key")
+        kept = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{caller.id} {key}")) if key else new_id()
         made = await self.engine.submit(
             RunRequest(
                 card.name,
@@ -241,14 +245,18 @@ class ConnectDoor:
                 config,
                 metadata=body.metadata or {},
                 caller=caller,
-                thread=thread or (new_id() if keep else None),
+                thread=thread or (kept if keep else None),
                 create_thread=keep or (thread is not None and body.if_not_exists == "create"),
                 when_busy=body.multitask_strategy,
                 delay=float(body.after_seconds or 0),
-                key=request.headers.get("idempotency-key"),
+                key=key,
                 trace=_trace(request),
                 callback=Callback(url, "connect") if (url := translate.webhook(body)) and able["callbacks"] else None,
-                extra={"connect": translate.creation(body), "watched": watched and body.on_disconnect == "cancel"},
+                extra={
+                    "connect": translate.creation(body),
+                    "watched": watched and body.on_disconnect == "cancel",
+                    "stateless": thread is None,
+                },
             )
         )
         return made, body
@@ -307,7 +315,9 @@ class ConnectDoor:
 
     async def search_runs(self, request: Request, caller: Caller) -> Response:
         wanted = await self._read(request, wire.RunSearchRequest, optional=True)
-        where = RunFilter(metadata=wanted.metadata, limit=wanted.limit, offset=wanted.offset, **_own(caller))
+        where = RunFilter(
+            metadata=wanted.metadata, limit=wanted.limit, offset=wanted.offset, marked="stateless", **_own(caller)
+        )
         if wanted.agent_id is not None:
             card = self._known().get(wanted.agent_id)
             if card is None:
@@ -455,6 +465,7 @@ class ConnectDoor:
         return json_response(translate.thread(thread, await self.engine.messages(thread.id)))
 
     async def create_thread(self, request: Request, caller: Caller) -> Response:
+        scopes.require(caller, "run")
         body = await self._read(request, wire.ThreadCreate, optional=True)
         thread = await self.engine.create_thread(
             body.thread_id, metadata=body.metadata, caller=caller,
@@ -477,6 +488,7 @@ class ConnectDoor:
 
     async def patch_thread(self, request: Request, caller: Caller) -> Response:
         thread = await self._thread(request.path_params["thread_id"], caller)
+        scopes.require(caller, "run")
         body = await self._read(request, wire.ThreadPatch)
         changes_state = body.values is not msgspec.UNSET or body.messages is not None
         return await self._thread_response(
@@ -505,6 +517,7 @@ class ConnectDoor:
 
     async def copy_thread(self, request: Request, caller: Caller) -> Response:
         thread = await self._thread(request.path_params["thread_id"], caller)
+        scopes.require(caller, "run")
         return await self._thread_response(await self.engine.copy_thread(thread.id))
 
 
@@ -561,7 +574,7 @@ def _number(request: Request, name: str, default: int, low: int = 0, high: int |
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not text.isdigit() or int(text) < low or (high is not None and int(text) > high):
+    if not text.isdecimal() or len(text) > 9 or int(text) < low or (high is not None and int(text) > high):
         raise InvalidRequest(
             f"{name} is {text!r}; it is a whole number from {low}" + (f" to {high}" if high else ""), path=f"/{name}"
         )

@@ -42,7 +42,7 @@ Update = tuple[Place, dict[str, Any]]
 def place_of(last_event_id: str) -> Place | None:
     """Read back an id; None for what is none of ours."""
     seq, dot, part = last_event_id.partition(".")
-    if not seq.isdecimal() or (dot and part != "0"):
+    if not seq.isdecimal() or len(seq) > 15 or (dot and part != "0"):
         return None
     return int(seq), 0 if dot else 1
 

@@ -310,7 +310,7 @@ def thread(model: Thread, messages: list[ModelMessage] | None = None) -> dict[st
         "metadata": model.metadata,
         "status": model.status,
     }
-    if model.values is not None:
+    if model.values:  # a thread of agents that keep no state has none to show
         told["values"] = model.values
     if messages is not None:
         told["messages"] = [message(m) for m in messages]

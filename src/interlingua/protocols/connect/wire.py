@@ -16,7 +16,7 @@ RunStatus = Literal["pending", "error", "success", "timeout", "interrupted"]
 ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
-Offset = Annotated[int, msgspec.Meta(ge=0)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 
 class AgentSearchRequest(msgspec.Struct):
