@@ -31,7 +31,7 @@ class RunRow(msgspec.Struct):
     caller: str
     thread: str | None
     parent: str | None
-    path: str  # of its ancestors, "/root/…/parent/"; empty for a run that nobody called
+    path: str  # of its ancestors, "/first/…/parent/"; empty for a run that nobody called
     metadata: bytes
     created_at: int
     updated_at: int
@@ -63,7 +63,7 @@ EVENT_COLUMNS = EventRow.__struct_fields__[:6]
 
 class PutQuestion(msgspec.Struct):
     question: Question
-    path: str  # "/root/…/run/": every run on whose log the question shows
+    path: str  # "/first/…/run/": every run on whose log the question shows
 
 
 class CloseQuestion(msgspec.Struct):
