@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +62,22 @@ async def crash(eng: il.Engine) -> None:
     eng._stall.close()
     await worker.processes.close()
     await eng.store.close()
+
+
+@contextmanager
+def disk_is_busy(store: Path) -> Iterator[None]:
+    """As long as this lasts, nothing can be committed."""
+    conn = sqlite3.connect(store, isolation_level=None)
+    conn.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        conn.execute("ROLLBACK")
+        conn.close()
+
+
+async def settle() -> None:
+    """Give every task many turns, and the writer's thread time to try."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.05)

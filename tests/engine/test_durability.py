@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +18,12 @@ from interlingua.model.events import ChildCalled, OutputDelta
 from interlingua.store.base import RunFilter
 from interlingua.store.sqlite import SQLiteStore
 
-from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, question, submit
+from .common import PATIENT, QUICK, bodies, crash, disk_is_busy, engine, finish, kinds, question, settle, submit
 
 
 @il.agent
 async def quick(n: int) -> int:
     return n
-
-
-@contextmanager
-def disk_is_busy(store: Path) -> Iterator[None]:
-    """As long as this lasts, nothing can be committed."""
-    conn = sqlite3.connect(store, isolation_level=None)
-    conn.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        conn.execute("ROLLBACK")
-        conn.close()
-
-
-async def settle() -> None:
-    """Give every task many turns, and the writer's thread time to try."""
-    for _ in range(200):
-        await asyncio.sleep(0)
-    await asyncio.sleep(0.05)
 
 
 async def test_nothing_is_acknowledged_before_it_is_committed(store: Path) -> None:

@@ -307,11 +307,22 @@ async def test_a_run_of_a_worker_that_left_no_trace_is_found(store: Path) -> Non
 
 
 def test_a_forked_child_does_not_keep_a_dead_worker_alive(tmp_path: Path) -> None:
-    code = (
-        "import os, signal\nfrom pathlib import Path\nfrom interlingua.store.liveness import Locks\n"
-        f"locks = Locks(Path({str(tmp_path / 'w')!r}))\nlocks.hold('me')\npid = os.fork()\n"
-        "if pid == 0:\n    os.close(1)\n    signal.pause()\nprint(pid, flush=True)\nsignal.pause()\n"
-    )
+    code = f"""
+import os, signal
+from pathlib import Path
+from interlingua.store.liveness import Locks
+locks = Locks(Path({str(tmp_path / "w")!r}))
+locks.hold("me")
+heard, says = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.close(1)
+    os.write(says, b"x")
+    signal.pause()
+os.read(heard, 1)  # the child is up
+print(pid, flush=True)
+signal.pause()
+"""
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())

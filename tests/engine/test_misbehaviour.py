@@ -15,7 +15,7 @@ import pytest
 import interlingua as il
 from interlingua.model.events import RunFinished
 
-from .common import QUICK, engine, finish, log, submit
+from .common import QUICK, disk_is_busy, engine, finish, log, settle, submit
 
 
 @il.agent
@@ -193,19 +193,28 @@ async def test_an_agent_that_never_stops_talking_is_cut_off(store: Path) -> None
 
 
 async def test_an_agent_that_talks_faster_than_the_disk_waits_for_it(store: Path) -> None:
-    most = 0
+    said = 0
+    go = asyncio.Event()
 
     @il.agent
     async def fast(ctx: il.Context[None, None]) -> AsyncIterator[str]:
-        nonlocal most
+        nonlocal said
+        await ctx.thought("ready")
+        await go.wait()
         for _ in range(20_000):
+            said += 1
             yield "x"
-            most = max(most, ctx._run.log._appended - ctx._run.log._durable)
 
     async with engine(store, fast) as eng:
-        run = await finish(eng, "fast")
-        assert len(run.output["text"]) == 20_000
-    assert most < 3000
+        run = await submit(eng, "fast")
+        async for event in eng.events(run.id):
+            if event.kind == "thought":
+                break
+        with disk_is_busy(store):
+            go.set()
+            await settle()
+            assert 0 < said < 3000  # it waits: what it would say next has no place to go
+        assert (await eng.wait(run.id, timeout=20)).output == {"text": "x" * 20_000}
 
 
 async def test_work_in_a_process_comes_back(store: Path) -> None:
