@@ -556,24 +556,49 @@ async def test_the_same_key_is_done_asked_and_called_once(store: Path) -> None:
 # -- children, parking, slots ---------------------------------------------------------------------------------
 
 
-async def test_an_agent_that_works_beside_a_wait_is_not_parked_and_its_time_counts(store: Path) -> None:
-    entered: list[int] = []
+async def test_an_agent_that_works_beside_a_wait_is_not_parked(store: Path) -> None:
+    beat = asyncio.Event()
 
     @il.agent
-    async def agent(ctx: il.Context[None, None], beats: int) -> AsyncIterator[str]:
-        entered.append(1)
+    async def agent(ctx: il.Context[None, None]) -> AsyncIterator[str]:
         mail = asyncio.ensure_future(ctx.receive())
         try:
-            for _ in range(beats):
-                await asyncio.sleep(0.02)
+            while not mail.done():
+                await beat.wait()
+                beat.clear()
                 yield "x"
         finally:
             mail.cancel()
 
-    async with engine(store, agent, settings=msgspec.structs.replace(QUICK, park_after=0.15)) as eng:
-        assert (await finish(eng, "agent", {"beats": 20})).output == {"text": "x" * 20}
-        assert entered == [1]
-        assert (await finish(eng, "agent", {"beats": 1000}, timeout=0.3)).status is il.Status.TIMED_OUT
+    async with engine(store, agent, settings=PATIENT) as eng:
+        run = await submit(eng, "agent")
+        execution = eng.worker.execution(run.id)
+        assert execution is not None
+        await until(lambda: execution.blocked)
+        beat.set()
+        async for event in eng.events(run.id):
+            if event.kind == "delta":
+                break
+        execution._park_if_idle()  # as if it had waited long enough: but it has just said something
+        assert execution.leaving is None
+        execution._active_at -= 3600
+        execution._park_if_idle()  # and now it has been silent for an hour
+        assert execution.leaving == "park"
+
+
+async def test_work_beside_a_wait_counts_as_running(store: Path) -> None:
+    @il.agent
+    async def agent(ctx: il.Context[None, None]) -> AsyncIterator[str]:
+        mail = asyncio.ensure_future(ctx.receive())
+        try:
+            while True:
+                await asyncio.sleep(0.01)
+                yield "x"
+        finally:
+            mail.cancel()
+
+    async with engine(store, agent, settings=PATIENT) as eng:
+        assert (await finish(eng, "agent", timeout=0.2)).status is il.Status.TIMED_OUT
 
 
 async def test_a_child_that_was_rolled_back_is_not_run_again(store: Path) -> None:
