@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -280,14 +281,15 @@ async def test_a_caller_that_goes_away_while_submitting_takes_no_slot_with_it(st
         return "x"
 
     async with engine(store, plain) as eng:
-        real, entered = eng.worker.all_events, asyncio.Event()
+        real, entered = eng.store.submit, asyncio.Event()
 
-        async def slow(run: str) -> Any:
+        async def slow(submission: Any) -> Any:
+            done = await real(submission)
             entered.set()
             await asyncio.sleep(0.01)
-            return await real(run)
+            return done
 
-        eng.worker.all_events = slow  # type: ignore[method-assign]
+        eng.store.submit = slow  # type: ignore[method-assign]
         for n in range(5):
             entered.clear()
             task = asyncio.create_task(submit(eng, "plain", thread=f"t{n}", create_thread=True))
@@ -797,3 +799,21 @@ async def test_the_messages_before_the_first_are_none(store: Path) -> None:
         await eng.patch_thread("t", values_={"a": 1})
         await finish(eng, "echo", {"text": "x"}, thread="t")
         assert await eng.messages("t", upto=(await eng.history("t"))[-1].messages) == []
+
+
+async def test_a_rollback_that_comes_too_late_to_be_read_still_forgets_the_run(store: Path) -> None:
+    @il.agent
+    async def quick(ctx: il.Context[None, None]) -> str:
+        await asyncio.get_running_loop().run_in_executor(None, going.wait)
+        return "x"
+
+    async with engine(store, quick) as eng:
+        for _ in range(5):
+            going = threading.Event()
+            run = await submit(eng, "quick")
+            execution = eng.worker.execution(run.id)
+            assert execution is not None
+            execution._pull_all = asyncio.Event().wait  # type: ignore[assignment]  # it never comes to read its mail
+            await eng.cancel(run.id, rollback=True)
+            going.set()
+            await until(lambda run=run: sql(store, "SELECT count(*) FROM runs WHERE id=?", run.id) == [(0,)])

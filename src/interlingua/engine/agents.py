@@ -18,6 +18,8 @@ from ..model.errors import AgentError, DefinitionError, InvalidInput, InvalidOut
 from ..model.schemas import Validator
 from .codec import Codec, Params
 from .context import Context, SyncContext
+from .logins import Login
+from .mounting import OnCancel
 from .questions import QuestionCodec
 
 P = ParamSpec("P")
@@ -48,6 +50,7 @@ class Agent(Generic[P, R]):
         timeout: float | None = None,
         process: bool = False,
         parkable: bool = True,
+        on_cancel: OnCancel | None = None,
     ) -> None:
         self.card = card
         self.fn = fn
@@ -64,11 +67,13 @@ class Agent(Generic[P, R]):
         self.timeout = timeout
         self.process = process
         self.parkable = parkable and retries > 0
+        self.on_cancel = on_cancel
         self.digest = values.digest(msgspec.to_builtins(card))
         self.check_input = Validator(card.input, what="input")
         self.check_output = Validator(card.output, what="output")
         self.check_config = Validator(card.config, what="config") if card.config is not None else None
         self.check_state = Validator(card.state, what="state") if card.state is not None else None
+        self.login: Login | None = None  # where its user must log in before it works
         self.__name__ = getattr(fn, "__name__", card.name)
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn
@@ -167,11 +172,20 @@ class Registry:
         self._agents: dict[str, Agent[..., Any]] = {}
         self._newest: dict[str, Agent[..., Any] | None] = {}
         self.listeners: list[Callable[[], None]] = []
+        self.checks: list[Callable[[AgentCard], list[str]]] = []  # each says what is wrong with a card
+
+    def add_check(self, check: Callable[[AgentCard], list[str]]) -> None:
+        """Hold every agent to a rule: those that are here already, and those to come."""
+        for agent in self._agents.values():
+            _hold(agent.card, check)
+        self.checks.append(check)
 
     def add(self, agent: Agent[..., Any]) -> None:
         key = agent.card.key
         if self._agents.get(key, agent) is not agent:
             raise DefinitionError(f"there are two agents {key}; give one of them another name= or version=")
+        for check in self.checks:
+            _hold(agent.card, check)
         self._agents[key] = agent
         self._tell()
 
@@ -203,6 +217,12 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._agents)
+
+
+def _hold(card: AgentCard, check: Callable[[AgentCard], list[str]]) -> None:
+    problems = check(card)
+    if problems:
+        raise DefinitionError(f"agent {card.key} cannot be registered: {'; '.join(problems)}")
 
 
 def _version_key(version: str) -> list[tuple[int, int, str]]:

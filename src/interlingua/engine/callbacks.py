@@ -1,8 +1,8 @@
 """Telling others when a run changes its status: in order per run, at least once, over restarts.
 
 The changes are rows, written in the transaction of the change. Here they are sent, with retries that wait longer each
-time; a receiver that is dead holds up its own runs' news and nothing else. How a body looks is a door's business: it
-registers a format.
+time, for about a day; a receiver that is dead or hangs holds up its own runs' news and nothing else. How a body looks
+is a door's business: it registers a format.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ..model.errors import Denied, InterlinguaError, NotFound
 from ..model.run import Run
 from ..model.status import Status
+from ..security.redaction import redact_text, redact_url
 from ..store.base import CallbackRow, Store
 from .ids import now
 
@@ -27,9 +29,22 @@ log = logging.getLogger("interlingua.callbacks")
 Send = Callable[[str, Any, int], Awaitable[None]]  # (address, body as JSON, delivery id); raises unless it was taken
 
 _AT_ONCE = 16
-_LEASE = 60.0
-_TRIES = 12
+_PER_RECEIVER = 4  # of those: one that hangs leaves room for the others
+_SEND_WITHIN = 15.0
+_LEASE = 20.0  # longer than sending can take: what a killed process was sending is sent again after this
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 3600.0
+_REMEMBER = 30 * 86_400.0  # how long those that were taken or given up can still be looked at
+_TIDY_EVERY = 3600.0
+
+
+def pause_after(attempts: int) -> float:
+    """How long to wait after so many failures: twice as long each time, an hour at most."""
+    return min(_FIRST_PAUSE * 2.0 ** min(attempts - 1, 60), _LONGEST_PAUSE)
+
+
+def tried_for(attempts: int) -> float:
+    """For how long a delivery that failed so often has been tried. Time in which no server ran does not count."""
+    return sum(pause_after(n) for n in range(1, attempts))
 
 
 class Callbacks:
@@ -38,11 +53,13 @@ class Callbacks:
         self._store = store
         self.formats: dict[str, Callable[[Run], Any]] = {}
         self.send: Send | None = None  # given by the app, which knows the network
+        self.keep_trying = 86_400.0  # seconds: a receiver that is down overnight still gets everything
         self.sent = 0
         self.failed = 0  # given up
         self.retried = 0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._tidied = -_TIDY_EVERY
 
     def start(self) -> None:
         if self.send is not None and self._task is None:
@@ -58,23 +75,16 @@ class Callbacks:
         self._wake.set()
 
     async def _loop(self) -> None:
-        under_way: set[asyncio.Task[None]] = set()
+        under_way: dict[asyncio.Task[None], CallbackRow] = {}
         try:
             while True:
                 self._wake.clear()
-                room = _AT_ONCE - len(under_way)
                 try:
-                    rows = await self._store.claim_callbacks(now(), now() + int(_LEASE * 1e6), room) if room else []
-                    due = await self._store.next_callback()
+                    await self._tidy()
+                    pause = await self._take(under_way)
                 except InterlinguaError as error:
                     log.error("could not read callbacks: %s", error)
-                    rows, due = [], None
-                for row in rows:
-                    task = asyncio.get_running_loop().create_task(self._deliver(row))
-                    under_way.add(task)
-                    task.add_done_callback(under_way.discard)
-                    task.add_done_callback(lambda _: self._wake.set())
-                pause = 30.0 if due is None or not room else min(30.0, max(0.005, (due - now()) / 1e6))
+                    pause = 1.0
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._wake.wait()
@@ -83,28 +93,63 @@ class Callbacks:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
 
+    async def _take(self, under_way: dict[asyncio.Task[None], CallbackRow]) -> float:
+        """Start sending what is due, and say how long nothing will be. Whatever ends, or is new, wakes the loop."""
+        room = _AT_ONCE - len(under_way)
+        due = await self._store.next_callback()
+        if due is None or not room:
+            return 30.0
+        if due > now():
+            return min(30.0, (due - now()) / 1e6 + 0.001)
+        busy = Counter(row.receiver for row in under_way.values())
+        rows = await self._store.claim_callbacks(
+            now(), now() + int(_LEASE * 1e6), room, busy=busy, per_receiver=_PER_RECEIVER
+        )
+
+        def ended(task: asyncio.Task[None]) -> None:
+            del under_way[task]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("could not note how a callback went; it is sent again: %s", error)
+            self._wake.set()
+
+        for row in rows:
+            task = asyncio.get_running_loop().create_task(self._deliver(row))
+            under_way[task] = row
+            task.add_done_callback(ended)
+        return 0.0 if rows else 1.0  # without any, all that is due is for receivers that are busy
+
+    async def _tidy(self) -> None:
+        time = asyncio.get_running_loop().time()
+        if time - self._tidied >= _TIDY_EVERY:
+            self._tidied = time
+            await self._store.forget_callbacks(now() - int(_REMEMBER * 1e6))
+
     async def _deliver(self, row: CallbackRow) -> None:
         assert self.send is not None
         attempts = row.attempts + 1
         try:
             run = await self._engine.run(row.run)
-        except NotFound:
-            await self._store.settle_callback(row.id, state="failed", attempts=attempts, next_at=0, error="deleted")
-            return
-        run.status, run.updated_at = Status(row.status), row.time
-        try:
+            run.status, run.updated_at = Status(row.status), row.time
             body = self.formats[row.format](run)
-            await self.send(row.url, body, row.id)
+            async with asyncio.timeout(_SEND_WITHIN):
+                await self.send(row.url, body, row.id)
         except Exception as error:
-            final = attempts >= _TRIES or isinstance(error, Denied)
-            pause = min(_FIRST_PAUSE * 2 ** (attempts - 1), _LONGEST_PAUSE)
-            self.failed += final
-            self.retried += not final
-            log.warning("callback %d of run %s to %s failed: %s", row.id, row.run, row.url, error)
-            await self._store.settle_callback(
-                row.id, state="failed" if final else "due", attempts=attempts, next_at=now() + int(pause * 1e6),
-                error=f"{type(error).__name__}: {error}"[:500],
-            )  # fmt: skip
+            await self._failed(row, attempts, error)
         else:
             self.sent += 1
             await self._store.settle_callback(row.id, state="sent", attempts=attempts, next_at=0, error=None)
+
+    async def _failed(self, row: CallbackRow, attempts: int, error: Exception) -> None:
+        # What may not be sent, or is not there any more, will not be better tomorrow.
+        final = isinstance(error, Denied | NotFound) or tried_for(attempts) >= self.keep_trying
+        said = f"no answer within {_SEND_WITHIN:g} s" if isinstance(error, TimeoutError) else redact_text(str(error))
+        self.failed += final
+        self.retried += not final
+        log.log(
+            logging.ERROR if final else logging.WARNING, "callback %d to %s failed%s: %s", row.id, redact_url(row.url),
+            " for good" if final else "", said, extra={"fields": {"run": row.run, "attempts": attempts}},
+        )  # fmt: skip
+        await self._store.settle_callback(
+            row.id, state="failed" if final else "due", attempts=attempts,
+            next_at=now() + int(pause_after(attempts) * 1e6), error=f"{type(error).__name__}: {said}"[:500],
+        )  # fmt: skip

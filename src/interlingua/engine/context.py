@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .agents import Agent
     from .execution import Execution
     from .questions import Question
+    from .workspace import Editor
 
 S = TypeVar("S")
 C = TypeVar("C")
@@ -62,6 +63,12 @@ class _Common(Generic[S, C]):
     def history(self) -> list[Message]:
         """What was said on this thread before this run."""
         return self._run.history
+
+    @property
+    def editor(self) -> Editor | None:
+        """What the caller's editor offers: files as it has them, terminals. None where nobody sits in one now."""
+        editors = self._run.worker.engine.editors
+        return editors.get(self._run.log.row.thread or "") or editors.get(self._run.root_thread() or "")
 
     def now(self) -> datetime.datetime:
         """The time, the same again when the agent is entered again."""

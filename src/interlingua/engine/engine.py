@@ -36,20 +36,22 @@ from ..model.events import KINDS, Event, RunCreated, RunFinished
 from ..model.run import OWNER, Caller, Instance, Question, Run, RunRequest
 from ..model.schemas import Validator
 from ..model.status import Status
-from ..store.base import EventRow, RunFilter, RunRow, Store, Submission
+from ..store.base import EventRow, RunFilter, RunRow, Store, Submission, Submitted
 from ..store.sqlite import SQLiteStore
+from . import runlog
 from .agents import Agent, Registry
 from .callbacks import Callbacks
 from .execution import Execution
 from .ids import new_id, now
-from .log import LiveLog, compose_runs, encode
+from .log import LiveLog, encode
+from .reader import Reader
 from .replay import Replay
 from .settings import Settings
 from .stall import StallWatch
 from .threads import Threads
 from .worker import Worker
+from .workspace import Editor
 
-_PAGE = 512
 _BACKLOG = 50_000
 _ENVELOPE = 64 * 1024  # of a request around its input
 
@@ -72,6 +74,7 @@ class Engine(Threads):
         for agent in agents:
             self.agents.add(agent)
         self.callbacks = Callbacks(self, self.store)
+        self.editors: dict[str, Editor] = {}  # by thread: what its caller offers to agents while it is there
         self._open = False
         self._counted, self._counted_at = 0, -1.0
 
@@ -109,6 +112,11 @@ class Engine(Threads):
         await self.bus.close()
         await self.store.close()
 
+    @property
+    def running(self) -> bool:
+        """Whether it takes runs; false from the moment that it begins to stop."""
+        return self._open
+
     def _agents_changed(self) -> None:
         self.worker.spawn(self._publish_cards())
         self.bus.publish(WORK)
@@ -140,10 +148,9 @@ class Engine(Threads):
         if card.config is None and config not in (None, {}):
             raise InvalidConfig(f"agent {card.name} takes no config")
         values.check(metadata or {}, InvalidRequest, what="metadata")
-        Validator(card.config or {"type": "object"}, what="config").check(config or {}, InvalidConfig)
-        made = Instance(
-            new_id(), card.name, card.version, config or {}, caller.id, now(), label, metadata or {}
-        )  # fmt: skip
+        config = {} if config is None else config
+        Validator(card.config or {"type": "object"}, what="config").check(config, InvalidConfig)
+        made = Instance(new_id(), card.name, card.version, config, caller.id, now(), label, metadata or {})
         await self.store.put_instance(made)
         return made
 
@@ -213,26 +220,36 @@ class Engine(Threads):
         row.next_seq, row.head = 2, head
         row.wake_at = row.created_at + int(request.delay * 1e6) if request.delay > 0 else 0
         take = self.worker.id if agent is not None and self.worker.has_room else None
-        self.worker.reserved += take is not None
         event = EventRow(row.id, 1, kind, row.created_at, head, body)
         same = msgspec.structs.replace(request, caller=OWNER, trace=None, key=None, extra={})
         digest = values.digest(msgspec.to_builtins(same))
-        try:
-            done = await self.store.submit(Submission(row, request, digest, [event], take, row.created_at))
-        finally:
-            self.worker.reserved -= take is not None
+        submission = Submission(row, request, digest, [event], take, row.created_at)
+        # A task of the worker's: a caller that goes away meanwhile must not leave the run half entered.
+        done = await asyncio.shield(self.worker.spawn(self._place(submission, created, agent)))
         if done.existing:
             return await self.run(done.row.id)
+        runlog.created(done.row)
         if done.cancel is not None:
             self.worker.told(done.cancel)
             if self.worker.execution(done.cancel) is None:
                 await self.worker.claim_and_enter(done.cancel)
-        if done.row.worker == self.worker.id:
-            # A task of the worker's: a caller that goes away meanwhile must not leave the run half entered.
-            await asyncio.shield(self.worker.spawn(self.worker.enter(done.row)))
-        else:
+        if done.row.worker != self.worker.id:
             self.bus.publish(WORK)
         return self._view(done.row, created)
+
+    async def _place(self, submission: Submission, created: RunCreated, agent: Agent[..., Any] | None) -> Submitted:
+        """Write a run down, and enter it where it may start here."""
+        run, takes = submission.row.id, submission.take is not None
+        self.worker.reserved += takes
+        self.worker.expect(run)
+        try:
+            done = await self.store.submit(submission)
+            if done.row.worker == self.worker.id and not done.existing and agent is not None:
+                self.worker.enter_submitted(done, created, submission.events[0], agent)
+        finally:
+            self.worker.reserved -= takes
+            self.worker.unexpect(run)
+        return done
 
     async def _pending_runs(self) -> int:
         """How many wait for a slot; counted at most some times per second."""
@@ -309,7 +326,7 @@ class Engine(Threads):
                     changed = log.changed()
                     status = log.committed_row.status if log.committed_row is not None else Status.PENDING
                 else:
-                    changed = self._next_hint(run)
+                    changed = self.next_hint(run)
                     row = await self.store.run(run)
                     if row is None:
                         raise RunNotFound(f"there is no run {run}")
@@ -328,53 +345,19 @@ class Engine(Threads):
         A reader that falls behind loses nothing: it is given neighbouring output deltas composed into one event, whose
         `first` tells the seq it begins with.
         """
-        cursor = after
-        if cursor:
-            last = await self._last_seq(run)
-            if cursor > last:
-                raise InvalidRequest(
-                    f"run {run} has {last} events, and {cursor} is beyond the end; read again from the start"
-                )
-        while True:
-            log = self.worker.log_of(run)
-            batch = log.since(cursor) if log is not None else None
-            changed = None
-            if log is None:
-                changed = self._next_hint(run)
-            if batch is None:
-                batch = await self.store.events(run, cursor, _PAGE)
-                if not batch and not cursor and log is None and await self.store.run(run) is None:
-                    raise RunNotFound(f"there is no run {run}")
-            if batch:
-                for event in compose_runs(batch) if len(batch) > 1 else batch:
-                    yield event
-                    cursor = event.seq
-                if isinstance(batch[-1].body, RunFinished):
-                    return
-                continue
-            if not follow:
+        reader = self.reader(run, after)
+        while not reader.over:
+            batch = await reader.read(follow=follow)
+            if not batch:
                 return
-            if log is not None:
-                if log.finished is not None and log.committed_seq <= cursor:
-                    return
-                await log.changed()
-            else:
-                row = await self.store.run(run)
-                if row is None or (row.status.final and row.next_seq - 1 <= cursor):
-                    return
-                assert changed is not None
-                await changed
+            for event in batch:
+                yield event
 
-    async def _last_seq(self, run: str) -> int:
-        log = self.worker.log_of(run)
-        if log is not None:
-            return log.committed_seq
-        row = await self.store.run(run)
-        if row is None:
-            raise RunNotFound(f"there is no run {run}")
-        return row.next_seq - 1
+    def reader(self, run: str, after: int = 0) -> Reader:
+        """As `events`, read piece by piece, and with a time to wait."""
+        return Reader(self, run, after)
 
-    def _next_hint(self, run: str) -> asyncio.Future[None]:
+    def next_hint(self, run: str) -> asyncio.Future[None]:
         """Done at the next news of a run, or when it is time to look anyway."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()

@@ -8,6 +8,7 @@ goes on later, maybe elsewhere, from its log. What the handler may do is in `ope
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Coroutine
@@ -21,6 +22,7 @@ from ..model.delta import ABSENT, DeltaError
 from ..model.errors import (
     AgentError,
     ErrorInfo,
+    InterlinguaError,
     Invalid,
     InvalidOutput,
     InvalidState,
@@ -44,8 +46,8 @@ from ..model.events import (
 )
 from ..model.run import RunRequest
 from ..model.status import Status
-from ..store.base import Change, ChildNews, CloseQuestion, CommitThread, DeleteRun, PutInbox
-from . import invoke, tracing
+from ..store.base import Change, ChildNews, CloseQuestion, CommitThread, DeleteRun, PutInbox, Submitted
+from . import invoke, mounting, tracing
 from .ids import new_id, now
 from .log import LiveLog
 from .operations import Operations, Unwound
@@ -76,6 +78,7 @@ class Execution(Operations):
         self.history: list[Message] = []
         self.leaving: Leaving | None = None
         self.fresh = False  # just made here: no thread, no inbox, nothing to fetch
+        self.submitted: Submitted | None = None  # just submitted here: its thread is known, and its inbox empty
         self.over = False  # nothing that the handler does counts any more
         self.cancelling = replay.cancelled
         self.rollback = replay.rollback
@@ -97,6 +100,12 @@ class Execution(Operations):
         log.on_commit = worker.on_commit
         log.callback = self.request.callback
 
+    def root_thread(self) -> str | None:
+        """The thread of the run that all this began with, where that is here too."""
+        path = self.log.row.path
+        log = self.worker.log_of(path.split("/")[1]) if path else None
+        return log.row.thread if log is not None else None
+
     # -- life ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -116,8 +125,7 @@ class Execution(Operations):
         try:
             output = await self._enter()
         except asyncio.CancelledError:
-            if not self.over:
-                self._leave_now(None)
+            await self._leave_unless_over(None)
         except Unwound:
             if not self.over:
                 self._leave_now(None)
@@ -127,8 +135,7 @@ class Execution(Operations):
                     self.leaving = self.leaving or "hand_back"  # the store failed us, not the agent
                 self._leave_now(error)
         except BaseException as error:
-            if not self.over:
-                self._leave_now(error)
+            await self._leave_unless_over(error)
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
         else:
@@ -137,6 +144,40 @@ class Execution(Operations):
                     self._leave_now(None)
                 else:
                     self._succeed(output)
+
+    async def _leave_unless_over(self, error: BaseException | None) -> None:
+        if not self.over and not self._entered:
+            with contextlib.suppress(asyncio.CancelledError):  # cancelled while it tells: it is ending anyway
+                await self._end_without_handler(error)
+        if not self.over:
+            self._leave_now(error)
+
+    async def _end_without_handler(self, error: BaseException | None) -> None:
+        """See to what the handler has begun elsewhere, if the run ends now and the handler is not in memory for it.
+
+        That is before the end is written: where the process dies meanwhile, the next one does it again.
+        """
+        agent, row, replay = self.agent, self.log.row, self.replay
+        lost = isinstance(error, RunLost)
+        if not replay.started or not (lost or self.cancelling):
+            return
+        if agent is None:
+            if not replay.cancelled and mounting.is_mounted(await self.worker.store.card(row.agent, row.version)):
+                # Only a process with the agent's code can tell the remote side. Whoever asks once more insists.
+                self._set_aside(0)
+            return
+        if agent.on_cancel is None:
+            return
+        if self.cancelling:
+            self.leaving = "cancel"  # nothing may come between
+        if self._grace is not None:
+            self._grace.cancel()
+        with contextlib.suppress(InterlinguaError):  # what the store refuses ends this execution: it is over then
+            await self.log.flush()  # everyone can see that it is stopping
+        if self.over:
+            return
+        left = mounting.LeftRun(row.id, row.thread, self.request, "cancelled" if self.cancelling else "lost", replay)
+        await self.worker.spawn(mounting.tell(agent.on_cancel, left, self.worker.settings.cancel_grace))
 
     async def _enter(self) -> Any:
         """Run the handler from the top, with its records given back."""
@@ -164,6 +205,15 @@ class Execution(Operations):
 
     async def _prepare(self) -> None:
         store, row, replay = self.worker.store, self.log.row, self.replay
+        if self.submitted is not None:
+            thread, self.submitted = self.submitted.thread, None
+            if thread is not None:
+                self._checkpoint, self._thread_version, self._state = thread.checkpoint, thread.version, thread.values
+                if self._checkpoint is not None and self.agent is not None and self.agent.ctx_param is not None:
+                    checkpoint = await store.checkpoint(self._checkpoint)
+                    upto = checkpoint.messages if checkpoint is not None else 0
+                    self.history = await store.messages(thread.id, upto=upto)
+            return
         if row.thread is not None:
             if replay.started:
                 self._checkpoint = replay.checkpoint

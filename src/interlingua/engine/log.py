@@ -295,9 +295,10 @@ class LiveLog:
         recent = self.recent
         if not recent or recent[0].seq > seq + 1:
             return None
-        if recent[-1].seq <= seq:
+        count = recent[-1].seq - seq  # there are no gaps
+        if count <= 0:
             return []
-        return [event for event in recent if event.seq > seq] if recent[0].seq <= seq else list(recent)
+        return [recent[place] for place in range(-count, 0)] if count < len(recent) else list(recent)
 
     def changed(self) -> asyncio.Future[None]:
         """Done at the next commit."""

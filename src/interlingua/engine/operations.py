@@ -55,11 +55,13 @@ from . import tracing
 from .codec import Codec
 from .ids import new_id, now
 from .inbox import Inbox
+from .questions import answer_schema
 from .replay import PastQuestion
 
 if TYPE_CHECKING:
     from .agents import Agent
     from .execution import Execution
+    from .questions import QuestionCodec
 
 
 class Unwound(BaseException):
@@ -154,11 +156,13 @@ class Operations(Inbox):
 
     # -- asking -------------------------------------------------------------------------------------------
 
-    async def ask(self, question: Any, deadline: float | None, key: str | None) -> Any:
+    async def ask(
+        self, question: Any, deadline: float | None, key: str | None, codec: QuestionCodec | None = None
+    ) -> Any:
         self._check_alive()
         agent = self.agent
         assert agent is not None
-        codec = agent.questions.get(type(question))
+        codec = codec or agent.questions.get(type(question))
         if codec is None:
             name = type(question).__name__
             raise InvalidQuestion(
@@ -184,7 +188,7 @@ class Operations(Inbox):
         if asked is None:
             time = now()
             asked = Question(
-                new_id(), self.log.row.id, codec.type, payload, question.__answer_schema__(), time,
+                new_id(), self.log.row.id, codec.type, payload, answer_schema(question, codec), time,
                 prompt=question.__prompt__(), options=question.__options__(),
                 deadline=None if deadline is None else time + int(deadline * 1e6), key=place, digest=digest,
             )  # fmt: skip

@@ -110,6 +110,13 @@ class QuestionCodec:
         return QuestionType(self.type, payload, self.answer.schema, doc.strip().split("\n\n")[0])
 
 
+def answer_schema(question: Question[Any], codec: QuestionCodec) -> Schema:
+    """Of the codec that the agent asks with, unless the question says something narrower itself."""
+    if type(question).__answer_schema__ is Question.__answer_schema__:
+        return codec.answer.schema
+    return question.__answer_schema__()
+
+
 _codecs: dict[type, QuestionCodec] = {}
 
 

@@ -138,6 +138,10 @@ class Replay:
             self._matched = max(self._matched, emitted[-1][0])
         return []
 
+    def emitted_by(self, key: str) -> list[Emission]:
+        """What a step emitted that was cut short, as far as it stands and has not been emitted again."""
+        return [body for _, body in self._emissions if body.step == key]
+
     def passed(self, seq: int) -> tuple[list[Emission], int | None]:
         """The handler has taken the record at `seq`.
 

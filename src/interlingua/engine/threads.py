@@ -7,15 +7,21 @@ from typing import Any, Literal
 import msgspec
 
 from ..model import values
+from ..model.card import AgentCard, Schema
 from ..model.content import Message
-from ..model.errors import InvalidRequest, InvalidState, ThreadNotFound
+from ..model.errors import Conflict, InvalidRequest, InvalidState, ThreadNotFound
 from ..model.run import OWNER, Caller, Checkpoint, Thread
-from ..store.base import Store, ThreadFilter
+from ..model.schemas import Validator
+from ..store.base import RunFilter, Store, ThreadFilter
+from .agents import Registry
 from .ids import new_id, now
+
+_LOOK_BACK = (10, 190)  # runs of a thread, newest first: the first page nearly always tells
 
 
 class Threads:
     store: Store
+    agents: Registry
 
     async def create_thread(
         self,
@@ -77,3 +83,102 @@ class Threads:
     async def messages(self, thread: str, *, upto: int | None = None) -> list[Message]:
         await self.thread(thread)
         return await self.store.messages(thread, upto=upto)
+
+    # -- whose state it is --------------------------------------------------------------------------------
+
+    async def check_state(self, thread: Thread, card: AgentCard) -> None:
+        """Refuse a run whose agent keeps another state than the thread has.
+
+        Agents share a thread when their state schemas are the same, or when they keep none. Another version of the
+        same agent may have another schema: an update must not orphan its threads, so there the values decide. The
+        state is checked again when the run has the thread.
+        """
+        if card.state is None:
+            return
+        other = await self._keeper(thread.id)
+        if other is not None and other.name != card.name and not same_state(other.state, card.state):
+            raise Conflict(
+                f"thread {thread.id} holds the state of agent {other.key}, and agent {card.key} keeps another; agents "
+                "share a thread when their state schemas are the same"
+            )
+        if thread.values and thread.active is None:
+            try:
+                Validator(card.state, what="state").check(thread.values, InvalidState, checked=True)
+            except InvalidState as error:
+                raise Conflict(f"the values of thread {thread.id} do not fit agent {card.key}: {error}") from None
+
+    async def check_values(self, thread: str, values_: dict[str, Any], *, checkpoint: str | None = None) -> None:
+        """Refuse values that, put into the thread, would not fit the agent whose state it holds."""
+        keeper = await self._keeper(thread)
+        if keeper is None or keeper.state is None:
+            return
+        if checkpoint is None:
+            base = (await self.thread(thread)).values
+        else:
+            found = await self.store.checkpoint(checkpoint)
+            base = found.values if found is not None and found.thread == thread else None
+        merged = {**base, **values_} if isinstance(base, dict) else values_
+        try:
+            Validator(keeper.state, what="values").check(merged, InvalidState)
+        except InvalidState as error:
+            raise InvalidState(f"agent {keeper.key}: {error.message}", path=f"/values{error.path}") from None
+
+    async def is_described(self, thread: Thread) -> bool:
+        """Whether callers can know what the thread's state means. Not where only agents wrote it whose cards do not
+        describe it: that state is theirs. What was put there from outside is its sender's."""
+        before: str | None = None
+        written = False
+        for limit in _LOOK_BACK if thread.values else ():
+            states = await self.history(thread.id, before=before, limit=limit)
+            for state in states:
+                run = await self.store.run(state.run) if state.run is not None else None
+                if run is None:
+                    continue
+                agent = self.agents.find(run.agent, run.version)
+                card = agent.card if agent is not None else await self.store.card(run.agent, run.version)
+                if card is None or card.state is not None:
+                    return True
+                written = True
+            if len(states) < limit:
+                break
+            before = states[-1].id
+        return not written
+
+    async def _keeper(self, thread: str) -> AgentCard | None:
+        """The card of the agent whose state the thread holds: the newest that ran there and keeps one."""
+        known: set[tuple[str, str]] = set()
+        offset = 0
+        for limit in _LOOK_BACK:
+            runs = await self.store.runs(RunFilter(thread=thread, limit=limit, offset=offset))
+            for run in runs:
+                if (run.agent, run.version) in known:
+                    continue
+                known.add((run.agent, run.version))
+                agent = self.agents.find(run.agent, run.version)
+                card = agent.card if agent is not None else await self.store.card(run.agent, run.version)
+                if card is not None and card.state is not None:
+                    return card
+            if len(runs) < limit:
+                break
+            offset += limit
+        return None
+
+
+def same_state(one: Schema | None, other: Schema | None) -> bool:
+    """Whether two schemas describe the same, whatever they are called."""
+    return values.canonical(_bare(one)) == values.canonical(_bare(other))
+
+
+def _bare(schema: Any) -> Any:
+    """A schema without its titles and descriptions. Members of an object may have those names; they stay."""
+    if isinstance(schema, list):
+        return [_bare(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in ("properties", "$defs", "patternProperties") and isinstance(value, dict):
+            found[key] = {name: _bare(member) for name, member in value.items()}
+        elif key not in ("title", "description"):
+            found[key] = value if key in ("const", "enum", "default") else _bare(value)
+    return found

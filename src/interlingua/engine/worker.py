@@ -17,10 +17,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..bus.base import WORK, Bus
 from ..model.errors import Conflict, ErrorInfo, InterlinguaError, NotFound
-from ..model.events import Event
+from ..model.events import Event, RunCreated
 from ..model.status import Status
-from ..store.base import SUSPECT, CommitThread, PutCallback, PutInbox, RunRow, Sealed, Store, WorkerRow
-from .agents import Registry
+from ..store.base import (
+    SUSPECT,
+    CommitThread,
+    EventRow,
+    PutCallback,
+    PutInbox,
+    RunRow,
+    Sealed,
+    Store,
+    Submitted,
+    WorkerRow,
+)
+from . import runlog
+from .agents import Agent, Registry
 from .execution import Execution
 from .ids import new_id, now
 from .log import LiveLog
@@ -65,6 +77,7 @@ class Worker:
         self.idle = 0  # of the entered ones: those that only wait
         self.thread_slots = asyncio.Semaphore(settings.max_sync_threads)
         self._entering: set[str] = set()  # claimed, and on their way in
+        self._expected: dict[str, bool] = {}  # being submitted here, and whether there is news for them
         self._orphans: dict[str, float] = {}  # owned on paper, and not here: since when
         self._stopping = False
         self._starved = False  # runs are waiting for a slot
@@ -168,6 +181,30 @@ class Worker:
         execution.fresh = True
         execution.start()
 
+    def expect(self, run: str) -> None:
+        """A run is being submitted that may start here at once: news for it is noted from now on."""
+        self._expected[run] = False
+
+    def unexpect(self, run: str) -> None:
+        self._expected.pop(run, None)
+
+    def enter_submitted(self, done: Submitted, created: RunCreated, first: EventRow, agent: Agent[..., Any]) -> None:
+        """A run that was submitted and claimed in one transaction: all that is known of it is known here."""
+        row = copy.copy(done.row)  # the log's own row runs ahead of what the submitter is told
+        log = LiveLog(self.store, row, in_store=True)
+        log.created = created
+        log.recent.append(Event(row.id, first.seq, first.time, first.hash, created))
+        log.committed_row = done.row
+        replay = Replay()
+        replay.created = created
+        execution = Execution(self, agent, log, replay)
+        execution.submitted = done
+        self._executions[row.id] = execution
+        self.running += 1
+        execution.start()
+        if self._expected.pop(row.id, False):
+            self.spawn(execution.pull())
+
     async def enter(self, row: RunRow) -> Execution | None:
         """A run that this worker has just claimed. None where it could not be entered: it is handed back then."""
         self._entering.add(row.id)
@@ -236,7 +273,7 @@ class Worker:
             del self._executions[run]
             log.wake_readers()
             if log.finished is not None:
-                if not execution.rollback:
+                if not execution.rollback and not (sealed is not None and sealed.forgotten):
                     self._finished[run] = log
                 ended = (log.row.agent, log.finished.status.value)
                 self.finished_runs[ended] = self.finished_runs.get(ended, 0) + 1
@@ -245,11 +282,14 @@ class Worker:
             else:
                 self._ready.set()  # something may have come in while it was being set aside
         self.bus.publish(run)
+        if sealed is not None and log.lost is None:
+            runlog.committed(sealed)
         for change in sealed.changes if sealed is not None else ():
             if isinstance(change, PutInbox):
                 self.told(change.run)
             elif isinstance(change, CommitThread):
-                self._ready.set()
+                if change.passed_on:
+                    self._ready.set()
             elif isinstance(change, PutCallback):
                 self.engine.callbacks.hint()
 
@@ -258,6 +298,8 @@ class Worker:
         execution = self._executions.get(run)
         if execution is not None and not execution.over:
             self.spawn(execution.pull())
+        elif run in self._expected:
+            self._expected[run] = True
         else:
             self.bus.publish(WORK)
 
@@ -371,6 +413,8 @@ class Worker:
                     execution = self._executions.get(run)
                     if execution is not None and not execution.over:
                         await execution.pull()
+                    elif run in self._expected:
+                        self._expected[run] = True
             except Exception as error:
                 log_.error("could not read inboxes: %s", error)
 

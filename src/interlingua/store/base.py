@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -110,6 +111,7 @@ class CommitThread(msgspec.Struct):
     checkpoint: str | None = None
     messages: list[Message] = []
     failed: bool = False
+    passed_on: bool = False  # told by the store: another run has the thread now
 
 
 class PutCallback(msgspec.Struct):
@@ -135,6 +137,7 @@ class Sealed(msgspec.Struct):
     changes: list[Change]
     mark: int  # how much of the log's appends this covers
     bodies: list[Body] = []  # of the events, decoded
+    forgotten: bool = False  # told by the store: a rollback that nobody had read was waiting, and the run is gone
 
 
 class Appender(Protocol):
@@ -216,6 +219,14 @@ class CallbackRow(msgspec.Struct):
     attempts: int
     next_at: int
     error: str | None
+
+    @property
+    def receiver(self) -> str:
+        """Who is to be told: the host and port of the address."""
+        try:
+            return urlsplit(self.url).netloc
+        except ValueError:
+            return self.url
 
 
 class WorkerRow(msgspec.Struct):
@@ -303,14 +314,20 @@ class Store(Protocol):
     async def unlink(self, kind: str, foreign: str) -> None: ...
 
     # callbacks
-    async def claim_callbacks(self, now: int, lease_until: int, limit: int) -> list[CallbackRow]: ...
+    async def claim_callbacks(
+        self, now: int, lease_until: int, limit: int, *, busy: dict[str, int], per_receiver: int
+    ) -> list[CallbackRow]: ...
     async def next_callback(self) -> int | None: ...
     async def settle_callback(
         self, id_: int, *, state: str, attempts: int, next_at: int, error: str | None
     ) -> None: ...
     async def callbacks(
-        self, *, run: str | None = None, state: str | None = None, limit: int = 100
-    ) -> list[CallbackRow]: ...
+        self, *, run: str | None = None, state: str | None = None, failing: bool = False, newest: bool = False,
+        limit: int = 100,
+    ) -> list[CallbackRow]: ...  # fmt: skip
+    async def count_callbacks(self) -> dict[str, int]: ...
+    async def retry_callbacks(self, ids: list[int] | None, now: int) -> list[int]: ...
+    async def forget_callbacks(self, before: int) -> None: ...
 
     # configured instances, and API keys
     async def put_instance(self, instance: Instance) -> None: ...

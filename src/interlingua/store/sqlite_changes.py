@@ -87,11 +87,11 @@ def _end_turn(conn: sqlite3.Connection, end: CommitThread, now: int) -> None:
             (end.checkpoint, state, now, end.thread),
         )
     conn.execute("UPDATE threads SET failed=? WHERE id=?", (end.failed, end.thread))
-    pass_on(conn, end.thread, now)
+    end.passed_on = pass_on(conn, end.thread, now)
 
 
-def pass_on(conn: sqlite3.Connection, thread: str, now: int) -> None:
-    """Give the thread to the next run in line, or to nobody."""
+def pass_on(conn: sqlite3.Connection, thread: str, now: int) -> bool:
+    """Give the thread to the next run in line, or to nobody. Whether there was one."""
     following = conn.execute(
         "SELECT id FROM runs WHERE thread=? AND queued IS NOT NULL ORDER BY queued LIMIT 1", (thread,)
     ).fetchone()
@@ -99,6 +99,7 @@ def pass_on(conn: sqlite3.Connection, thread: str, now: int) -> None:
     conn.execute("UPDATE threads SET active=?, updated_at=? WHERE id=?", (heir, now, thread))
     if heir:
         conn.execute("UPDATE runs SET queued=NULL, wake_at=0 WHERE id=?", (heir,))
+    return heir is not None
 
 
 def add_messages(conn: sqlite3.Connection, thread: str, messages: list[Message], run: str | None) -> int:
@@ -111,6 +112,16 @@ def add_messages(conn: sqlite3.Connection, thread: str, messages: list[Message],
             (thread, count, run, values.encode(message)),
         )
     return count
+
+
+def rolled_back(conn: sqlite3.Connection, runs: list[str]) -> list[str]:
+    """Of runs that are ending: those whose owner did not come to read that they shall be forgotten."""
+    found = conn.execute(
+        "SELECT run FROM inbox WHERE kind='cancel' AND json_extract(CAST(body AS TEXT), '$.rollback') "
+        "AND run IN (SELECT value FROM json_each(?)) AND run IN (SELECT id FROM runs)",
+        (values.encode(runs).decode(),),
+    )
+    return list(dict.fromkeys(run for (run,) in found))
 
 
 def delete_run(conn: sqlite3.Connection, run: str, now: int) -> list[str]:

@@ -22,8 +22,8 @@ import msgspec
 
 from ..model.errors import InterlinguaError, StoreError
 from ..model.status import Status
-from .base import EVENT_COLUMNS, Appender, CommitThread, Fenced, RunRow, Sealed, settle
-from .sqlite_changes import apply_change
+from .base import EVENT_COLUMNS, Appender, CommitThread, DeleteRun, Fenced, RunRow, Sealed, settle
+from .sqlite_changes import apply_change, rolled_back
 
 log = logging.getLogger("interlingua.store")
 
@@ -329,9 +329,6 @@ class Writer:
             if conn.total_changes - before != len(changed):
                 raise Fenced("another worker owns this run now")
         insert(conn, "events", EVENT_COLUMNS, events)
-        ended = [(sealed.row.id,) for sealed in batch if sealed.row.status.final and not sealed.insert]
-        if ended:
-            conn.executemany("DELETE FROM inbox WHERE run=?", ended)  # mail that nobody will read any more
         thread_ends: list[CommitThread] = []
         for sealed in batch:
             for change in sealed.changes:
@@ -341,6 +338,14 @@ class Writer:
                     apply_change(conn, change, sealed.row.updated_at)
         for end in thread_ends:
             apply_change(conn, end, batch[0].row.updated_at)
+        ended = [sealed.row.id for sealed in batch if sealed.row.status.final and not sealed.insert]
+        if ended:
+            forgotten = rolled_back(conn, ended)
+            conn.executemany("DELETE FROM inbox WHERE run=?", [(run,) for run in ended])  # nobody will read it
+            for run in forgotten:
+                apply_change(conn, DeleteRun(run), batch[0].row.updated_at)
+            for sealed in batch:
+                sealed.forgotten = sealed.row.id in forgotten
 
 
 def _hopeless(error: Exception) -> bool:

@@ -1,0 +1,203 @@
+"""What agents that stand for remote ones need of the engine, and no other agent does.
+
+`Mounted` goes beyond the context: asking what no class was declared for, finding what was shown before a crash, and
+knowing why the handler is left. `LeftRun` is for telling the remote side when a run ends without its handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from ..model.card import AgentCard, Schema
+from ..model.errors import Invalid
+from ..model.events import Emission
+from ..model.run import Option, RunRequest
+from .questions import Question, QuestionCodec
+
+if TYPE_CHECKING:
+    from .context import Context
+    from .engine import Engine
+    from .execution import Leaving
+    from .replay import Replay
+
+log_ = logging.getLogger("interlingua.engine")
+
+MOUNTED_FROM = "mounted_from"
+"""The member of a card's metadata that says where a mounted agent comes from. Every mount sets it: a process without
+the agent's code leaves such a run to one that has it, and can tell the remote side."""
+
+
+class Mounted:
+    """What the handler of a mounted agent may do beyond its context."""
+
+    def __init__(self, ctx: Context[Any, Any]) -> None:
+        self._ctx = ctx
+        self._run = ctx._run
+
+    @property
+    def leaving(self) -> Leaving | None:
+        """Why the handler is being left. After "cancel" and "timeout" it is not entered again."""
+        return "cancel" if self._run.cancelling else self._run.leaving
+
+    @property
+    def leaving_for_good(self) -> bool:
+        """Whether the remote run has to end with this one. A run that is only set aside is found again later."""
+        return self.leaving in ("cancel", "timeout")
+
+    def shown(self, step: str) -> list[Emission]:
+        """What a step that was cut short has shown before, and what still stands of it.
+
+        Show it again first, as it is: that is not written twice. `step` is the key that the step was given.
+        """
+        return self._run.replay.emitted_by(step_place(step))
+
+    async def show(self, body: Emission) -> None:
+        """Show something that the remote agent said. With `step=step_place(key)` it belongs to a step: once that is
+        recorded, it is not shown again."""
+        run = self._run
+        if run.leaving == "cancel" and not run.over:
+            run.put(body)  # the remote side may say its last words after it was told to stop
+        else:
+            await run.show(body)
+
+    @property
+    def engine(self) -> Engine:
+        return self._run.worker.engine
+
+    @property
+    def agent(self) -> str:
+        """The name that it has here."""
+        return self._run.log.row.agent
+
+    def asked(self) -> list[str]:
+        """The keys of all questions that this run had asked when its handler was entered."""
+        return [place.removeprefix("ask:") for place in self._run.replay.questions]
+
+    def recorded(self, step: str) -> bool:
+        """Whether a step was done when the handler was entered, by the key that it was given."""
+        return step_place(step) in self._run.replay.records
+
+    def withdraw(self, key: str, reason: str) -> None:
+        """The remote side no longer asks this."""
+        run = self._run
+        for question in list(run.open_questions.values()):
+            if question.key == f"ask:{key}" and not run.over:
+                run.withdraw(question.id, reason)
+
+    async def ask(
+        self, type_: str, payload: Any, answer: Schema, *, key: str, prompt: str | None = None,
+        options: list[Option] | None = None, deadline: float | None = None,
+    ) -> Any:  # fmt: skip
+        """Ask what the remote side asks, and give back the answer as JSON. `answer` is the schema of the answer.
+
+        The same type may come with another schema at any time: nothing is declared, and nothing is kept.
+        """
+        question = RemoteQuestion(type_, payload, prompt, options or [])
+        return await self._run.ask(question, deadline, key, RemoteCodec(type_, answer))
+
+
+def step_place(key: str) -> str:
+    """What the log calls a step that was given this key."""
+    return f"step:{key}"
+
+
+# -- questions ------------------------------------------------------------------------------------------------
+
+_PROMPTS = ("message", "prompt", "question", "text", "title")
+
+
+class RemoteQuestion(Question[Any]):
+    """The remote agent asks."""
+
+    type_: str
+    payload: Any
+    prompt: str | None = None
+    options: list[Option] = msgspec.field(default_factory=list)
+
+    def __prompt__(self) -> str:
+        if self.prompt is not None:
+            return self.prompt
+        if isinstance(self.payload, str):
+            return self.payload
+        for name in _PROMPTS:
+            if isinstance(self.payload, dict) and isinstance(self.payload.get(name), str):
+                return str(self.payload[name])
+        return self.type_.replace("_", " ")
+
+    def __options__(self) -> list[Option]:
+        return self.options
+
+
+class _FreeForm:
+    """Stands in for a Codec where JSON stays JSON."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+
+    def encode(self, value: Any) -> Any:
+        return value.payload if isinstance(value, RemoteQuestion) else value
+
+    def decode(self, value: Any, kind: type[Invalid]) -> Any:
+        return value
+
+
+class RemoteCodec(QuestionCodec):
+    """A question whose type and schemas are known only when it is asked."""
+
+    def __init__(self, type_: str, answer: Schema) -> None:
+        self.cls = RemoteQuestion
+        self.type = type_
+        self.payload = _FreeForm({})  # type: ignore[assignment]  # the remote side vouches for what it asks
+        self.answer = _FreeForm(answer)  # type: ignore[assignment]
+
+
+# -- ending without the handler -------------------------------------------------------------------------------
+
+
+class LeftRun:
+    """A run that ends while its handler is not in memory: it was parked, or its process is gone."""
+
+    def __init__(
+        self, run: str, thread: str | None, request: RunRequest, why: Literal["cancelled", "lost"], replay: Replay
+    ) -> None:
+        self.id = run
+        self.thread = thread
+        self.request = request
+        self.why = why
+        self._records = replay.records
+
+    def recorded(self, step: str) -> Any:
+        """What a step gave, by its key or (for its first use) its name; None where it was never recorded."""
+        for place in (step_place(step), step_place(f"{step}:1")):
+            if place in self._records:
+                return self._records[place][1].value
+        return None
+
+
+OnCancel = Callable[[LeftRun], Awaitable[None]]
+"""Tells the remote side that a run is over.
+
+Called when a run is cancelled, or given up after crashes, while its handler is not in memory. (A handler that is in
+memory gets CancelledError, and tells it itself.) The run ends when this returns, fails or takes too long; where the
+process dies meanwhile, it is called again, so it may be called more than once.
+"""
+
+
+async def tell(hook: OnCancel, left: LeftRun, seconds: float) -> None:
+    """Call the hook. Whatever goes wrong in it is logged, and keeps nobody from ending the run."""
+    try:
+        async with asyncio.timeout(seconds):
+            await hook(left)
+    except TimeoutError:
+        log_.warning("run %s ends here; its remote side could not be told within %g s", left.id, seconds)
+    except Exception as error:
+        log_.warning("run %s ends here; its remote side could not be told: %s", left.id, error, exc_info=error)
+
+
+def is_mounted(card: AgentCard | None) -> bool:
+    return card is not None and MOUNTED_FROM in card.metadata

@@ -1,0 +1,126 @@
+"""Reading a run's log as it grows: from memory where the run is here, from the store where it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ..model.errors import InvalidRequest, RunNotFound
+from ..model.events import Event, RunFinished
+from .log import compose_runs
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+_PAGE = 512
+
+
+class Reader:
+    """The log of a run after event `after`. One reader, one cursor; nothing is lost or given twice.
+
+    A reader that falls behind is given neighbouring output deltas composed into one event, whose `first` tells the seq
+    that it begins with.
+    """
+
+    def __init__(self, engine: Engine, run: str, after: int = 0) -> None:
+        self._engine = engine
+        self._run = run
+        self.cursor = after
+        self.over = False  # the run has ended, and all of it was given
+        self._checked = not after
+        self._waiting: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
+
+    async def read(self, timeout: float | None = None, *, follow: bool = True) -> list[Event]:
+        """The next events, as many as there are. None when `timeout` seconds passed without any, when the log is
+        `over`, or when there are none now and `follow` is false."""
+        if not self._checked:
+            await self._check()
+        while not self.over:
+            log = self._engine.worker.log_of(self._run)
+            batch = log.since(self.cursor) if log is not None else None
+            changed = None if log is not None else self._engine.next_hint(self._run)
+            if batch is None:
+                batch = await self._engine.store.events(self._run, self.cursor, _PAGE)
+                if not batch and not self.cursor and log is None and await self._engine.store.run(self._run) is None:
+                    raise RunNotFound(f"there is no run {self._run}")
+            if batch:
+                self.cursor = batch[-1].seq
+                self.over = isinstance(batch[-1].body, RunFinished)
+                return compose_runs(batch) if len(batch) > 1 else batch
+            if log is not None:
+                self.over = log.finished is not None and log.committed_seq <= self.cursor
+                changed = log.changed()
+            else:
+                row = await self._engine.store.run(self._run)
+                self.over = row is None or (row.status.final and row.next_seq - 1 <= self.cursor)
+            assert changed is not None
+            if self.over or not follow:
+                changed.cancel()
+            elif not await self._wait(changed, timeout):
+                break
+            if not follow:
+                break
+        return []
+
+    async def _check(self) -> None:
+        """A cursor beyond the end is of another log, or of one that a power cut has shortened."""
+        log = self._engine.worker.log_of(self._run)
+        if log is not None:
+            last = log.committed_seq
+        else:
+            row = await self._engine.store.run(self._run)
+            if row is None:
+                raise RunNotFound(f"there is no run {self._run}")
+            last = row.next_seq - 1
+        if self.cursor > last:
+            raise InvalidRequest(
+                f"run {self._run} has {last} events, and {self.cursor} is beyond the end; read again from the start"
+            )
+        self._checked = True
+
+    async def _wait(self, changed: asyncio.Future[None], timeout: float | None) -> bool:
+        """Whether there is news before the time is up.
+
+        One timer serves many waits: it is set anew only when it rings too early. A timer per event would cost more than
+        the event.
+        """
+        if timeout is None:
+            await changed
+            return True
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.time() + timeout
+        if self._timer is None or self._timer.when() > self._deadline:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(self._deadline, self._ring)
+        self._waiting = changed
+        try:
+            await changed
+        except asyncio.CancelledError:
+            if not self._rung:
+                raise
+            self._rung = False
+            return False
+        finally:
+            self._waiting = None
+        return True
+
+    _rung = False
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self._waiting is None:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._deadline:
+            self._timer = loop.call_at(self._deadline, self._ring)
+        elif not self._waiting.done():
+            self._rung = True
+            self._waiting.cancel()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

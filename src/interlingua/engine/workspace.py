@@ -1,0 +1,65 @@
+"""What a caller who sits in an editor offers to the agent: its folders, its unsaved files, its terminals.
+
+A door that has such a caller registers one under the thread; agents find it as `ctx.editor`. It lives only as long as
+the caller's connection: an agent that is entered again elsewhere finds None, so what it does there belongs into steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+
+class TerminalOutput(msgspec.Struct):
+    output: str
+    truncated: bool = False  # the beginning is missing
+    exit_code: int | None = None
+    signal: str | None = None
+    exited: bool = False
+
+
+class Terminal(Protocol):
+    """A command that runs in the editor's terminal."""
+
+    id: str
+
+    async def output(self) -> TerminalOutput:
+        """What it has written so far."""
+        ...
+
+    async def wait(self) -> TerminalOutput:
+        """Wait for its end, and give all that it wrote."""
+        ...
+
+    async def kill(self) -> None:
+        """End the command; its output can still be read."""
+        ...
+
+    async def release(self) -> None:
+        """End it and forget it."""
+        ...
+
+
+class Editor(Protocol):
+    cwd: str
+    directories: list[str]  # further roots of the workspace
+    mcp_servers: list[dict[str, Any]]  # tool servers that the user has configured, as the editor described them
+    can_read: bool
+    can_write: bool
+    can_run: bool
+
+    async def read(self, path: str, *, line: int | None = None, limit: int | None = None) -> str:
+        """A text file as the editor has it, unsaved changes included; from `line` (1 is the first), `limit` lines."""
+        ...
+
+    async def write(self, path: str, text: str) -> None: ...
+
+    async def run(
+        self,
+        command: str,
+        *args: str,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        output_limit: int | None = None,
+    ) -> Terminal: ...
