@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from ..engine.engine import Engine
     from ..security.auth import Authenticator
+    from ..transports.channel import Channel
+    from ..transports.rpc import Trace
 
 __all__ = ["Door", "Protocol"]
 
@@ -24,6 +26,7 @@ class Door(msgspec.Struct):
 
     routes: list[Any]  # starlette routes
     hint: Callable[[str, str], str]  # (base address, agent name) → a command line
+    close: Callable[[], Awaitable[None]] | None = None  # when the server stops: ends what would stay open for ever
 
 
 class Protocol(msgspec.Struct):
@@ -31,6 +34,7 @@ class Protocol(msgspec.Struct):
     title: str
     prefix: str = ""  # of its HTTP door
     door: Callable[[Engine, Authenticator], Door] | None = None
+    stdio: Callable[[Engine, Channel, Trace | None], Awaitable[None]] | None = None  # serves one peer over pipes
     loaders: dict[str, Callable[[Any], Awaitable[list[Any]]]] = {}  # kinds of target that it can mount
 
 

@@ -6,11 +6,13 @@ A body has a size and a time in which it must arrive: whoever sends too much or 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Message
 
 from ..model import values
 from ..model.errors import InvalidRequest, TooLarge
@@ -41,20 +43,53 @@ async def read_body(request: Request, limits: HttpLimits) -> bytes:
     length = request.headers.get("content-length")
     if length is not None and length.isdigit() and int(length) > limits.max_body_bytes:
         raise TooLarge(f"the body is larger than {limits.max_body_bytes} bytes")
-    chunks: list[bytes] = []
-    size = 0
+    # Most bodies are here already, with the head of their request: those need no clock.
+    arriving = request.receive().__await__()
+    try:
+        awaited = next(arriving)
+    except StopIteration as done:
+        first = done.value
+        if not first.get("more_body"):
+            return _chunk(first, 0, limits)
+        awaited = None
     try:
         async with asyncio.timeout(limits.body_timeout):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > limits.max_body_bytes:
-                    raise TooLarge(f"the body is larger than {limits.max_body_bytes} bytes")
-                chunks.append(chunk)
+            message = first if awaited is None else await _Rest(awaited, arriving)
+            chunks = [_chunk(message, 0, limits)]
+            size = len(chunks[0])
+            while message.get("more_body"):
+                message = await request.receive()
+                chunks.append(_chunk(message, size, limits))
+                size += len(chunks[-1])
     except TimeoutError:
         raise SlowBody(f"the body did not arrive within {limits.body_timeout:g} s") from None
-    except ClientDisconnect:
-        raise InvalidRequest("the client left before its body was complete") from None
-    return b"".join(chunks) if len(chunks) != 1 else chunks[0]
+    return b"".join(chunks)
+
+
+def _chunk(message: Message, size: int, limits: HttpLimits) -> bytes:
+    """What a message of ASGI adds to a body of which `size` bytes are there."""
+    if message["type"] == "http.disconnect":
+        raise InvalidRequest("the client left before its body was complete")
+    chunk: bytes = message.get("body", b"")
+    if size + len(chunk) > limits.max_body_bytes:
+        raise TooLarge(f"the body is larger than {limits.max_body_bytes} bytes")
+    return chunk
+
+
+class _Rest:
+    """What is left to await of something that was begun, and waits for `awaited` now."""
+
+    def __init__(self, awaited: Any, begun: Generator[Any, Any, Message]) -> None:
+        self._awaited = awaited
+        self._begun = begun
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        try:
+            yield self._awaited
+        except BaseException:
+            self._begun.close()
+            raise
+        return (yield from self._begun)
 
 
 async def read_json(request: Request, type_: type[T], limits: HttpLimits, *, optional: bool = False) -> T:

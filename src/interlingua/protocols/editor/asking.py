@@ -1,0 +1,242 @@
+"""What a mounted agent asks while a turn runs, as questions of the run: permissions, forms, addresses to visit.
+
+Any door may answer. Nobody answering in time rejects, and never allows. An agent that died and asks the same again (the
+same title and the same options) is given the question that is open, or the answer that it did not live to hear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...engine.context import Context
+from ...engine.mounting import Mounted
+from ...model import values
+from ...model.card import Schema
+from ...model.content import TextPart
+from ...model.errors import DefinitionError, QuestionExpired
+from ...model.run import Option
+from ...model.schemas import Validator, check_refs_local
+from .incoming import Incoming
+
+if TYPE_CHECKING:
+    from ...transports.jsonrpc import Call
+
+_KINDS = ("allow_once", "allow_always", "reject_once", "reject_always")
+_KEY = re.compile(r"(.+)-(\d+)")
+
+
+class Settled(Exception):
+    """There will be no answer: the run ends."""
+
+
+class Asking:
+    """The questions of one run."""
+
+    def __init__(self, ctx: Context[Any, Any], mounted: Mounted, within: float) -> None:
+        self._ctx = ctx
+        self._mounted = mounted
+        self._within = within
+        self._open: dict[str, tuple[Any, asyncio.Task[Any]]] = {}  # key → what was asked, and the wait for its answer
+        self._uses: dict[str, int] = {}
+        self.unheard: list[str] = []  # keys of what was asked, and whose answer the agent did not live to hear
+        self.asked_again = asyncio.Event()
+        self.silent = False  # the run is only set aside: what is asked stays open, there too
+        self.agent_is_gone: Callable[[], bool] = lambda: False
+        for key in mounted.asked():
+            found = _KEY.fullmatch(key)
+            if found is not None:
+                self._uses[found[1]] = max(self._uses.get(found[1], 0), int(found[2]))
+                if not mounted.recorded(f"heard-{key}"):
+                    self.unheard.append(key)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._open)
+
+    async def settle(self) -> None:
+        """The turn is over: whoever waits is told that there is no answer."""
+        tasks = [task for _, task in self._open.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- one question -------------------------------------------------------------------------------------
+
+    async def ask(
+        self, type_: str, mark: Any, payload: Any, schema: Schema, prompt: str, options: list[Option] | None = None
+    ) -> Any:
+        """The answer. Raises QuestionExpired, and Settled where the turn is over. `mark` is what makes it the same."""
+        key = self._key(f"{type_}-{values.digest(mark)[:16]}")
+        asked, task = self._open.get(key, (None, None))
+        if task is not None and asked != payload:  # about something else now: an answer to that is none to this
+            task.cancel()
+            self._mounted.withdraw(key, "the agent asks something else now")
+            task = None
+        if task is None:
+            wait = self._mounted.ask(
+                type_, payload, schema, key=key, prompt=prompt, options=options, deadline=self._within
+            )
+            task = asyncio.ensure_future(wait)
+            self._open[key] = (payload, task)
+        try:
+            answer = await asyncio.shield(task)
+            await self._ctx.step("heard", _nothing, key=f"heard-{key}")
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                if self.agent_is_gone():
+                    self.unheard.append(key)  # it may come back, and ask again
+                else:
+                    self._give_up(key, task)
+                raise
+            self._open.pop(key, None)
+            if self.silent:
+                await asyncio.Event().wait()  # until the connection ends
+            raise Settled from None
+        except BaseException:
+            self._open.pop(key, None)
+            raise
+        self._open.pop(key, None)
+        return answer
+
+    def _give_up(self, key: str, task: asyncio.Task[Any]) -> None:
+        self._open.pop(key, None)
+        task.cancel()
+        self._mounted.withdraw(key, "the agent no longer asks")
+
+    def _key(self, mark: str) -> str:
+        for key in self.unheard:
+            if key.startswith(f"{mark}-"):
+                self.unheard.remove(key)
+                self.asked_again.set()
+                return key
+        self._uses[mark] = self._uses.get(mark, 0) + 1
+        return f"{mark}-{self._uses[mark]}"
+
+    # -- permissions --------------------------------------------------------------------------------------
+
+    async def permission(self, params: dict[str, Any], call: dict[str, Any], incoming: Incoming) -> dict[str, Any]:
+        """`call` is what is known of the tool call that it is about."""
+        options = [
+            Option(o["optionId"], str(o.get("name") or o["optionId"]), o["kind"] if o.get("kind") in _KINDS else None)
+            for o in params.get("options") or []
+            if isinstance(o, dict) and isinstance(o.get("optionId"), str)
+        ]
+        title = str(params.get("title") or call.get("title") or "The agent asks for permission")
+        payload = permission_payload(title, params, call, incoming)
+        mark = [title, [[option.id, option.label, option.kind] for option in options]]
+        try:
+            answer = await self.ask("permission", mark, payload, _one_of(options), title, options)
+        except QuestionExpired:
+            rejected = rejection(options)
+            return _selected(rejected) if rejected is not None else {"outcome": {"outcome": "cancelled"}}
+        except Settled:
+            return {"outcome": {"outcome": "cancelled"}}
+        return _selected(answer["choice"])
+
+    async def choose(self, kind: str, prompt: str, payload: dict[str, Any], options: list[Option]) -> str | None:
+        """For what we allow ourselves, not the agent."""
+        try:
+            answer = await self.ask(f"{kind}_permission", payload, payload, _one_of(options), prompt, options)
+        except (QuestionExpired, Settled):
+            return None
+        return str(answer["choice"])
+
+    # -- forms --------------------------------------------------------------------------------------------
+
+    async def elicitation(self, params: dict[str, Any]) -> dict[str, Any]:
+        message = str(params.get("message") or "The agent asks")
+        try:
+            if params.get("mode") == "url":
+                return await self._visit(message, str(params.get("url")))
+            if params.get("mode") not in ("form", None):
+                return {"action": "decline"}
+            schema = _usable(params.get("requestedSchema"))
+            answer = await self.ask("elicitation", [message, schema], {"message": message}, schema, message)
+            return {"action": "accept", "content": answer}
+        except QuestionExpired:
+            return {"action": "decline"}
+        except Settled:
+            return {"action": "cancel"}
+
+    async def _visit(self, message: str, url: str) -> dict[str, Any]:
+        options = [
+            Option("accept", "I have opened it, or will", "allow_once"),
+            Option("decline", "I will not", "reject_once"),
+        ]
+        payload = {"message": message, "url": url}
+        answer = await self.ask("visit", payload, payload, _one_of(options), message, options)
+        return {"action": answer["choice"]}
+
+    async def answer(self, call: Call, known: dict[str, Any], incoming: Incoming) -> Any:
+        params = call.params if isinstance(call.params, dict) else {}
+        if call.method == "elicitation/create":
+            return await self.elicitation(params)
+        return await self.permission(params, known, incoming)
+
+
+def rejection(options: list[Option]) -> str | None:
+    """What to choose when nobody has: the mildest way to say no."""
+    for kind in ("reject_once", "reject_always"):
+        for option in options:
+            if option.kind == kind:
+                return option.id
+    return None
+
+
+def permission_payload(title: str, params: dict[str, Any], call: dict[str, Any], incoming: Incoming) -> dict[str, Any]:
+    """What one should know before allowing it. Without ids: an agent that asks again has new ones."""
+    payload: dict[str, Any] = {"title": title}
+    subject = params.get("subject") if isinstance(params.get("subject"), dict) else {}
+    assert isinstance(subject, dict)
+    for name, value in (
+        ("description", params.get("description")), ("kind", call.get("kind")), ("command", subject.get("command")),
+        ("cwd", subject.get("cwd")), ("input", call.get("rawInput")),
+    ):  # fmt: skip
+        if value not in (None, {}, ""):
+            payload[name] = value
+    content = call.get("content")
+    parts, diffs = incoming.content(content if isinstance(content, list) else [])
+    texts = [part.text for part in parts if isinstance(part, TextPart)]
+    if texts:
+        payload["content"] = "\n".join(texts)
+    if diffs:
+        payload["diffs"] = [
+            {"path": diff.path, "new": diff.new, **({} if diff.old is None else {"old": diff.old})} for diff in diffs
+        ]
+    return payload
+
+
+def _one_of(options: list[Option]) -> Schema:
+    choice = {"type": "string", "enum": [option.id for option in options]}
+    return {"type": "object", "properties": {"choice": choice}, "required": ["choice"]}
+
+
+def _selected(option: str) -> dict[str, Any]:
+    return {"outcome": {"outcome": "selected", "optionId": option}}
+
+
+def _usable(schema: Any) -> Schema:
+    """The form that is asked for. What cannot be checked is asked for freely: the agent checks by itself."""
+    found = _without_nulls(schema) if isinstance(schema, dict) else {}
+    found.setdefault("type", "object")
+    try:
+        check_refs_local(found, "form")
+        Validator(found, what="form")
+    except DefinitionError:
+        return {"type": "object"}
+    return dict(found)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Some agents write every member that they leave out as null, which no JSON Schema may."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+async def _nothing() -> None:
+    pass

@@ -1,0 +1,195 @@
+"""A mounted agent as it describes itself: its card, its options, and what of a prompt it takes. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from ...engine.mounting import MOUNTED_FROM
+from ...model.card import AgentCard, Schema, Skill
+from ...model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
+from . import translate
+
+
+class Option(msgspec.Struct):
+    """Something that can be set for a session."""
+
+    id: str
+    name: str
+    current: Any  # a string, or a boolean
+    choices: list[tuple[str, str, str]] = []  # (value, name, description); none where it is a boolean
+    description: str = ""
+    is_mode: bool = False  # version 1 has methods of its own for modes
+
+
+def options_of(told: dict[str, Any]) -> list[Option]:
+    """The options of an answer or an update. Where there are options, they say all that modes say."""
+    given = told.get("configOptions")
+    if isinstance(given, list) and given:
+        return [option for entry in given if (option := _option(entry)) is not None]
+    modes = told.get("modes")
+    if not isinstance(modes, dict):
+        return []
+    available = modes.get("availableModes")
+    choices = _choices(available if isinstance(available, list) else [], "id")
+    current = modes.get("currentModeId")
+    return [Option("mode", "Mode", current, choices, is_mode=True)] if choices else []
+
+
+def _option(entry: Any) -> Option | None:
+    if not isinstance(entry, dict):
+        return None
+    id_ = entry.get("configId", entry.get("id"))
+    if not isinstance(id_, str):
+        return None
+    name, description = str(entry.get("name") or id_), str(entry.get("description") or "")
+    current = entry.get("currentValue")
+    if entry.get("type") == "boolean":
+        return Option(id_, name, bool(current), description=description)
+    options = entry.get("options")
+    flat: list[Any] = []
+    for option in options if isinstance(options, list) else []:
+        grouped = option.get("options") if isinstance(option, dict) else None
+        flat += grouped if isinstance(grouped, list) else [option]
+    choices = _choices(flat, "value")
+    return Option(id_, name, current, choices, description) if choices else None
+
+
+def _choices(entries: list[Any], key: str) -> list[tuple[str, str, str]]:
+    return [
+        (entry[key], str(entry.get("name") or entry[key]), str(entry.get("description") or ""))
+        for entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get(key), str)
+    ]
+
+
+def agent_named(options: list[Option], wanted: str | None) -> tuple[str, str] | None:
+    """The value and the description of the choice that a name means, where an option says which agent answers."""
+    for option in options:
+        if option.id == "agent" and wanted is not None:
+            for value, name, description in option.choices:
+                if wanted in (value, name, value.partition("@")[0]):
+                    return value, description
+    return None
+
+
+# -- the card -------------------------------------------------------------------------------------------------
+
+
+def card_of(
+    source: str, info: dict[str, Any], version: int, capabilities: dict[str, Any], auth: list[dict[str, Any]],
+    options: list[Option], commands: list[dict[str, Any]], fallback: str,
+) -> AgentCard:  # fmt: skip
+    name = _plain(info.get("name"), r"[^A-Za-z0-9._-]+") or _plain(fallback, r"[^A-Za-z0-9._-]+") or "agent"
+    return AgentCard(
+        name=name,
+        version=_plain(info.get("version"), r"[^0-9A-Za-z.+-]+") or "0.0.0",
+        description=str(info.get("title") or ""),
+        input={
+            "type": "object",
+            "properties": {"text": {"type": "string", "description": "The prompt"}},
+            "required": ["text"],
+        },
+        output={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+        config=_schema(options),
+        input_text="text",
+        output_text="text",
+        streams=True,
+        skills=[_skill(command) for command in commands if isinstance(command.get("name"), str)],
+        metadata={
+            MOUNTED_FROM: source,
+            "protocol": "editor",
+            "protocol_version": version,
+            "capabilities": capabilities,
+            "auth_methods": [
+                {"id": m.get("methodId", m.get("id")), "name": m.get("name"), "type": m.get("type", "agent")}
+                for m in auth
+            ],
+        },
+    )
+
+
+def _schema(options: list[Option]) -> Schema | None:
+    if not options:
+        return None
+    properties: dict[str, Any] = {}
+    for option in options:
+        told: dict[str, Any] = {"title": option.name, "default": option.current}
+        if option.description:
+            told["description"] = option.description
+        if option.choices:
+            told |= {
+                "type": "string",
+                "oneOf": [
+                    {"const": value, "title": name, **({"description": text} if text else {})}
+                    for value, name, text in option.choices
+                ],
+            }
+        else:
+            told["type"] = "boolean"
+        properties[option.id] = told
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _skill(command: dict[str, Any]) -> Skill:
+    given = command.get("input")
+    hint = given.get("hint") if isinstance(given, dict) else None
+    examples = [hint] if isinstance(hint, str) and hint else []
+    return Skill(command["name"], command["name"], str(command.get("description") or ""), examples=examples)
+
+
+def _plain(name: Any, unwanted: str) -> str:
+    return re.sub(unwanted, "-", name).strip("-._+") if isinstance(name, str) else ""
+
+
+# -- prompts --------------------------------------------------------------------------------------------------
+
+
+def prompt_of(
+    text: str, messages: list[Message], *, image: bool, audio: bool, embedded: bool
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The content blocks of a prompt, and what had to be told in other words because the agent takes no such blocks."""
+    given = [part for message in messages if message.role == "user" for part in message.parts]
+    # The input is what was checked and counts; the parts say it in full. They go together where they say the same.
+    if not given or translate.prompt_text(given).strip() != text.strip():
+        given = [TextPart(text), *(part for part in given if not isinstance(part, TextPart))] if given else []
+    if not given:
+        return [{"type": "text", "text": text}], []
+    blocks: list[dict[str, Any]] = []
+    lost: list[str] = []
+    for part in given:
+        block = translate.block(part)
+        kind = block["type"]
+        if (kind == "image" and not image) or (kind == "audio" and not audio) or (kind == "resource" and not embedded):
+            block = _degraded(part, kind)
+            lost.append(f"{_called(part)} was sent as {_KINDS[block['type']]}: the agent takes no {_KINDS[kind]}")
+        blocks.append(block)
+    return blocks, lost
+
+
+_KINDS = {
+    "text": "text", "image": "images", "audio": "audio", "resource": "embedded files", "resource_link": "a link",
+}  # fmt: skip
+
+
+def _called(part: Part) -> str:
+    match part:
+        case FilePart():
+            return part.name or part.title or part.url or part.media_type or "a file"
+        case DataPart() | ToolResultPart():
+            return "data"
+    return "text"
+
+
+def _degraded(part: Part, kind: str) -> dict[str, Any]:
+    """The same in a block that every agent takes: the text itself, a link where there is one, or at least its name."""
+    if not isinstance(part, FilePart):
+        return {"type": "text", "text": f"[{kind}]"}
+    if part.text is not None:
+        return {"type": "text", "text": f"{_called(part)}:\n```\n{part.text}\n```"}
+    if part.url is not None:
+        link = FilePart(url=part.url, media_type=part.media_type, name=part.name, title=part.title, size=part.size)
+        return translate.block(link)
+    return {"type": "text", "text": f"[{_called(part)}: {part.media_type or kind}, {len(part.data or b'')} bytes]"}

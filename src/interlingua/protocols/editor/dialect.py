@@ -1,0 +1,346 @@
+"""How versions 1 and 2 say the same thing. One class each, with the same methods; nothing else knows a version.
+
+Version 1 is what every editor speaks today. Version 2 answers a prompt when it is accepted and tells the rest by
+updates; its updates replace what they name, so that null clears and what is left out stays.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import msgspec
+
+from ...engine.logins import LoginMethod
+from ...model.card import AgentCard
+from ...model.content import DataPart, Part
+from ...model.events import Diff, Plan, ToolCall
+from ...model.run import Question
+from . import translate, wire
+from .translate import Choices, ConfigOption
+
+Update = dict[str, Any]
+
+STEERING = {"steering": {"supported": True}}  # `_session/steering` puts a message into a turn that runs
+
+
+class Version1:
+    number = 1
+    open_types = False  # a discriminator that is not known is an error
+
+    def initialized(
+        self, name: str, version: str, title: str | None, auth: list[dict[str, Any]], *, logout: bool
+    ) -> dict[str, Any]:
+        info = {"name": name, "version": version, **({"title": title} if title else {})}
+        return {
+            "protocolVersion": 1,
+            "agentInfo": info,
+            "authMethods": auth,
+            "agentCapabilities": {
+                "loadSession": True,
+                "promptCapabilities": {"image": True, "audio": True, "embeddedContext": True},
+                "mcpCapabilities": {"http": True, "sse": True},
+                "sessionCapabilities": {
+                    "list": {}, "delete": {}, "resume": {}, "close": {}, "additionalDirectories": {},
+                },
+                "auth": {"logout": {}} if logout else {},
+            },
+            "_meta": STEERING,
+        }  # fmt: skip
+
+    def capabilities(self, request: wire.InitializeRequest) -> wire.ClientCapabilities:
+        return request.client_capabilities or wire.ClientCapabilities()
+
+    def auth_method(self, method: LoginMethod) -> dict[str, Any]:
+        told: dict[str, Any] = {"id": method.id, "name": method.name, "description": method.description}
+        if method.kind == "terminal":
+            told |= {"type": "terminal", "args": method.args, "env": method.env}
+        return told
+
+    # -- sessions -----------------------------------------------------------------------------------------
+
+    def setup(self, options: list[ConfigOption], *, booleans: bool) -> dict[str, Any]:
+        """What session/new, load and resume tell of modes and options."""
+        told: dict[str, Any] = {}
+        if options:
+            told["configOptions"] = self.options(options, booleans=booleans)
+        agents = next((option for option in options if option.id == "agent"), None)
+        if agents is not None:  # for clients that know modes and not options
+            told["modes"] = {
+                "currentModeId": agents.current,
+                "availableModes": [_described("id", *choice) for choice in agents.choices],
+            }
+        return told
+
+    def options(self, options: list[ConfigOption], *, booleans: bool) -> list[dict[str, Any]]:
+        return [self._option(option) for option in options if option.choices or booleans]
+
+    def _option(self, option: ConfigOption) -> dict[str, Any]:
+        return _option("id", option)
+
+    def option_updates(self, options: list[ConfigOption], *, booleans: bool, agent: bool) -> list[Update]:
+        told: list[Update] = [
+            {"sessionUpdate": "config_option_update", "configOptions": self.options(options, booleans=booleans)}
+        ]
+        current = next((option.current for option in options if option.id == "agent"), None)
+        if agent and current is not None:
+            told.append({"sessionUpdate": "current_mode_update", "currentModeId": current})
+        return told
+
+    def commands(self, card: AgentCard) -> Update:
+        return {
+            "sessionUpdate": "available_commands_update",
+            "availableCommands": [
+                {"name": s.id, "description": s.description or s.name, "input": {"hint": _hint(s.examples)}}
+                for s in card.skills
+            ],
+        }
+
+    # -- updates ------------------------------------------------------------------------------------------
+
+    def chunk(self, kind: str, message: str, block: dict[str, Any]) -> Update:
+        return {"sessionUpdate": f"{kind}_chunk", "messageId": message, "content": block}
+
+    def replaced(self, message: str, fresh: str, text: str) -> list[Update]:
+        """The agent's message no longer stands. Version 1 cannot take back: a new message begins."""
+        told = [self.chunk("agent_thought", f"{fresh}-why", _text("The agent started over; what follows counts."))]
+        return [*told, self.chunk("agent_message", fresh, _text(text))] if text else told
+
+    def user_message(self, message: str, blocks: list[dict[str, Any]]) -> list[Update]:
+        return [self.chunk("user_message", message, block) for block in blocks]
+
+    def tool_call(self, call: ToolCall, *, first: bool) -> Update:
+        told: Update = {"sessionUpdate": "tool_call" if first else "tool_call_update", "toolCallId": call.id}
+        told |= self.tool_fields(call)
+        if first:
+            told.setdefault("title", call.tool or call.id)
+        return told
+
+    def tool_fields(self, call: ToolCall) -> dict[str, Any]:
+        told = _tool_fields(call, [self._diff(diff) for diff in call.diffs or []])
+        if told.get("status") == "cancelled":
+            told["status"] = "failed"
+        return told
+
+    def _diff(self, diff: Diff) -> dict[str, Any]:
+        return {"type": "diff", "path": diff.path, "oldText": diff.old, "newText": diff.new}
+
+    def plan(self, id_: str, plan: Plan) -> Update:
+        return {
+            "sessionUpdate": "plan",
+            "entries": [
+                {
+                    "content": entry.content,
+                    "priority": entry.priority,
+                    "status": "completed" if entry.status == "cancelled" else entry.status,
+                }
+                for entry in plan.entries
+            ],
+        }
+
+    def state(self, state: str, stop: str | None = None) -> list[Update]:
+        return []
+
+    def accepted(self, message: str) -> dict[str, Any] | None:
+        """The answer to a prompt at once, or None where it is answered at the end."""
+        return None
+
+    def permission(self, session: str, question: Question, choices: Choices) -> dict[str, Any]:
+        call = {
+            "toolCallId": question_call(question.id), "title": _question_title(question), "kind": "other",
+            "status": "pending", "rawInput": question.payload,
+            "content": [{"type": "content", "content": _text(text)} for text in translate.particulars(question)],
+        }  # fmt: skip
+        return {"sessionId": session, "toolCall": call, "options": _permission_options(choices)}
+
+
+class Version2(Version1):
+    number = 2
+    open_types = True
+
+    def initialized(
+        self, name: str, version: str, title: str | None, auth: list[dict[str, Any]], *, logout: bool
+    ) -> dict[str, Any]:
+        info = {"name": name, "version": version, **({"title": title} if title else {})}
+        session: dict[str, Any] = {
+            "prompt": {"image": {}, "audio": {}, "embeddedContext": {}},
+            "mcp": {"stdio": {}, "http": {}},
+            "delete": {},
+            "additionalDirectories": {},
+        }
+        return {
+            "protocolVersion": 2, "info": info, "capabilities": {"session": session}, "authMethods": auth,
+            "_meta": STEERING,
+        }  # fmt: skip
+
+    def capabilities(self, request: wire.InitializeRequest) -> wire.ClientCapabilities:
+        found = request.capabilities or wire.ClientCapabilities()
+        # This version has no fs and terminal methods, and booleans need no capability.
+        flags = wire.ClientSessionCapabilities(wire.ConfigOptionsCapabilities({}))
+        return wire.ClientCapabilities(auth=found.auth, elicitation=found.elicitation, session=flags)
+
+    def auth_method(self, method: LoginMethod) -> dict[str, Any]:
+        told: dict[str, Any] = {"methodId": method.id, "type": method.kind, "name": method.name}
+        told["description"] = method.description
+        if method.kind == "terminal":
+            env = [{"name": name, "value": value} for name, value in method.env.items()]
+            told |= {"args": method.args, "env": env}
+        return told
+
+    def setup(self, options: list[ConfigOption], *, booleans: bool) -> dict[str, Any]:
+        return {"configOptions": self.options(options, booleans=True)}
+
+    def _option(self, option: ConfigOption) -> dict[str, Any]:
+        return _option("configId", option)
+
+    def option_updates(self, options: list[ConfigOption], *, booleans: bool, agent: bool) -> list[Update]:
+        return [{"sessionUpdate": "config_option_update", "configOptions": self.options(options, booleans=True)}]
+
+    def commands(self, card: AgentCard) -> Update:
+        told = super().commands(card)
+        for command in told["availableCommands"]:
+            command["input"]["type"] = "text"
+            command["type"] = "command"
+        return told
+
+    def replaced(self, message: str, fresh: str, text: str) -> list[Update]:
+        return [{"sessionUpdate": "agent_message", "messageId": message, "content": [_text(text)] if text else []}]
+
+    def user_message(self, message: str, blocks: list[dict[str, Any]]) -> list[Update]:
+        return [{"sessionUpdate": "user_message", "messageId": message, "content": blocks}]
+
+    def tool_call(self, call: ToolCall, *, first: bool) -> Update:
+        told: Update = {"sessionUpdate": "tool_call_update", "toolCallId": call.id} | self.tool_fields(call)
+        if first:
+            told.setdefault("title", call.tool or call.id)
+        return told
+
+    def tool_fields(self, call: ToolCall) -> dict[str, Any]:
+        return _tool_fields(call, [self._diff(diff) for diff in call.diffs or []])
+
+    def _diff(self, diff: Diff) -> dict[str, Any]:
+        operation = "add" if diff.old is None else "modify"
+        told: dict[str, Any] = {"type": "diff", "changes": [{"operation": operation, "path": diff.path}]}
+        patch = git_patch(diff)
+        if patch:
+            told["patch"] = {"format": "git_patch", "text": patch}
+        return told
+
+    def plan(self, id_: str, plan: Plan) -> Update:
+        entries = [{"content": e.content, "priority": e.priority, "status": e.status} for e in plan.entries]
+        return {"sessionUpdate": "plan_update", "plan": {"type": "items", "planId": id_, "entries": entries}}
+
+    def state(self, state: str, stop: str | None = None) -> list[Update]:
+        return [{"sessionUpdate": "state_update", "state": state, **({"stopReason": stop} if stop else {})}]
+
+    def accepted(self, message: str) -> dict[str, Any] | None:
+        return {"messageId": message}
+
+    def permission(self, session: str, question: Question, choices: Choices) -> dict[str, Any]:
+        call = {"toolCallId": question_call(question.id), "status": "pending", "rawInput": question.payload}
+        details = translate.particulars(question)
+        return {
+            "sessionId": session,
+            "title": _question_title(question),
+            **({"description": details[0]} if details else {}),
+            "subject": {"type": "tool_call", "toolCall": call},
+            "options": _permission_options(choices),
+        }
+
+
+Dialect = Version1
+VERSIONS: dict[int, Dialect] = {1: Version1(), 2: Version2()}
+
+
+def negotiate(wanted: int) -> Dialect:
+    """What is asked for where we speak it, else the newest of ours; peers that cannot, leave."""
+    return VERSIONS.get(wanted) or VERSIONS[max(VERSIONS) if wanted > max(VERSIONS) else min(VERSIONS)]
+
+
+# -- shared pieces --------------------------------------------------------------------------------------------
+
+
+def question_call(question: str) -> str:
+    """A question shows as a tool call; this is its id."""
+    return f"question-{question}"
+
+
+def _question_title(question: Question) -> str:
+    return question.prompt or question.type.replace("_", " ")
+
+
+def _permission_options(choices: Choices) -> list[dict[str, Any]]:
+    return [{"optionId": o.id, "name": o.label, "kind": o.kind or "allow_once"} for o in choices.options]
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _hint(examples: list[str]) -> str:
+    return examples[0] if examples else "what to do"
+
+
+def _described(key: str, value: str, name: str, description: str) -> dict[str, Any]:
+    return {key: value, "name": name, **({"description": description} if description else {})}
+
+
+def _option(key: str, option: ConfigOption) -> dict[str, Any]:
+    told: dict[str, Any] = {key: option.id, "name": option.name, "currentValue": option.current}
+    if option.description:
+        told["description"] = option.description
+    if option.category is not None:
+        told["category"] = option.category
+    if option.choices:
+        told |= {"type": "select", "options": [_described("value", *choice) for choice in option.choices]}
+    else:
+        told["type"] = "boolean"
+    return told
+
+
+def _tool_fields(call: ToolCall, diffs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The members that news of a tool call carries; what it does not speak of is left out."""
+    told: dict[str, Any] = {}
+    if call.title is not None:
+        told["title"] = call.title
+    if call.kind_ is not None:
+        told["kind"] = call.kind_
+    if call.status is not None:
+        told["status"] = call.status
+    if call.content is not None or call.diffs is not None:
+        content = [{"type": "content", "content": translate.block(_part(part))} for part in call.content or []]
+        told["content"] = content + diffs
+    if call.locations is not None:
+        told["locations"] = [
+            {"path": at.path, **({"line": at.line} if at.line is not None else {})} for at in call.locations
+        ]
+    if call.input is not None:
+        told["rawInput"] = call.input
+    if call.output is not None:
+        told["rawOutput"] = call.output
+    return told
+
+
+def _part(given: Any) -> Part:
+    if isinstance(given, msgspec.Struct):
+        return given  # type: ignore[return-value]
+    try:
+        part: Part = msgspec.convert(given, Part)
+    except msgspec.ValidationError:
+        return DataPart(given)
+    return part
+
+
+def git_patch(diff: Diff) -> str:
+    """A diff as git writes it; empty where nothing changes."""
+    name = diff.path.lstrip("/")
+    before = "/dev/null" if diff.old is None else f"a/{name}"
+    lines: list[str] = []
+    for line in difflib.unified_diff(
+        (diff.old or "").splitlines(keepends=True), diff.new.splitlines(keepends=True), before, f"b/{name}"
+    ):
+        lines.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+    if not lines:
+        return ""
+    head = f"diff --git a/{name} b/{name}\n" + ("new file mode 100644\n" if diff.old is None else "")
+    return head + "".join(lines)

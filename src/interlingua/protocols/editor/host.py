@@ -1,0 +1,323 @@
+"""Keeps an agent reachable: starts it when it is needed, for any number of runs, and ends it when it is idle for long.
+
+Two ways lead to an agent, a process of ours and an address; both give a link, and what is above cannot tell them apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from ...model.errors import Denied, InvalidRequest, Unavailable
+from ...transports.channel import Channel
+from ...transports.rpc import ConnectionLost, RpcError, Trace
+from .peer import AuthenticationNeeded, Peer, Place, Session
+from .process import AgentProcess, environment, words_of
+from .served import LocalWork, Policies, Policy
+from .translate import AUTH_REQUIRED
+
+log = logging.getLogger("interlingua.editor")
+
+_PREFIX = "INTERLINGUA_EDITOR_"
+
+
+class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
+    """Each can be given in the environment, as INTERLINGUA_EDITOR_ and its name in capitals."""
+
+    version: Literal[1, 2] = 1
+    """Of the protocol, to ask for."""
+    directory: str | None = None
+    """Where agents work, and whose files they may have; the current directory where none is named."""
+    read: Policy = "allow"
+    write: Policy = "ask"
+    terminal: Policy = "ask"
+    """Whether agents may read and write files there and run commands: deny, ask or allow."""
+    auth: str | None = None
+    """The id of the way to log in, where the agent wants that."""
+    key: str | None = None
+    """A bearer token for agents at an address."""
+    start_timeout: float = 60.0
+    """Seconds for an agent to start and to agree on a version. Package runners download first."""
+    idle_timeout: float = 300.0
+    """Seconds without a run after which an agent is ended."""
+    answer_within: float = 3600.0
+    """Seconds for whoever shall allow something; then it is rejected."""
+    ask_again_within: float = 10.0
+    """Seconds for an agent that died to ask again what it had asked."""
+    quiet_after: float = 5.0
+    """Seconds of silence after which a turn that was taken up again counts as over, in version 1."""
+
+    @classmethod
+    def from_environment(cls) -> MountSettings:
+        given: dict[str, Any] = {}
+        for name in cls.__struct_fields__:
+            value = os.environ.get(_PREFIX + name.upper())
+            if value:
+                given[name] = int(value) if name == "version" and value.isdecimal() else value
+        try:
+            return msgspec.convert(given, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"a variable {_PREFIX}… is wrong: {error}") from None
+
+    @property
+    def root(self) -> str:
+        return os.path.realpath(self.directory or ".")
+
+    def offers(self) -> dict[str, Any]:
+        """What we can do for an agent, in version 1; in version 2 there are no files and terminals."""
+        return {
+            "fs": {"readTextFile": self.read != "deny", "writeTextFile": self.write != "deny"},
+            "terminal": self.terminal != "deny",
+            "auth": {"terminal": True},
+            "elicitation": {"form": {}, "url": {}},
+            "session": {"configOptions": {"boolean": {}}},
+        }
+
+
+class Link(Protocol):
+    """A way to an agent that is open."""
+
+    @property
+    def channel(self) -> Channel: ...
+    @property
+    def noise(self) -> tuple[int, str]: ...
+    def why(self) -> str: ...
+    async def end(self) -> None: ...
+
+
+class Source(Protocol):
+    """How to open one."""
+
+    name: str  # for messages
+    command: list[str]  # none where it is an address
+
+    async def open(self) -> Link: ...
+
+
+class ProcessLink:
+    def __init__(self, process: AgentProcess) -> None:
+        self._process = process
+        self.channel: Channel = process.channel
+        self.end = process.end
+        self.why = process.how_it_ended
+
+    @property
+    def noise(self) -> tuple[int, str]:
+        return self._process.channel.noise, self._process.channel.first_noise
+
+
+class ProcessSource:
+    """editor:COMMAND"""
+
+    def __init__(self, command: str, settings: MountSettings) -> None:
+        self.name = command
+        self.command = words_of(command)
+        self._settings = settings
+
+    async def open(self) -> Link:
+        return ProcessLink(await AgentProcess.start(self.command, self._settings.root, environment(os.environ)))
+
+
+class AddressLink:
+    def __init__(self, channel: Channel, name: str) -> None:
+        self.channel = channel
+        self.noise = (0, "")
+        self._name = name
+
+    def why(self) -> str:
+        return f"the connection to {self._name} ended"
+
+    async def end(self) -> None:
+        await self.channel.close()
+
+
+class AddressSource:
+    """editor+http(s)://… and editor+ws(s)://…"""
+
+    def __init__(self, address: str, settings: MountSettings) -> None:
+        self.name = address
+        self.command: list[str] = []
+        self._settings = settings
+
+    async def open(self) -> Link:
+        from .remote import open_remote
+
+        key = self._settings.key
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return AddressLink(await open_remote(self.name, headers), self.name)
+
+
+class Host:
+    """One agent. Belongs to an event loop: it ends with it."""
+
+    def __init__(self, source: Source, settings: MountSettings, trace: Callable[[], Trace] | None = None) -> None:
+        self.source = source
+        self.settings = settings
+        self._trace = trace
+        self._peer: Peer | None = None
+        self._link: Link | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._users = 0
+        self._idle: asyncio.TimerHandle | None = None
+        self._spare: Session | None = None  # made to describe the agent, and used by the first run
+        self._noise_told = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.starts = 0
+        self.fixed: dict[str, Any] = {}  # options that every session has
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that nobody waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- being there --------------------------------------------------------------------------------------
+
+    async def peer(self) -> Peer:
+        """The connection, started if there is none."""
+        async with self._opening:
+            if self._peer is None or self._peer.rpc.lost:
+                await self._start()
+            assert self._peer is not None
+            return self._peer
+
+    async def _start(self) -> None:
+        if self._keeper is not None:
+            await asyncio.wait([self._keeper])  # what is left of the one before is ended first
+        settings = self.settings
+        try:
+            link = await self.source.open()
+        except ConnectionError as error:
+            raise Unavailable(f"{self.source.name} cannot be reached: {error}") from error
+        trace = self._trace() if self._trace is not None else None
+        peer = Peer(link.channel, self._servant, trace=trace)
+        keeper = self._keeper = asyncio.get_running_loop().create_task(_keep(peer, link))
+        self._noise_told = False
+        try:
+            await peer.open(settings.version, settings.offers(), auth=settings.auth, timeout=settings.start_timeout)
+        except BaseException as error:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+            if isinstance(error, ConnectionLost):
+                raise Unavailable(f"{self.source.name} did not start: {link.why()}", transient=False) from error
+            if isinstance(error, TimeoutError):
+                raise Unavailable(
+                    f"{self.source.name} did not answer within {settings.start_timeout:g} s: {link.why()}"
+                ) from error
+            if isinstance(error, RpcError):
+                raise self.refusal(error, peer, "initialize") from error
+            raise
+        self._peer, self._link, self._spare = peer, link, None
+        self.starts += 1
+        self._rest()
+
+    def _servant(self, place: Place) -> LocalWork:
+        s = self.settings
+        return LocalWork(place, Policies(read=s.read, write=s.write, terminal=s.terminal))
+
+    def why(self) -> str:
+        """Why the agent is gone."""
+        return self._link.why() if self._link is not None else "it was never there"
+
+    def noise(self) -> tuple[int, str] | None:
+        """Lines that were no messages and the first of them; told once."""
+        if self._link is None or self._noise_told or not self._link.noise[0]:
+            return None
+        self._noise_told = True
+        return self._link.noise
+
+    @contextlib.asynccontextmanager
+    async def using(self) -> AsyncIterator[None]:
+        """As long as this lasts, the agent is not idle."""
+        self._users += 1
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self._rest()
+
+    def _rest(self) -> None:
+        if not self._users and self._idle is None:
+            self._idle = asyncio.get_running_loop().call_later(self.settings.idle_timeout, self._too_idle)
+
+    def _too_idle(self) -> None:
+        self._idle = None
+        if not self._users and self._keeper is not None:
+            log.info("%s is ended: nobody has used it for %g s", self.source.name, self.settings.idle_timeout)
+            self._keeper.cancel()
+
+    async def close(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+
+    # -- sessions -----------------------------------------------------------------------------------------
+
+    async def first_session(self, place: Place) -> Session:
+        """A session to learn from what the agent offers. The first run that wants one like it has it."""
+        peer = await self.peer()
+        self._spare = await self.new_session(peer, place)
+        return self._spare
+
+    async def new_session(self, peer: Peer, place: Place) -> Session:
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.peer is peer and spare.place == place:
+            return spare
+        self._spare = spare
+        try:
+            return await peer.new(place, timeout=self.settings.start_timeout)
+        except RpcError as error:
+            raise self.refusal(error, peer, "session/new") from error
+        except TimeoutError as error:
+            raise Unavailable(f"{self.source.name} made no session within {self.settings.start_timeout:g} s") from error
+        except ConnectionLost as error:
+            raise Unavailable(f"{self.source.name} is gone: {self.why()}") from error
+
+    def refusal(self, error: RpcError, peer: Peer, what: str) -> Exception:
+        if error.code == AUTH_REQUIRED:
+            return AuthenticationNeeded(
+                f"{self.source.name} wants you to log in: {error.message}. {self._how_to_log_in(peer)}"
+            )
+        if error.code in (-32001, -32003) or (isinstance(error.data, dict) and error.data.get("code") == "denied"):
+            return Denied(f"{self.source.name} refused {what}: {error.message}")
+        return Unavailable(f"{self.source.name} answered {what} with {error}", transient=False)
+
+    def _how_to_log_in(self, peer: Peer) -> str:
+        ways = []
+        for method in peer.auth_methods:
+            id_ = str(method.get("methodId", method.get("id")))
+            name = str(method.get("name") or id_)
+            if method.get("type") == "terminal":
+                args = [str(arg) for arg in method.get("args") or []]
+                variables = method.get("env")
+                if isinstance(variables, dict):
+                    given = [f"{key}={value}" for key, value in variables.items()]
+                else:
+                    given = [f"{v.get('name')}={v.get('value')}" for v in variables or [] if isinstance(v, dict)]
+                ways.append(f"{name}: run `{' '.join([*given, *self.source.command, *args])}` in a terminal")
+            else:
+                ways.append(f"{name}: set {_PREFIX}AUTH={id_}")
+        return "Ways to log in: " + "; ".join(ways) if ways else "It names no way to log in."
+
+
+async def _keep(peer: Peer, link: Link) -> None:
+    """Read what the agent says until it is gone or not wanted any more; what was started for it ends here, always."""
+    try:
+        await peer.run()
+    except Exception:
+        log.exception("the connection to an agent failed")
+    finally:
+        await link.end()

@@ -1,0 +1,449 @@
+"""Agent Client Protocol ↔ model. Pure.
+
+What the wire has no place for, and what happens to it:
+
+- structured output: shown as JSON text at the end of the turn, and whole in the answer's `_meta`;
+- a question that is neither a choice nor a flat form (or a form for a client without elicitation): asked as text, and
+  the next prompt is the answer;
+- an artifact: an embedded resource in the agent's message; a warning: a thought;
+- a cancelled plan entry or tool call in version 1: completed, and failed;
+- a message that another door put onto the thread outside a run: not replayed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from ...model.card import AgentCard, Schema
+from ...model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
+from ...model.errors import ErrorInfo, InterlinguaError, InvalidInput
+from ...model.run import Option, Question
+from ...transports.jsonrpc import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
+from . import wire
+
+AUTH_REQUIRED = -32000
+NOT_FOUND = -32002
+
+# Codes of the error tree that are the client's own doing; all others are internal errors, with the code in `data`.
+ERRORS: dict[str, int] = {
+    "invalid": INVALID_PARAMS, "invalid_input": INVALID_PARAMS, "invalid_config": INVALID_PARAMS,
+    "invalid_answer": INVALID_PARAMS, "invalid_request": INVALID_PARAMS, "invalid_state": INVALID_PARAMS,
+    "too_large": INVALID_PARAMS, "not_found": NOT_FOUND, "agent_not_found": NOT_FOUND, "run_not_found": NOT_FOUND,
+    "thread_not_found": NOT_FOUND, "checkpoint_not_found": NOT_FOUND, "unauthenticated": AUTH_REQUIRED,
+    "conflict": INVALID_REQUEST, "thread_busy": INVALID_REQUEST, "denied": INVALID_REQUEST, "cancelled": CANCELLED,
+}  # fmt: skip
+
+
+def rpc_error(error: InterlinguaError) -> RpcError:
+    return run_error(error.info(), None)
+
+
+def run_error(info: ErrorInfo, run: str | None) -> RpcError:
+    data: dict[str, Any] = {"code": info.code, "transient": info.transient}
+    if info.details is not None:
+        data["details"] = info.details
+    if run is not None:
+        data["run"] = run
+    return RpcError(ERRORS.get(info.code, INTERNAL_ERROR), info.message, data)
+
+
+# -- content --------------------------------------------------------------------------------------------------
+
+
+def parts(blocks: list[dict[str, Any]], *, open_types: bool) -> list[Part]:
+    """A prompt's content blocks as parts. `open_types` keeps types that we do not know as data (version 2)."""
+    return [_part(block, f"/prompt/{place}", open_types) for place, block in enumerate(blocks)]
+
+
+def _part(block: dict[str, Any], path: str, open_types: bool) -> Part:
+    kind = block.get("type")
+    if kind not in wire.CONTENT_TYPES:
+        if open_types and isinstance(kind, str):
+            return DataPart(block)
+        known = ", ".join(sorted(wire.CONTENT_TYPES))
+        raise InvalidInput(f"{path} is a content block of type {kind!r}; known are {known}", path=path)
+    try:
+        typed = msgspec.convert(block, wire.ContentBlock)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{path}: {error}", path=path) from None
+    meta = dict(block.get("_meta") or {})
+    if typed.annotations is not None:
+        meta["annotations"] = block["annotations"]
+    kept = meta or None
+    match typed:
+        case wire.TextBlock(text=text):
+            return TextPart(text, kept)
+        case wire.ImageBlock(data=data, mime_type=mime, uri=uri):
+            return FilePart(url=uri, data=_bytes(data, path), media_type=mime, meta=kept)
+        case wire.AudioBlock(data=data, mime_type=mime):
+            return FilePart(data=_bytes(data, path), media_type=mime, meta=kept)
+        case wire.ResourceLinkBlock():
+            return FilePart(
+                url=typed.uri, media_type=typed.mime_type, name=typed.name, title=typed.title,
+                description=typed.description, size=typed.size, meta=kept,
+            )  # fmt: skip
+        case wire.ResourceBlock(resource=found):
+            if found.text is None and found.blob is None:
+                raise InvalidInput(f"{path}/resource has neither text nor blob", path=f"{path}/resource")
+            content = _bytes(found.blob, path) if found.text is None and found.blob is not None else None
+            return FilePart(
+                url=found.uri, data=content, text=found.text, media_type=found.mime_type, name=_name(found.uri),
+                meta=kept,
+            )  # fmt: skip
+    raise AssertionError(kind)
+
+
+def _bytes(data: str, path: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidInput(f"{path} does not hold base64", path=path) from None
+
+
+def _name(uri: str) -> str:
+    return unquote(urlsplit(uri).path.rstrip("/").rpartition("/")[2]) or uri
+
+
+def block(part: Part) -> dict[str, Any]:
+    """A part as a content block. Annotations come back as they came."""
+    told = _block(part)
+    meta = dict(part.meta or {})
+    annotations = meta.pop("annotations", None)
+    if annotations is not None:
+        told["annotations"] = annotations
+    if meta:
+        told["_meta"] = meta
+    return told
+
+
+def _block(part: Part) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, DataPart):
+        if isinstance(part.data, dict) and part.data.get("type") in wire.CONTENT_TYPES:
+            return dict(part.data)
+        return {"type": "text", "text": fenced(part.data)}
+    if isinstance(part, ToolResultPart):
+        return {"type": "text", "text": fenced(msgspec.to_builtins(part))}
+    mime = part.media_type or ""
+    if part.data is not None and mime.startswith(("image/", "audio/")):
+        told = {
+            "type": mime.partition("/")[0],
+            "data": base64.b64encode(part.data).decode(),
+            "mimeType": mime,
+        }
+        if part.url is not None and told["type"] == "image":
+            told["uri"] = part.url
+        return told
+    uri = part.url or f"file:///{part.name or 'unnamed'}"
+    if part.data is None and part.text is None:
+        link = {"type": "resource_link", "name": part.name or _name(uri), "uri": uri}
+        for name, value in (
+            ("title", part.title), ("description", part.description), ("mimeType", part.media_type),
+            ("size", part.size),
+        ):  # fmt: skip
+            if value is not None:
+                link[name] = value  # type: ignore[assignment]
+        return link
+    inner: dict[str, Any] = {"uri": uri}
+    if part.text is not None:
+        inner["text"] = part.text
+    else:
+        assert part.data is not None
+        inner["blob"] = base64.b64encode(part.data).decode()
+    if part.media_type is not None:
+        inner["mimeType"] = part.media_type
+    return {"type": "resource", "resource": inner}
+
+
+def prompt_text(given: list[Part]) -> str:
+    """A prompt as an agent reads it that takes only text: what it mentions is named where it was mentioned.
+
+    Whoever wants the mentioned content itself finds it in `ctx.messages`.
+    """
+    told = []
+    for part in given:
+        if isinstance(part, TextPart):
+            told.append(part.text)
+        elif isinstance(part, FilePart) and (part.url or part.name):
+            told.append(f"[@{part.name or _name(part.url or '')}]({part.url or part.name})")
+    return "".join(told)
+
+
+def prompt_input(card: AgentCard, given: list[Part]) -> dict[str, Any]:
+    """The input of a run. An agent without a text field takes a JSON object, written as text."""
+    text = prompt_text(given)
+    if card.input_text is not None:
+        properties = card.input.get("properties", {})
+        required = set(card.input.get("required", ()))
+        # An agent that needs more than text is reached by writing its whole input as JSON.
+        if required - {card.input_text} and (written := _object(text)) is not None and set(written) <= set(properties):
+            return written
+        return {card.input_text: text}
+    if not text.strip() and not card.input.get("required"):
+        return {}
+    written = _object(text)
+    if written is None:
+        members = ", ".join(card.input.get("properties", {})) or "its members"
+        raise InvalidInput(f"{card.name} takes a JSON object with {members}; write it as the prompt")
+    return written
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def said(message: Message) -> list[dict[str, Any]]:
+    return [block(part) for part in message.parts]
+
+
+def fenced(value: Any) -> str:
+    return f"```json\n{json.dumps(value, indent=2, ensure_ascii=False)}\n```"
+
+
+def title(text: str) -> str:
+    """A title for a session: the first line of its first prompt."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= 80 else line[:79].rstrip() + "…"
+
+
+# -- questions ------------------------------------------------------------------------------------------------
+
+
+class Choices(msgspec.Struct):
+    """A question whose answer is one of a few: what to offer, and the answer that each stands for."""
+
+    options: list[Option]
+    answers: dict[str, Any]
+
+    def rejection(self) -> Any:
+        """The answer that allows nothing, where there is one."""
+        for option in self.options:
+            if (option.kind or "").startswith("reject"):
+                return self.answers[option.id]
+        return msgspec.UNSET
+
+
+def choices(question: Question) -> Choices | None:
+    schema = question.answer_schema
+    if question.options:
+        answers: dict[str, Any] = {}
+        for option in question.options:
+            answer = _answer_for(option, schema)
+            if answer is msgspec.UNSET:
+                return None
+            answers[option.id] = answer
+        kinds = [Option(o.id, o.label, o.kind or "allow_once") for o in question.options]
+        return Choices(kinds, answers)
+    member = _only_member(schema)
+    if member is None:
+        return None
+    name, inner = member
+    if inner.get("type") == "boolean":
+        return Choices(
+            [Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once")],
+            {"yes": {name: True}, "no": {name: False}},
+        )
+    values = inner.get("enum")
+    if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
+        return Choices(
+            [Option(value, value, "allow_once") for value in values], {value: {name: value} for value in values}
+        )
+    return None
+
+
+def _answer_for(option: Option, schema: Schema) -> Any:
+    if schema.get("type") == "string":
+        return option.id
+    member = _only_member(schema)
+    if member is None:
+        return msgspec.UNSET
+    name, inner = member
+    if inner.get("type") == "boolean":
+        return {name: (option.kind or "").startswith("allow")}
+    return {name: option.id} if inner.get("type", "string") == "string" else msgspec.UNSET
+
+
+def _only_member(schema: Schema) -> tuple[str, Schema] | None:
+    """The one member that an answer must have, where there is just one."""
+    properties = schema.get("properties", {})
+    required = schema.get("required", [])
+    if len(required) != 1 or required[0] not in properties:
+        return None
+    return required[0], resolved(properties[required[0]], schema)
+
+
+def resolved(schema: Any, root: Schema) -> Schema:
+    """A schema with its local reference followed, and `null` as an alternative left out."""
+    for _ in range(8):
+        if not isinstance(schema, dict):
+            return {}
+        if isinstance(schema.get("$ref"), str):
+            found: Any = root
+            for step in schema["$ref"].lstrip("#/").split("/"):
+                found = found.get(step, {}) if isinstance(found, dict) else {}
+            schema = {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
+            continue
+        alternatives = schema.get("anyOf")
+        if isinstance(alternatives, list):
+            others = [entry for entry in alternatives if entry != {"type": "null"}]
+            if len(others) == 1 and len(alternatives) == 2:
+                schema = {**others[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
+                continue
+        return schema
+    return {}
+
+
+_FORM_KEYS = {
+    "string": ("minLength", "maxLength", "pattern", "format", "default", "enum", "oneOf"),
+    "number": ("minimum", "maximum", "default"),
+    "integer": ("minimum", "maximum", "default"),
+    "boolean": ("default",),
+    "array": ("minItems", "maxItems", "default"),
+}
+_FORMATS = ("email", "uri", "date", "date-time")
+
+
+def form(schema: Schema) -> Schema | None:
+    """An answer's schema as a flat form, where it is one."""
+    if schema.get("type") != "object" or not schema.get("properties"):
+        return None
+    fields: dict[str, Any] = {}
+    for name, inner in schema["properties"].items():
+        field = _field(resolved(inner, schema))
+        if field is None:
+            if name in schema.get("required", ()):
+                return None
+            continue  # what cannot be shown and need not be given is left out
+        fields[name] = field
+    told: Schema = {"type": "object", "properties": fields}
+    if schema.get("required"):
+        told["required"] = list(schema["required"])
+    return told
+
+
+def _field(inner: Schema) -> Schema | None:
+    kind = inner.get("type")
+    if kind is None and inner.get("enum"):
+        kind = "string"
+    if not isinstance(kind, str) or kind not in _FORM_KEYS:
+        return None
+    field = {"type": kind, **{key: inner[key] for key in (*_FORM_KEYS[kind], "title", "description") if key in inner}}
+    if "enum" in field and not all(isinstance(value, str) for value in field["enum"]):
+        return None
+    if "format" in field and field["format"] not in _FORMATS:
+        del field["format"]
+    if kind == "array":
+        items = inner.get("items", {})
+        if not isinstance(items.get("enum"), list):
+            return None
+        field["items"] = {"type": "string", "enum": items["enum"]}
+    return field
+
+
+def particulars(question: Question) -> list[str]:
+    """What a question shows beside its prompt, to be read by a human. Nothing where there is nothing else."""
+    payload = question.payload
+    if not isinstance(payload, dict):
+        return [] if payload in (None, question.prompt) else [str(payload)]
+    lines = [
+        f"**{name.replace('_', ' ')}**: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for name, value in payload.items()
+        if value != question.prompt and name != "options"
+    ]
+    return ["\n\n".join(lines)] if lines else []
+
+
+def spoken(question: Question) -> str:
+    """A question as a message, for a client that can show neither choices nor a form of it."""
+    told = [question.prompt or question.type.replace("_", " ")]
+    told += particulars(question)
+    if question.options:
+        told += [f"- {option.id}: {option.label}" for option in question.options]
+    member = _only_member(question.answer_schema)
+    if member is None or member[1].get("type") not in ("string", "boolean", "integer", "number"):
+        told.append("Answer with JSON that fits:\n" + fenced(question.answer_schema))
+    else:
+        told.append("Write your answer as the next message.")
+    return "\n\n".join(told)
+
+
+def written_answer(question: Question, text: str) -> Any:
+    """What somebody wrote in answer to a spoken question."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text.strip()
+    schema = question.answer_schema
+    if isinstance(value, dict) or schema.get("type") != "object":
+        return value
+    member = _only_member(schema)
+    if member is None:
+        return value
+    name, inner = member
+    if inner.get("type") == "boolean" and isinstance(value, str):
+        value = {"yes": True, "y": True, "ok": True, "no": False, "n": False}.get(value.lower(), value)
+    elif inner.get("type") == "string" and not isinstance(value, str):
+        value = text.strip()
+    return {name: value}
+
+
+# -- configuration --------------------------------------------------------------------------------------------
+
+_CATEGORIES = {"model": "model", "mode": "mode", "reasoning": "thought_level", "thinking": "thought_level",
+               "effort": "thought_level", "thought_level": "thought_level"}  # fmt: skip
+
+
+class ConfigOption(msgspec.Struct):
+    """One thing that can be set for a session: which agent, or a member of its configuration."""
+
+    id: str
+    name: str
+    current: Any  # a string, or a boolean
+    choices: list[tuple[str, str, str]] = []  # (value, name, description); none where it is a boolean
+    description: str = ""
+    category: str | None = None
+
+
+def config_options(card: AgentCard, chosen: dict[str, Any]) -> list[ConfigOption]:
+    """The members of an agent's configuration that are a choice or a flag."""
+    schema = card.config or {}
+    found = []
+    for name, inner in schema.get("properties", {}).items():
+        member = resolved(inner, schema)
+        current = chosen.get(name, member.get("default"))
+        told = {
+            "name": member.get("title") or name.replace("_", " ").capitalize(),
+            "description": member.get("description", ""),
+            "category": _CATEGORIES.get(name),
+        }
+        values = member.get("enum")
+        if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
+            choices_ = [(value, value, "") for value in values]
+            found.append(
+                ConfigOption(name, current=current if current in values else values[0], choices=choices_, **told)
+            )
+        elif isinstance(member.get("oneOf"), list) and all(isinstance(o.get("const"), str) for o in member["oneOf"]):
+            choices_ = [(o["const"], o.get("title", o["const"]), o.get("description", "")) for o in member["oneOf"]]
+            known = [value for value, _, _ in choices_]
+            found.append(
+                ConfigOption(name, current=current if current in known else known[0], choices=choices_, **told)
+            )
+        elif member.get("type") == "boolean":
+            found.append(ConfigOption(name, current=bool(current), **told))
+    return found
+
+
+def _one_of(current: Any, offered: list[tuple[str, str, str]]) -> str:
+    values = [value for value, _, _ in offered]
+    return current if current in values else values[0]

@@ -1,0 +1,387 @@
+"""One run of a mounted agent: a prompt to one of its sessions, and all that comes of it.
+
+The session is recorded before the prompt is sent, so the prompt is sent at most once. A run that is entered again, or
+whose agent died, does not prompt again: it takes up the session, and where the agent asks again what was open, it goes
+on from there. Otherwise it fails as transient, because nobody can tell how far the agent came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+
+from ...engine.context import Context
+from ...engine.mounting import Mounted, step_place
+from ...engine.workspace import Editor
+from ...model.errors import (
+    ErrorInfo,
+    InterlinguaError,
+    InvalidConfig,
+    NotFound,
+    RunError,
+    RunLost,
+    StepFailed,
+    Unavailable,
+)
+from ...model.events import ToolCall, Warned
+from ...model.run import Option
+from ...transports.jsonrpc import CANCELLED, INVALID_PARAMS, Call
+from ...transports.rpc import ConnectionLost, RpcError
+from .asking import Asking
+from .described import prompt_of
+from .host import Host
+from .incoming import Incoming, as_update, counts_of
+from .peer import Peer, Place, Session
+from .translate import AUTH_REQUIRED
+
+_STEP = "turn"  # what all that is shown belongs to; it is never recorded, so that it can always be shown again
+_LATE = 0.03  # seconds of silence after the answer: some agents send updates behind it
+_LATEST = 1.0
+_STILL_BUSY = 30.0  # seconds for the turn before, which was cancelled and has not ended yet
+
+_STOPPED = {
+    "refusal": "the agent refused to go on",
+    "max_tokens": "the agent stopped at its limit of tokens",
+    "max_turn_requests": "the agent stopped at its limit of requests",
+}
+
+
+class AgentFailed(RunError):
+    """The remote agent failed. Its own code and details are kept."""
+
+    code = "remote_failed"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, transient: bool | None = None, details: Any = None
+    ) -> None:
+        super().__init__(message, transient=transient, details=details)
+        self.remote_code = code or type(self).code
+
+    def info(self) -> ErrorInfo:
+        return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
+
+
+class Handle(msgspec.Struct):
+    """Where the turn is. What is recorded before it begins."""
+
+    session: str
+
+
+class Turn:
+    def __init__(self, host: Host, ctx: Context[Any, Any]) -> None:
+        self._host = host
+        self._ctx = ctx
+        self._mounted = Mounted(ctx)
+        self._place = place_of(host, ctx)
+        self._asking = Asking(ctx, self._mounted, host.settings.answer_within)
+        self._incoming = Incoming(1, step_place(_STEP))
+        self._session: Session | None = None
+        self._prompting: asyncio.Future[dict[str, Any]] | None = None
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._calls: dict[str, dict[str, Any]] = {}  # what is known of tool calls, for permissions that only name one
+        self._notes: list[str] = []
+        self._over = False
+        self._ended_there = False
+
+    async def run(self, text: str) -> dict[str, Any]:
+        async with self._host.using():
+            try:
+                return await self._run(text)
+            except StepFailed as failure:
+                error = failure.error
+                raise AgentFailed(
+                    error.message, code=error.code, transient=error.transient, details=error.details
+                ) from failure
+            except asyncio.CancelledError:
+                if self._mounted.leaving_for_good:
+                    await self._cancel()
+                else:
+                    self._asking.silent = True  # the run goes on later: no answer is better than a wrong one
+                raise
+            finally:
+                await self._leave()
+
+    async def _run(self, text: str) -> dict[str, Any]:
+        ctx = self._ctx
+        handle = await ctx.step("session", self._open)
+        if self._session is None:
+            for body in (shown := self._mounted.shown(_STEP)):
+                await self._mounted.show(body)
+                if isinstance(body, ToolCall):
+                    self._calls.setdefault(body.id, {}).update(as_update(body))
+            self._incoming.go_on_from(shown)
+            return await self._finish(await self._take_up(handle, "this process ended while the agent worked"))
+        able = self._session.peer.able
+        blocks, lost = prompt_of(text, ctx.messages, image=able.image, audio=able.audio, embedded=able.embedded)
+        for note in (*self._notes, *lost):
+            await self._warn(note)
+        await ctx.step("prompt", self._send, blocks)
+        assert self._prompting is not None
+        try:
+            ended = await self._until_done(self._prompting)
+        except ConnectionLost:
+            ended = await self._take_up(handle, f"the agent died: {await self._why()}")
+        return await self._finish(ended)
+
+    async def _until_done(self, ending: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
+        either: set[asyncio.Future[Any]] = {ending, self._broken}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if self._broken.done():
+            if self._session is not None and not ending.done():
+                self._session.cancel()
+            self._broken.result()
+        try:
+            return ending.result()
+        except RpcError as error:
+            if error.code == CANCELLED:
+                return {"stopReason": "cancelled"}
+            raise self._failure(error) from error
+
+    async def _why(self) -> str:
+        await asyncio.sleep(0.05)  # its exit status comes a moment after its output has ended
+        return self._host.why()
+
+    # -- sessions -----------------------------------------------------------------------------------------
+
+    async def _open(self) -> Handle:
+        peer = await self._host.peer()
+        try:
+            session = await self._session_on(peer)
+            await self._configure(session)
+        except ConnectionLost as error:
+            raise Unavailable(f"{self._host.source.name} is gone: {await self._why()}") from error
+        if session.prompting is not None and not session.prompting.done():
+            done, _ = await asyncio.wait({session.prompting}, timeout=_STILL_BUSY)
+            if not done:
+                raise Unavailable("the agent is still busy with a turn that was cancelled")
+        self._adopt(session)
+        return Handle(session.id)
+
+    async def _session_on(self, peer: Peer) -> Session:
+        """The session of this run's thread, or one of its own."""
+        thread, store = self._ctx.thread_id, self._mounted.engine.store
+        if thread is None:
+            return await self._host.new_session(peer, self._place)
+        kind = f"editor:{self._mounted.agent}"  # by its name: its command may change, and its sessions stay
+        known = await store.linked(kind, thread)
+        if known is not None:
+            try:
+                return await peer.take_up(known, self._place)
+            except (RpcError, Unavailable) as error:
+                self._notes.append(f"the agent does not remember this thread, and starts anew: {error}")
+                await store.unlink(kind, thread)
+        session = await self._host.new_session(peer, self._place)
+        await store.link(kind, thread, session.id)
+        return session
+
+    async def _configure(self, session: Session) -> None:
+        for name, value in {**self._host.fixed, **(self._ctx.config or {})}.items():
+            try:
+                await session.set_option(name, value)
+            except RpcError as error:
+                raise InvalidConfig(f"the agent did not take {name} = {value!r}: {error}") from error
+
+    def _adopt(self, session: Session) -> None:
+        self._session = session
+        session.listener = self
+        session.servant.asker = self  # type: ignore[attr-defined]
+        self._asking.agent_is_gone = lambda: session.peer.rpc.lost
+        self._incoming.speaks(session.peer.version)
+
+    async def _send(self, blocks: list[dict[str, Any]]) -> None:
+        assert self._session is not None
+        self._prompting = self._session.prompting = asyncio.ensure_future(self._session.prompt(blocks))
+        self._prompting.add_done_callback(_noticed)
+
+    # -- after a death ------------------------------------------------------------------------------------
+
+    async def _take_up(self, handle: Handle, why: str) -> dict[str, Any]:
+        """Go on with a turn that was cut off, if the agent does."""
+        if not self._asking.unheard:
+            raise RunLost(f"{why}, in the middle of a turn")
+        settings = self._host.settings
+        try:
+            peer = await self._host.peer()
+            session = await peer.take_up(handle.session, self._place, self)
+        except (ConnectionLost, RpcError, InterlinguaError) as error:
+            raise RunLost(f"{why}, and its session cannot be taken up again: {error}") from error
+        self._adopt(session)
+        try:
+            async with asyncio.timeout(settings.ask_again_within):
+                await self._asking.asked_again.wait()
+        except TimeoutError as error:
+            session.cancel()
+            raise RunLost(f"{why}, and the agent does not ask again what it had asked") from error
+        ending = asyncio.ensure_future(self._end_of(session))
+        try:
+            return await self._until_done(ending)
+        except ConnectionLost as error:
+            raise RunLost("the agent died again, in the middle of a turn") from error
+        finally:
+            ending.cancel()
+
+    async def _end_of(self, session: Session) -> dict[str, Any]:
+        """The end of a turn for which no prompt of ours is open."""
+        if session.peer.version == 2:
+            return await session.idle()
+        quiet, seen = 0.0, -1
+        pause = self._host.settings.quiet_after / 10
+        while quiet < self._host.settings.quiet_after:
+            await asyncio.sleep(pause)
+            if session.peer.rpc.lost:
+                raise ConnectionLost("the agent is gone")
+            busy = self._asking.busy or session.news != seen
+            quiet, seen = 0.0 if busy else quiet + pause, session.news
+        await self._warn("the agent was started again in the middle of this turn; its end was told by its silence")
+        return {"stopReason": "end_turn"}
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    async def _finish(self, ended: dict[str, Any]) -> dict[str, Any]:
+        session, ctx = self._session, self._ctx
+        assert session is not None
+        await self._hear_the_rest(session)
+        self._ended_there = True
+        await self._tell_noise()
+        counts = {**self._incoming.usage, **counts_of(ended)}
+        if counts:
+            ctx.usage(**counts)
+        if session.title:
+            await self._name_thread(session.title)
+        reason = ended.get("stopReason") or "end_turn"
+        if reason == "cancelled":
+            # Somebody stopped it there: then it is cancelled here too.
+            await self._mounted.engine.cancel(ctx.run_id, reason="the agent says that the turn was cancelled")
+            await asyncio.Event().wait()
+        if reason == "error":
+            raise _reported(ended)
+        if reason != "end_turn":
+            await self._warn(_STOPPED.get(str(reason), f"the agent stopped: {reason}"), {"stop_reason": reason})
+        return {"text": self._incoming.text}
+
+    async def _hear_the_rest(self, session: Session) -> None:
+        loop = asyncio.get_running_loop()
+        deadline, seen = loop.time() + _LATEST, -1
+        while session.news != seen and loop.time() < deadline:
+            seen = session.news
+            await asyncio.sleep(_LATE)
+
+    async def _name_thread(self, title: str) -> None:
+        thread, engine = self._ctx.thread_id, self._mounted.engine
+        if thread is not None:
+            with contextlib.suppress(NotFound):
+                if not (await engine.thread(thread)).metadata.get("title"):
+                    await engine.patch_thread(thread, metadata={"title": title})
+
+    async def _tell_noise(self) -> None:
+        noise = self._host.noise()
+        if noise is not None:
+            count, first = noise
+            lines = "1 line that is no message" if count == 1 else f"{count} lines that are no messages"
+            await self._warn(f"the agent wrote {lines} to its output", {"lines": count, "first": first})
+
+    async def _warn(self, message: str, details: Any = None) -> None:
+        await self._mounted.show(Warned(message, details, step_place(_STEP)))
+
+    def _failure(self, error: RpcError) -> InterlinguaError:
+        if error.code == AUTH_REQUIRED and self._session is not None:
+            return self._host.refusal(error, self._session.peer, "session/prompt")  # type: ignore[return-value]
+        told = error.data if isinstance(error.data, dict) else {}
+        code, transient = told.get("code"), told.get("transient")  # ours says both
+        return AgentFailed(
+            error.message,
+            code=code if isinstance(code, str) else "invalid_input" if error.code == INVALID_PARAMS else None,
+            transient=transient is True,
+            details={"code": error.code, **({} if error.data is None else {"data": error.data})},
+        )
+
+    async def _cancel(self) -> None:
+        """Stop the turn there too, and hear its last words."""
+        session, prompting = self._session, self._prompting
+        if session is None or session.peer.rpc.lost or self._ended_there:
+            await self._asking.settle()
+            return
+        if prompting is not None and not prompting.done():
+            session.cancel()
+        await self._asking.settle()
+        if prompting is not None:
+            await asyncio.wait({prompting}, timeout=0.8 * self._mounted.engine.settings.cancel_grace)
+            await self._hear_the_rest(session)
+
+    async def _leave(self) -> None:
+        self._over = True
+        await self._asking.settle()
+        session = self._session
+        if session is None:
+            return
+        if session.listener is self:
+            session.listener = None
+            session.servant.asker = None  # type: ignore[attr-defined]
+        done = self._prompting is None or self._prompting.done()
+        if self._ctx.thread_id is None and done and self._mounted.leaving != "hand_back":
+            self._host.spawn(session.close())  # nobody will come back to it
+
+    # -- what the session says ----------------------------------------------------------------------------
+
+    @property
+    def editor(self) -> Editor | None:
+        return self._ctx.editor
+
+    async def choose(self, kind: str, prompt: str, payload: dict[str, Any], options: list[Option]) -> str | None:
+        return await self._asking.choose(kind, prompt, payload, options)
+
+    async def told(self, update: dict[str, Any]) -> None:
+        id_ = update.get("toolCallId")
+        if isinstance(id_, str) and update.get("sessionUpdate") in ("tool_call", "tool_call_update"):
+            given = {name: value for name, value in update.items() if value is not None}
+            self._calls.setdefault(id_, {}).update(given)
+        try:
+            for body in self._incoming.take(update):
+                if not self._over:
+                    await self._mounted.show(body)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            # The run is being left, and takes no more; the connection goes on.
+        except InterlinguaError as error:
+            if not self._broken.done():
+                self._broken.set_exception(error)
+
+    async def asked(self, call: Call) -> Any:
+        params = call.params if isinstance(call.params, dict) else {}
+        subject = params.get("subject")
+        about = params.get("toolCall") or (subject.get("toolCall") if isinstance(subject, dict) else None)
+        known: dict[str, Any] = {}
+        if isinstance(about, dict):
+            before = self._calls.get(str(about.get("toolCallId")), {})
+            if any(before.get(name) != value for name, value in about.items()):  # it tells more than was told before
+                await self.told({"status": "pending", **about, "sessionUpdate": "tool_call_update"})
+            known = self._calls.get(str(about.get("toolCallId")), about)
+        return await self._asking.answer(call, known, self._incoming)
+
+
+def place_of(host: Host, ctx: Context[Any, Any] | None) -> Place:
+    """Where a run works: where its editor is, or where the mount is told to."""
+    editor = ctx.editor if ctx is not None else None
+    if editor is None:
+        return Place(host.settings.root)
+    return Place(editor.cwd, tuple(editor.directories), tuple(editor.mcp_servers))
+
+
+def _reported(ended: dict[str, Any]) -> AgentFailed:
+    error = ended.get("error")
+    told = error if isinstance(error, dict) else {}
+    message = told.get("message")
+    return AgentFailed(
+        message if isinstance(message, str) else "the agent stopped because of an error",
+        details={"code": told.get("code"), "data": told.get("data")} if told else None,
+    )
+
+
+def _noticed(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()  # the run may be over by then

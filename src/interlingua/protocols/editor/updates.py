@@ -1,0 +1,165 @@
+"""A run's log as the updates of a session. Pure: events in, updates out, in either dialect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...model.card import AgentCard
+from ...model.content import FilePart, TextPart
+from ...model.events import (
+    ArtifactAdded,
+    ChildCalled,
+    ChildEnded,
+    DelegationRefused,
+    Event,
+    MessageSent,
+    OutputDelta,
+    Plan,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionWithdrawn,
+    RunFinished,
+    RunRestarted,
+    Thought,
+    ToolCall,
+    ToolStatus,
+    Warned,
+)
+from ...model.status import Status
+from . import translate
+from .dialect import Dialect, Update, question_call
+
+# Characters of one chunk. A reader that lags gets fragments joined, however long; clients limit what a message may be
+# (agent-client-protocol 0.12.1 ends a WebSocket beyond 1 MiB).
+_PIECE = 64 * 1024
+
+
+class Projection:
+    """One run."""
+
+    def __init__(self, run: str, card: AgentCard | None, dialect: Dialect) -> None:
+        self._run = run
+        self._dialect = dialect
+        self._text = card.output_text if card is not None else None
+        self._structured = card is not None and card.output_text is None
+        self._shown: list[tuple[int, str]] = []  # (seq, text) of the output
+        self._message = f"{run}-output"
+        self._calls: set[str] = set()  # tool calls that were told
+
+    def feed(self, event: Event) -> list[Update]:
+        body = event.body
+        if type(body) is OutputDelta:
+            text = body.delta.get(self._text) if type(body.delta) is dict else None
+            return self._output(event.seq, text) if type(text) is str else []
+        told = self._other(event, body)
+        return told if isinstance(told, list) else [told]
+
+    def _output(self, seq: int, text: str) -> list[Update]:
+        if not text:
+            return []
+        self._shown.append((seq, text))
+        pieces = [text] if len(text) <= _PIECE else [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+        return [self._dialect.chunk("agent_message", self._message, {"type": "text", "text": one}) for one in pieces]
+
+    def _other(self, event: Event, body: Any) -> list[Update] | Update:
+        dialect = self._dialect
+        match body:
+            case Thought(text=text, id=id_):
+                return dialect.chunk("agent_thought", id_ or f"{self._run}-{event.seq}", {"type": "text", "text": text})
+            case ToolCall():
+                return self._tool_call(body)
+            case Plan():
+                return dialect.plan(f"{self._run}-plan", body)
+            case MessageSent(message=message):
+                id_ = message.id or f"{self._run}-{event.seq}"
+                return [dialect.chunk("agent_message", id_, block) for block in translate.said(message)]
+            case ArtifactAdded(artifact=artifact):
+                id_ = f"{self._run}-artifact-{artifact.id}"
+                return [
+                    dialect.chunk("agent_message", id_, translate.block(_named(part, artifact.name or artifact.id)))
+                    for part in artifact.parts
+                ]
+            case Warned(message=text):
+                note = {"type": "text", "text": f"Warning: {text}"}
+                return dialect.chunk("agent_thought", f"{self._run}-{event.seq}", note)
+            case DelegationRefused(agent=agent, reason=reason):
+                note = {"type": "text", "text": f"{agent} was not called: {reason}"}
+                return dialect.chunk("agent_thought", f"{self._run}-{event.seq}", note)
+            case ChildCalled(run=child, agent=agent):
+                return self._tool_call(ToolCall(f"run-{child}", agent, agent, "other", "in_progress"))
+            case ChildEnded(run=child, status=status, output=output):
+                ended: ToolStatus = "completed" if status is Status.SUCCEEDED else "failed"
+                return self._tool_call(ToolCall(f"run-{child}", status=ended, output=output))
+            case QuestionAsked(question=question):
+                title = question.prompt or question.type
+                shown: list[Any] = [TextPart(text) for text in translate.particulars(question)]
+                return self._tool_call(
+                    ToolCall(
+                        question_call(question.id),
+                        title,
+                        question.type,
+                        "other",
+                        "pending",
+                        question.payload,
+                        content=shown or None,
+                    )
+                )
+            case QuestionAnswered(question=answered, answer=answer):
+                return self._tool_call(ToolCall(question_call(answered), status="completed", output=answer.value))
+            case QuestionWithdrawn(question=withdrawn):
+                return self._tool_call(ToolCall(question_call(withdrawn), status="cancelled"))
+            case RunRestarted(keep=keep):
+                return self._restarted(event.seq, keep)
+            case RunFinished():
+                return self._finished(event.seq, body)
+        return []
+
+    def _tool_call(self, call: ToolCall) -> Update:
+        first = call.id not in self._calls
+        self._calls.add(call.id)
+        return self._dialect.tool_call(call, first=first)
+
+    def _restarted(self, seq: int, keep: int) -> list[Update]:
+        kept = [(at, text) for at, text in self._shown if at <= keep]
+        if len(kept) == len(self._shown):
+            return []
+        return self._replace(seq, kept)
+
+    def _replace(self, seq: int, shown: list[tuple[int, str]]) -> list[Update]:
+        fresh = f"{self._run}-output-{seq}"
+        told = self._dialect.replaced(self._message, fresh, "".join(text for _, text in shown))
+        self._shown = shown
+        if self._dialect.number == 1:
+            self._message = fresh
+        return told
+
+    def _finished(self, seq: int, body: RunFinished) -> list[Update]:
+        if body.status is not Status.SUCCEEDED:
+            return []
+        if self._structured:
+            return self._output(seq, translate.fenced(body.output)) if body.output else []
+        final = body.output.get(self._text) if isinstance(body.output, dict) else None
+        if not isinstance(final, str):
+            return []
+        shown = "".join(text for _, text in self._shown)
+        if final.startswith(shown):
+            return self._output(seq, final[len(shown) :])
+        return self._replace(seq, [(seq, final)])
+
+
+def _named(part: Any, name: str) -> Any:
+    """An artifact's text with a name of its own, so that a client can show it as the file that it is."""
+    if isinstance(part, TextPart):
+        return FilePart(url=f"artifact:{name}", text=part.text, media_type="text/plain", name=name, meta=part.meta)
+    return part
+
+
+def usage(counts: dict[str, Any] | None) -> Update | None:
+    """How full the context is, where the agent said so (`ctx.usage(used=…, size=…)`), and what it cost."""
+    if not counts or type(counts.get("used")) is not int or type(counts.get("size")) is not int:
+        return None
+    told: Update = {"sessionUpdate": "usage_update", "used": counts["used"], "size": counts["size"]}
+    cost = counts.get("cost")
+    if isinstance(cost, int | float) and not isinstance(cost, bool):
+        told["cost"] = {"amount": cost, "currency": str(counts.get("currency", "USD"))}
+    return told

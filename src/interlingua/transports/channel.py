@@ -1,0 +1,39 @@
+"""The seam between a connection and whatever carries its messages: frames in, frames out.
+
+To speak over something new (a named pipe, a message queue, a browser's port), write a class with these four methods
+and give it to `rpc.Connection`; our own pipes, WebSockets and HTTP streams are such classes, and nothing above them
+knows which one it has. What a channel owes to those above:
+
+- a frame is one whole message, and frames arrive in the order in which they were sent;
+- `send` never waits and never raises for a peer that is gone; `drain` is where a slow peer makes its sender wait;
+- `receive` gives an empty list exactly once the peer has gone, and nothing after that.
+
+A channel whose peer reads several streams (a session's, another's) may also have `drain_topic(topic)`, so that one that
+is not read holds up nobody else.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class TooLong(bytes):
+    """Stands for a frame that was longer than the limit, and of which nothing was kept."""
+
+
+class Channel(Protocol):
+    async def receive(self) -> list[bytes]:
+        """The next frames, as many as there are; none once the peer has gone."""
+        ...
+
+    def send(self, frame: bytes) -> None:
+        """Queue a frame."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until the peer has taken enough of what was queued."""
+        ...
+
+    async def close(self) -> None:
+        """Send what is queued, as far as the peer takes it soon, and let go."""
+        ...

@@ -1,0 +1,215 @@
+"""What waits for a reader of an event stream: numbered messages, one reader at a time, and a few kept for a replay.
+
+A stream may be opened late, be dropped, and be opened again: messages wait here until somebody takes them, and the
+last ones that were taken can be taken again by a reader that tells (`Last-Event-ID`) how far it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections import deque
+from collections.abc import Callable
+
+from starlette.types import Receive, Scope, Send
+
+from .sse import KEEP_ALIVE
+
+_HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes that wait at which senders wait too, and at which they go on
+_CHUNK = 256 * 1024
+_NOT_ASCII = re.compile("[^\x00-\x7f]+")
+
+
+class Missed(Exception):
+    """Messages after the given id are no longer there."""
+
+
+class Held:
+    """Bytes that wait in all outboxes of one peer."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+class Reader:
+    """Whoever reads an outbox now."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after  # the number of the message before the first that it gets
+        self.news = asyncio.Event()
+        self.ended = False
+
+    def end(self) -> None:
+        self.ended = True
+        self.news.set()
+
+
+class Outbox:
+    def __init__(self, keep: int, held: Held) -> None:
+        self.reader: Reader | None = None
+        self.used = False  # somebody has read from it
+        self.waiting = 0  # bytes
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._taken: deque[tuple[int, bytes]] = deque()  # kept for who comes back
+        self._taken_bytes = 0
+        self._keep = keep
+        self._held = held
+        self._last = 0  # the number of the newest
+        self._finished = False
+        self._room = asyncio.Event()
+        self._room.set()
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    def put(self, frame: bytes) -> None:
+        if self._finished:
+            return
+        self._last += 1
+        event = _event(self._last, frame)
+        self._waiting.append((self._last, event))
+        self._wait(len(event))
+        if self.waiting > _HIGH:
+            self._room.clear()
+        if self.reader is not None:
+            self.reader.news.set()
+
+    def _wait(self, size: int) -> None:
+        self.waiting += size
+        self._held.bytes += size
+
+    async def drain(self) -> None:
+        await self._room.wait()
+
+    def finish(self) -> None:
+        """Nothing more will come: readers get what waits, and then the end."""
+        self._finished = True
+        self._room.set()
+        if self.reader is not None:
+            self.reader.news.set()
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def open(self, after: str | None = None) -> Reader:
+        """Begin to read, after the message with that id or, without one, where the last reader came to.
+
+        The newest reader has the stream: who opens it again has often lost the old connection long before the server
+        can know. (TypeScript SDK 2.4.0 refuses a second reader; two that share a stream, as in the Python SDK 0.12.1,
+        would each get half of the messages.)
+        """
+        if after is not None:
+            self._rewind(after)
+        if self.reader is not None:
+            self.reader.end()
+        self.used = True
+        self.reader = Reader(self._taken_to)
+        return self.reader
+
+    def _rewind(self, after: str) -> None:
+        taken = self._taken_to
+        oldest = self._taken[0][0] if self._taken else taken + 1
+        if not after.isdecimal() or len(after) > 15 or not oldest - 1 <= int(after) <= taken:
+            raise Missed(after)
+        while self._taken and self._taken[-1][0] > int(after):
+            number, event = self._taken.pop()
+            self._taken_bytes -= len(event)
+            self._waiting.appendleft((number, event))
+            self._wait(len(event))
+
+    @property
+    def _taken_to(self) -> int:
+        return self._waiting[0][0] - 1 if self._waiting else self._last
+
+    def take(self) -> bytes:
+        """The next events, as one piece of the stream. They are the reader's now, whether or not they arrive."""
+        events = []
+        size = 0
+        while self._waiting and size < _CHUNK:
+            number, event = self._waiting.popleft()
+            events.append(event)
+            size += len(event)
+            self._taken.append((number, event))
+        self._taken_bytes += size
+        while self._taken and self._taken_bytes > self._keep:
+            self._taken_bytes -= len(self._taken.popleft()[1])
+        self._wait(-size)
+        if self.waiting <= _LOW:
+            self._room.set()
+        return b"".join(events)
+
+    def left(self, reader: Reader) -> None:
+        if self.reader is reader:
+            self.reader = None
+
+    def discard(self) -> None:
+        """Nobody will read what waits."""
+        self._waiting.clear()
+        self._wait(-self.waiting)
+        self.finish()
+
+    @property
+    def ended(self) -> bool:
+        return self._finished and not self._waiting
+
+
+class EventStream:
+    """An outbox as the answer to a GET: an ASGI application that ends with its reader."""
+
+    def __init__(
+        self, outbox: Outbox, reader: Reader, *, keep_alive: float, stall: float, left: Callable[[], None]
+    ) -> None:
+        self._outbox = outbox
+        self._reader = reader
+        self._keep_alive = keep_alive
+        self._stall = stall
+        self._left = left
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        listening = asyncio.ensure_future(self._listen(receive))
+        try:
+            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            with contextlib.suppress(TimeoutError):  # it stopped reading: its connection is given up, not its messages
+                await self._pump(send)
+                await send({"type": "http.response.body", "body": b""})
+        finally:
+            listening.cancel()
+            self._outbox.left(self._reader)
+            self._left()
+
+    async def _pump(self, send: Send) -> None:
+        outbox, reader = self._outbox, self._reader
+        # At once: some clients count a stream as open with its first byte. And who has an id can take the stream up
+        # again, even before the first message.
+        piece = b"id: %d\n\n" % reader.after
+        while not reader.ended:
+            if piece:
+                async with asyncio.timeout(self._stall):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                if reader.ended:
+                    return
+            reader.news.clear()
+            piece = outbox.take()
+            if piece:
+                continue
+            if outbox.ended:
+                return
+            try:
+                async with asyncio.timeout(self._keep_alive):
+                    await reader.news.wait()
+            except TimeoutError:
+                piece = KEEP_ALIVE
+
+    async def _listen(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._reader.end()
+
+
+def _event(number: int, frame: bytes) -> bytes:
+    """In ASCII: a reader that decodes each piece of the network alone breaks where one cuts a character
+    (agent-client-protocol 0.12.1)."""
+    if not frame.isascii():
+        frame = _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], frame.decode()).encode()
+    return b"id: %d\ndata: %s\n\n" % (number, frame)

@@ -1,0 +1,44 @@
+"""Finding a route by its path where that has no parameters.
+
+starlette tries one route after another, which for a door of thirty costs more than all the rest of its routing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.routing import BaseRoute, Match, Route, Router
+from starlette.types import Receive, Scope, Send
+
+
+class IndexedRouter(Router):
+    """Answers exactly as starlette's router does, only sooner."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        super().__init__(routes)
+        self._fixed: dict[tuple[str, str], Route] = {}
+        for route in self.routes:
+            if isinstance(route, Route) and not route.param_convertors:
+                for method in route.methods or ():
+                    # An earlier route with parameters may take this path; then the order decides, as always.
+                    if self._first(method, route.path) is route:
+                        self._fixed[method, route.path] = route
+
+    def _first(self, method: str, path: str) -> BaseRoute | None:
+        scope = {"type": "http", "method": method, "path": path}
+        return next((route for route in self.routes if route.matches(scope)[0] is Match.FULL), None)
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path, root = scope["path"], scope.get("root_path", "")
+            if root and path.startswith(root):
+                path = path[len(root) :]
+            route = self._fixed.get((scope["method"], path))
+            if route is not None:
+                scope.setdefault("router", self)
+                scope["route"] = route
+                scope["endpoint"] = route.endpoint
+                scope.setdefault("path_params", {})
+                await route.handle(scope, receive, send)
+                return
+        await super().app(scope, receive, send)

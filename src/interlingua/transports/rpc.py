@@ -1,0 +1,302 @@
+"""A JSON-RPC connection: the rules of `jsonrpc` over any channel, with asyncio.
+
+Requests of the peer run as tasks, so that a slow one holds up nothing; each begins in the order in which it came.
+Notifications are handled one after the other, and what they wait for makes the peer wait: that is how a flood is
+slowed down. A notification's handler must therefore not wait for an answer over the same connection.
+
+A peer that asks a lot and does not read the answers is no longer listened to, until it reads. One that only answers,
+tells or cancels always is: whoever reads slowly must be able to stop what it reads, and two sides that both have much
+to say must not wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol
+
+from .channel import Channel
+from .jsonrpc import (
+    CANCELLED,
+    INTERNAL_ERROR,
+    Batch,
+    Call,
+    CancelWanted,
+    Id,
+    Limits,
+    Notice,
+    Refused,
+    Reply,
+    Rpc,
+    RpcError,
+)
+
+log = logging.getLogger("interlingua.rpc")
+
+__all__ = ["Answer", "Connection", "ConnectionLost", "Handler", "RpcError", "Trace"]
+
+
+class ConnectionLost(ConnectionError):
+    """The peer is gone; what was asked of it has no answer."""
+
+
+class Answer:
+    """An answer, and what shall happen right after it has been sent, before anything else is."""
+
+    __slots__ = ("result", "then")
+
+    def __init__(self, result: Any, then: Callable[[], None] | None = None) -> None:
+        self.result = result
+        self.then = then
+
+
+class Handler(Protocol):
+    async def called(self, call: Call) -> Any:
+        """Answer a request: with a result, an `Answer`, or by raising. Cancelled when the peer takes it back or
+        has gone (`Connection.lost` tells them apart)."""
+        ...
+
+    def noticed(self, notice: Notice) -> Awaitable[None] | None: ...
+
+    def failure(self, error: Exception) -> RpcError:
+        """How an exception of `called` is told to the peer."""
+        ...
+
+
+class Trace(Protocol):
+    """Sees every frame, both ways."""
+
+    def received(self, frame: bytes) -> None: ...
+    def sent(self, frame: bytes) -> None: ...
+
+
+class Connection:
+    def __init__(
+        self,
+        channel: Channel,
+        handler: Handler,
+        *,
+        limits: Limits | None = None,
+        cancel: tuple[str, str] | None = ("$/cancel_request", "requestId"),
+        batches: bool = True,
+        trace: Trace | None = None,
+    ) -> None:
+        self.channel = channel
+        self.handler = handler
+        self.rpc = Rpc(limits, cancel=cancel, batches=batches)
+        self.lost = False
+        self._trace = trace
+        self._unread = 0  # bytes of answers since the channel last had room
+        self._ended = False  # nothing more comes from the peer, though it may still read
+        self._tasks: dict[Call, asyncio.Task[None]] = {}
+        self._open: dict[Id, asyncio.Future[Any]] = {}
+        self._batches: list[list[Id]] = []  # of ours that are open, oldest first
+        self._later: dict[Batch, list[Callable[[], None]]] = {}  # what waits until an array has been sent
+
+    # -- asking -------------------------------------------------------------------------------------------
+
+    async def request(self, method: str, params: Any = None, *, timeout: float | None = None) -> Any:
+        """Ask the peer. Raises RpcError for its error, ConnectionLost when it goes, TimeoutError when it is late.
+
+        Cancelling this takes the request back at the peer's too.
+        """
+        if self.lost or self._ended:
+            raise ConnectionLost(f"{method}: the peer is gone")
+        id_, frame = self.rpc.request(method, params)
+        future = self._open[id_] = asyncio.get_running_loop().create_future()
+        self._send(frame)
+        try:
+            async with asyncio.timeout(timeout):
+                return await future
+        except (asyncio.CancelledError, TimeoutError):
+            self._take_back(id_)
+            raise
+        finally:
+            self._forget(id_)
+
+    def _take_back(self, id_: Id) -> None:
+        cancel = self.rpc.cancel(id_)
+        if cancel is not None and not self.lost:
+            self._send(cancel)
+
+    def _forget(self, id_: Id) -> None:
+        self._open.pop(id_, None)
+        self.rpc.forget(id_)
+
+    def notify(self, method: str, params: Any = None) -> None:
+        self._send(self.rpc.notify(method, params))
+
+    async def batch(self, calls: Iterable[tuple[str, Any, bool]], *, timeout: float | None = None) -> list[Any]:
+        """Send one array, and wait for all answers: results, and RpcErrors in the places of those that failed.
+
+        A peer that does not take arrays answers with an error for nobody: then all of them have failed with it.
+        """
+        if self.lost or self._ended:
+            raise ConnectionLost("a batch: the peer is gone")
+        ids, frame = self.rpc.batch(calls)
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in ids]
+        self._open.update(zip(ids, futures, strict=True))
+        self._batches.append(ids)
+        self._send(frame)
+        try:
+            async with asyncio.timeout(timeout):
+                return await asyncio.gather(*futures, return_exceptions=True)
+        except (asyncio.CancelledError, TimeoutError):
+            for id_ in ids:
+                self._take_back(id_)
+            raise
+        finally:
+            self._batches.remove(ids)
+            for id_ in ids:
+                self._forget(id_)
+
+    async def drain(self, topic: str | None = None) -> None:
+        """Wait while the peer is slow to take what was sent; on that topic, where the channel tells topics apart."""
+        drain_topic = getattr(self.channel, "drain_topic", None)
+        if topic is None or drain_topic is None:
+            await self.channel.drain()
+        else:
+            await drain_topic(topic)
+
+    def _send(self, frame: bytes) -> None:
+        if self._trace is not None:
+            self._trace.sent(frame)
+        self.channel.send(frame)
+
+    def _send_all(self) -> None:
+        if self.rpc.sends:
+            frames, self.rpc.sends = self.rpc.sends, []
+            for frame in frames:
+                self._unread += len(frame)
+                self._send(frame)
+
+    # -- being asked --------------------------------------------------------------------------------------
+
+    async def run(self, *, linger: float = 0.0) -> None:
+        """Serve the connection until the peer has gone; then end everything that belongs to it.
+
+        A peer may close its side and still read ours, as a shell does that pipes a file into us: requests that are
+        open then have `linger` seconds to be answered.
+        """
+        try:
+            while frames := await self.channel.receive():
+                for frame in frames:
+                    await self.take(frame)
+            self._peer_ended()
+            if linger and self._tasks:
+                await asyncio.wait(list(self._tasks.values()), timeout=linger)
+        finally:
+            await self.close()
+
+    async def take(self, frame: bytes) -> None:
+        """One frame of the peer. `run` does this; transports without one stream of frames call it themselves."""
+        if self._trace is not None:
+            self._trace.received(frame)
+        if self._unread > self.rpc.limits.max_unread:
+            await self.channel.drain()
+            self._unread = 0
+        for incoming in self.rpc.receive(frame):
+            kind = type(incoming)
+            if kind is Call:
+                self._begin(incoming)  # type: ignore[arg-type]
+                await asyncio.sleep(0)  # it begins before anything that came after it is looked at
+            elif kind is Notice:
+                try:
+                    handled = self.handler.noticed(incoming)  # type: ignore[arg-type]
+                    if handled is not None:
+                        await handled
+                except Exception:
+                    log.exception("a notification could not be handled: %s", incoming.method)  # type: ignore[union-attr]
+            elif kind is Reply:
+                self._settle(incoming.id, incoming.result, incoming.error)  # type: ignore[union-attr]
+            elif kind is CancelWanted:
+                task = self._tasks.get(incoming.call)  # type: ignore[union-attr]
+                if task is not None:
+                    task.cancel()
+            elif kind is Refused:
+                self._refused(incoming.error)  # type: ignore[arg-type, union-attr]
+        self._send_all()
+
+    def _refused(self, error: RpcError) -> None:
+        """The peer could not read something. All that we send can be read, except an array by those who take none."""
+        if self._batches:
+            for id_ in self._batches[0]:
+                self._settle(id_, None, error)
+        else:
+            log.warning("the peer could not read a message of ours: %s", error)
+
+    def _settle(self, id_: Id, result: Any, error: Exception | None) -> None:
+        future = self._open.pop(id_, None)
+        if future is None or future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def _begin(self, call: Call) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(call))
+        self._tasks[call] = task
+
+    async def _answer(self, call: Call) -> None:
+        then = None
+        try:
+            result = await self.handler.called(call)
+            if type(result) is Answer:
+                result, then = result.result, result.then
+            self.rpc.answer(call, result)
+        except asyncio.CancelledError:
+            self.rpc.fail(call, RpcError(CANCELLED, "the request was cancelled"))
+        except RpcError as error:
+            self.rpc.fail(call, error)
+        except Exception as error:
+            self.rpc.fail(call, self._failure(call, error))
+        finally:
+            self._tasks.pop(call, None)
+        if not self.lost:
+            self._send_all()
+            self._then(call.batch, then)
+
+    def _then(self, batch: Batch | None, then: Callable[[], None] | None) -> None:
+        """Do what follows an answer that was sent, or keep it until the array has been sent that the answer is in."""
+        follows = [then] if then is not None else []
+        if batch is not None:
+            follows = self._later.pop(batch, []) + follows
+            if batch.open:
+                if follows:
+                    self._later[batch] = follows
+                return
+        for follow in follows:
+            try:
+                follow()
+            except Exception:
+                log.exception("what follows an answer failed")
+
+    def _failure(self, call: Call, error: Exception) -> RpcError:
+        try:
+            return self.handler.failure(error)
+        except Exception:
+            log.exception("%s failed", call.method)
+            return RpcError(INTERNAL_ERROR, "something went wrong inside; the log has the details")
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def _peer_ended(self) -> None:
+        self._ended = True
+        for id_ in list(self._open):
+            self._settle(id_, None, ConnectionLost("the peer is gone"))
+
+    async def close(self) -> None:
+        if not self.lost:
+            self.lost = True
+            self._peer_ended()
+            for task in list(self._tasks.values()):
+                task.cancel()
+        tasks = [task for task in self._tasks.values() if task is not asyncio.current_task()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=10.0)
+        with contextlib.suppress(ConnectionError):
+            await self.channel.close()

@@ -1,0 +1,95 @@
+"""A fake agent as a mount of an engine, and short ways to say what it shall do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import interlingua as il
+from interlingua.protocols.editor.client import Mount, MountSettings
+from interlingua.protocols.editor.host import ProcessSource
+from tests.engine.common import engine
+
+FAKE = Path(__file__).with_name("fake_agent.py")
+AGENT = "fake-agent"
+SETTINGS = il.Settings(cancel_grace=5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
+
+
+def command(given: dict[str, Any] | None = None) -> str:
+    return shlex.join([sys.executable, str(FAKE), json.dumps(given or {})])
+
+
+def mount(given: dict[str, Any] | None = None, *, line: str | None = None, **settings: Any) -> Mount:
+    made = MountSettings(**settings)
+    return Mount(ProcessSource(line or command(given), made), made)
+
+
+@contextlib.asynccontextmanager
+async def mounted(
+    store: Path, given: dict[str, Any] | None = None, *others: il.Agent[..., Any], line: str | None = None,
+    **settings: Any,
+) -> AsyncIterator[tuple[il.Engine, Mount]]:  # fmt: skip
+    made = mount(given, line=line, **settings)
+    agent = await made.agent()
+    try:
+        async with engine(store, agent, *others, settings=SETTINGS) as eng:
+            yield eng, made
+    finally:
+        await made.close()
+
+
+def script(*lines: str) -> dict[str, Any]:
+    return {"text": "\n".join(lines)}
+
+
+def act(word: str, method: str = "", /, **params: Any) -> str:
+    """One line of a script that carries JSON."""
+    return " ".join(part for part in (word, method, json.dumps(params)) if part)
+
+
+def update(name: str, /, **members: Any) -> str:
+    return act("update", sessionUpdate=name, **members)
+
+
+PERMISSION = act(
+    "call",
+    "session/request_permission",
+    toolCall={"toolCallId": "t1", "title": "Remove the file", "kind": "delete", "rawInput": {"path": "/a"}},
+    options=[
+        {"optionId": "yes", "name": "Remove it", "kind": "allow_once"},
+        {"optionId": "no", "name": "Keep it", "kind": "reject_once"},
+        {"optionId": "never", "name": "Keep it for ever", "kind": "reject_always"},
+    ],
+)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+async def gone(pid: int, within: float = 15.0) -> bool:
+    async with asyncio.timeout(within):
+        while alive(pid):
+            await asyncio.sleep(0.02)
+    return True
+
+
+async def seen(eng: il.Engine, run: str, kind: str) -> il.Event:
+    """Wait for an event of a run."""
+    async with asyncio.timeout(20):
+        async for event in eng.events(run):
+            if event.kind == kind:
+                return event
+    raise AssertionError(f"the run ended without {kind}")

@@ -1,0 +1,157 @@
+"""Mounts of agents at an address, over HTTP and WebSocket, with our own door as the other side; and over stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import interlingua as il
+from interlingua.app.serve import Server, ServeSettings, serving
+from interlingua.app.targets import load, parse
+from interlingua.model.errors import Unavailable
+from interlingua.model.events import OutputDelta, RunRestarted, Thought
+from interlingua.protocols.editor.client import Mount, MountSettings
+from interlingua.protocols.editor.host import AddressSource
+from interlingua.store.base import RunFilter
+from tests.engine.common import bodies, crash, engine, finish, question, submit
+
+from .mount_common import SETTINGS
+
+
+@il.agent(asks=[il.Confirm])
+async def careful(text: str, ctx: il.Context[Any, Any]) -> AsyncIterator[str]:
+    """Asks first."""
+    await ctx.thought("hm")
+    yield "so "
+    verdict = await ctx.ask(il.Confirm(message=f"Say {text}?"))
+    yield text if verdict.approved else "nothing"
+
+
+@il.agent
+async def plain(text: str) -> str:
+    """Says it."""
+    return text
+
+
+@contextlib.asynccontextmanager
+async def there(tmp_path: Path, *agents: il.Agent[..., Any]) -> AsyncIterator[Server]:
+    async with serving(tmp_path / "there.db", agents or [careful, plain], ServeSettings(port=0)) as server:
+        yield server
+
+
+def at(server: Server, scheme: str) -> str:
+    return server.address.replace("http", scheme, 1) + "/editor"
+
+
+def mount_of(server: Server, scheme: str, **settings: Any) -> Mount:
+    made = MountSettings(**settings)
+    return Mount(AddressSource(at(server, scheme), made), made)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_an_agent_at_an_address_is_an_agent_here(
+    tmp_path: Path, store: Path, scheme: str, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INTERLINGUA_EDITOR_VERSION", str(version))
+    async with there(tmp_path) as server:
+        loaded = await load(parse(f"editor+{at(server, scheme)}#careful"))
+        card = loaded.chosen.card
+        assert (card.key, card.description) == (careful.card.key, "Asks first.")
+        assert card.metadata["protocol_version"] == version
+        async with engine(store, loaded.chosen, settings=SETTINGS) as eng:
+            run = await submit(eng, "careful", {"text": "hello"}, thread="t", create_thread=True)
+            asked = await question(eng, run.id)
+            assert asked.prompt == "Say hello?"
+            await eng.answer(asked.id, {"choice": asked.options[0].id})
+            ended = await eng.wait(run.id, timeout=20)
+            assert ended.output == {"text": "so hello"}, ended.error
+            assert [t.text for t in await bodies(eng, run.id, Thought)] == ["hm"]
+            cancelled = await submit(eng, "careful", {"text": "bye"}, thread="t")
+            await question(eng, cancelled.id)
+            await eng.cancel(cancelled.id)
+            assert (await eng.wait(cancelled.id, timeout=20)).status is il.Status.CANCELLED
+            statuses = {run.status for run in await server.engine.runs(RunFilter())}
+            assert statuses == {il.Status.SUCCEEDED, il.Status.CANCELLED}
+
+
+async def test_where_there_are_several_one_can_be_chosen_by_config(tmp_path: Path, store: Path) -> None:
+    async with there(tmp_path) as server:
+        made = mount_of(server, "ws")
+        agent = await made.agent()
+        async with engine(store, agent, settings=SETTINGS) as eng:
+            run = await finish(eng, agent.card.name, {"text": "hi"}, config={"agent": plain.card.key})
+            assert run.output == {"text": "hi"}
+        await made.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_nobody_at_an_address_says_so(scheme: str) -> None:
+    made = MountSettings()
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9"):
+        await Mount(AddressSource(f"{scheme}://127.0.0.1:9/editor", made), made).agent()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_after_our_crash_a_turn_at_an_address_goes_on(tmp_path: Path, store: Path, version: Any) -> None:
+    async with there(tmp_path, careful) as server:
+        first = mount_of(server, "ws", version=version)
+        eng = engine(store, await first.agent(), settings=SETTINGS)
+        await eng.start()
+        run = await submit(eng, "careful", {"text": "hello"}, thread="t", create_thread=True)
+        asked = await question(eng, run.id)
+        await crash(eng)
+        await first.close()
+        second = mount_of(server, "ws", version=version, quiet_after=0.5)
+        async with engine(store, await second.agent(), settings=SETTINGS) as again:
+            assert [q.id for q in (await again.run(run.id)).questions] == [asked.id]
+            await again.answer(asked.id, {"choice": "yes"})
+            ended = await again.wait(run.id, timeout=20)
+            assert ended.output == {"text": "so hello"}, ended.error
+            assert "".join(d.delta["text"] for d in await bodies(again, run.id, OutputDelta)) == "so hello"
+            assert await bodies(again, run.id, RunRestarted) == []
+        await second.close()
+        (there_,) = await server.engine.runs(RunFilter())
+        assert there_.status is il.Status.SUCCEEDED
+
+
+async def test_a_run_cancelled_while_we_were_down_is_cancelled_at_its_address(tmp_path: Path, store: Path) -> None:
+    async with there(tmp_path, careful) as server:
+        first = mount_of(server, "ws")
+        eng = engine(store, await first.agent(), settings=SETTINGS)
+        await eng.start()
+        run = await submit(eng, "careful", {"text": "hello"}, thread="t", create_thread=True)
+        await question(eng, run.id)
+        await crash(eng)
+        await first.close()
+        async with engine(store, settings=SETTINGS) as other:
+            await other.cancel(run.id)
+        second = mount_of(server, "ws")
+        async with engine(store, await second.agent(), settings=SETTINGS) as again:
+            assert (await again.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+            (remote,) = await server.engine.runs(RunFilter())
+            ended = await server.engine.wait(remote.id, timeout=20)
+            assert ended.status is il.Status.CANCELLED
+        await second.close()
+
+
+async def test_our_own_stdio_door_is_a_mount_like_any_other(tmp_path: Path, store: Path) -> None:
+    file = tmp_path / "agents.py"
+    file.write_text(
+        "import interlingua as il\n\n@il.agent\nasync def shout(text: str):\n"
+        '    """Louder."""\n    print("noise")\n    yield text.upper()\n'
+    )
+    there_ = shlex.quote(str(tmp_path / "stdio.db"))
+    command = Path(sys.executable).with_name("interlingua")
+    loaded = await load(parse(f"editor:{command} stdio --as editor {file} --store {there_}"))
+    assert loaded.chosen.card.name == "shout"
+    async with engine(store, loaded.chosen, settings=SETTINGS) as eng:
+        runs = await asyncio.gather(*(finish(eng, "shout", {"text": f"hey {n}"}) for n in range(3)))
+        assert [run.output for run in runs] == [{"text": f"HEY {n}"} for n in range(3)]

@@ -1,0 +1,187 @@
+"""The agent dies, or we do, in the middle of a turn: what can go on does, and nothing is allowed by accident."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import interlingua as il
+from interlingua.model.events import OutputDelta, RunRestarted
+from tests.engine.common import bodies, crash, engine, finish, question, submit
+
+from .mount_common import AGENT, PERMISSION, SETTINGS, act, mount, mounted, script, seen
+
+# The fake agent asks again by itself when a session is taken up.
+AGAIN = {"after_load": PERMISSION, "able": {"sessionCapabilities": {"resume": {}}}}
+ON_VERSION_2 = {
+    "version": 2,
+    "after_load": "\n".join(
+        [
+            act("update", sessionUpdate="state_update", state="running"),
+            PERMISSION,
+            act("update", sessionUpdate="state_update", state="idle", stopReason="end_turn"),
+        ]
+    ),
+}
+
+
+def kill_agent(eng: il.Engine, made: Any) -> None:
+    os.kill(made.host._link._process.pid, signal.SIGKILL)
+
+
+async def test_a_permission_that_was_open_is_matched_when_the_agent_asks_again(store: Path) -> None:
+    async with mounted(store, AGAIN, quiet_after=0.3) as (eng, made):
+        run = await submit(eng, AGENT, script("say before ", PERMISSION))
+        asked = await question(eng, run.id)
+        kill_agent(eng, made)
+        async with asyncio.timeout(20):
+            while made.host.starts < 2:
+                await asyncio.sleep(0.01)
+        assert (await eng.question(asked.id))[1] == "open", "the question stays the same"
+        await eng.answer(asked.id, {"choice": "yes"})
+        ended = await eng.wait(run.id, timeout=20)
+        assert ended.status is il.Status.SUCCEEDED, ended.error
+        assert ended.output is not None
+        assert ended.output["text"].startswith("before ")
+        assert '"optionId": "yes"' in ended.output["text"]
+        assert await bodies(eng, run.id, RunRestarted) == []
+
+
+async def test_version_2_tells_the_end_of_a_turn_that_was_taken_up_again(store: Path) -> None:
+    async with mounted(store, ON_VERSION_2, version=2) as (eng, made):
+        run = await submit(eng, AGENT, script("say before ", PERMISSION))
+        asked = await question(eng, run.id)
+        kill_agent(eng, made)
+        await eng.answer(asked.id, {"choice": "no"})
+        ended = await eng.wait(run.id, timeout=20)
+        assert ended.status is il.Status.SUCCEEDED, ended.error
+        assert ended.output is not None
+        assert '"optionId": "no"' in ended.output["text"]
+
+
+async def test_an_agent_that_does_not_ask_again_fails_the_run_as_transient(store: Path) -> None:
+    async with mounted(store, ask_again_within=0.2) as (eng, made):
+        run = await submit(eng, AGENT, script(PERMISSION))
+        asked = await question(eng, run.id)
+        kill_agent(eng, made)
+        ended = await eng.wait(run.id, timeout=20)
+        assert ended.status is il.Status.FAILED
+        assert ended.error is not None
+        assert (ended.error.code, ended.error.transient) == ("run_lost", True)
+        assert "the agent does not ask again" in ended.error.message
+        assert (await eng.question(asked.id))[1] == "withdrawn"
+
+
+async def test_something_else_than_was_asked_is_another_question(store: Path) -> None:
+    other = PERMISSION.replace('"/a"', '"/b"')
+    given = {**AGAIN, "after_load": other}
+    async with mounted(store, given, quiet_after=0.3) as (eng, made):
+        run = await submit(eng, AGENT, script(PERMISSION))
+        asked = await question(eng, run.id)
+        kill_agent(eng, made)
+        async with asyncio.timeout(20):
+            async for event in eng.events(run.id):
+                if event.kind == "asked" and event.body.question.id != asked.id:
+                    second = event.body.question
+                    break
+        assert second.payload["input"] == {"path": "/b"}
+        assert (await eng.question(asked.id))[1] == "withdrawn"
+        await eng.answer(second.id, {"choice": "no"})
+        ended = await eng.wait(run.id, timeout=20)
+        assert ended.output is not None
+        assert '"optionId": "no"' in ended.output["text"]
+
+
+async def restarted(store: Path, given: dict[str, Any], **settings: Any) -> tuple[il.Engine, Any]:
+    made = mount(given, **settings)
+    eng = engine(store, await made.agent(), settings=SETTINGS)
+    await eng.start()
+    return eng, made
+
+
+async def test_after_our_own_crash_an_open_permission_is_the_same_question(store: Path) -> None:
+    eng, made = await restarted(store, AGAIN, quiet_after=0.3)
+    run = await submit(eng, AGENT, script("say before ", PERMISSION))
+    asked = await question(eng, run.id)
+    await crash(eng)
+    await made.close()
+    async with mounted(store, AGAIN, quiet_after=0.3) as (again, _):
+        assert [q.id for q in (await again.run(run.id)).questions] == [asked.id]
+        await again.answer(asked.id, {"choice": "yes"})
+        ended = await again.wait(run.id, timeout=20)
+        assert ended.status is il.Status.SUCCEEDED, ended.error
+        assert ended.output is not None
+        assert ended.output["text"].startswith("before ")
+        assert '"optionId": "yes"' in ended.output["text"]
+        text = "".join(d.delta["text"] for d in await bodies(again, run.id, OutputDelta))
+        assert text == ended.output["text"]
+        assert await bodies(again, run.id, RunRestarted) == [], "nothing is shown twice"
+
+
+async def test_an_answer_that_came_while_nobody_was_there_is_still_heard(store: Path) -> None:
+    eng, made = await restarted(store, AGAIN)
+    run = await submit(eng, AGENT, script(PERMISSION))
+    asked = await question(eng, run.id)
+    await crash(eng)
+    await made.close()
+    async with engine(store, settings=SETTINGS) as other:  # a process without the agent
+        await other.answer(asked.id, {"choice": "never"})
+    async with mounted(store, AGAIN, quiet_after=0.3) as (again, _):
+        ended = await again.wait(run.id, timeout=20)
+        assert ended.output is not None, ended.error
+        assert '"optionId": "never"' in ended.output["text"]
+
+
+async def test_an_answer_that_was_heard_is_not_used_again(store: Path) -> None:
+    """The agent was allowed once, went on, and died: asked again, the same answer is not given by itself."""
+    eng, made = await restarted(store, AGAIN)
+    run = await submit(eng, AGENT, script(PERMISSION, "wait"))
+    asked = await question(eng, run.id)
+    await eng.answer(asked.id, {"choice": "yes"})
+    await seen(eng, run.id, "delta")
+    await crash(eng)
+    await made.close()
+    async with mounted(store, AGAIN, quiet_after=0.3) as (again, _):
+        ended = await again.wait(run.id, timeout=20)
+        assert ended.status is il.Status.FAILED
+        assert ended.error is not None
+        assert (ended.error.code, ended.error.transient) == ("run_lost", True)
+
+
+async def test_after_our_own_crash_a_prompt_is_not_sent_again(tmp_path: Path, store: Path) -> None:
+    given = {"state": str(tmp_path / "state")}
+    eng, made = await restarted(store, given)
+    run = await submit(eng, AGENT, script("say half", "wait"))
+    await seen(eng, run.id, "delta")
+    await crash(eng)
+    await made.close()
+    async with mounted(store, given) as (again, _):
+        ended = await again.wait(run.id, timeout=20)
+        assert ended.status is il.Status.FAILED
+        assert ended.error is not None
+        assert (ended.error.code, ended.error.transient) == ("run_lost", True)
+        assert (tmp_path / "state").read_text().count("say half") == 1
+        assert (await finish(again, AGENT, script("say ok"))).output == {"text": "ok"}
+
+
+async def test_a_run_cancelled_while_we_were_down_ends_and_starts_nothing(tmp_path: Path, store: Path) -> None:
+    state = tmp_path / "state"
+    eng, made = await restarted(store, {"state": str(state)})
+    run = await submit(eng, AGENT, script(PERMISSION), thread="t", create_thread=True)
+    await question(eng, run.id)
+    await crash(eng)
+    await made.close()
+    async with engine(store, settings=SETTINGS) as other:
+        await other.cancel(run.id)
+    async with mounted(store, {"state": str(state)}) as (again, _):
+        ended = await again.wait(run.id, timeout=20)
+        assert ended.status is il.Status.CANCELLED
+        told = await finish(again, AGENT, script("seen"))
+        assert told.output is not None
+        methods = [method for method, _ in json.loads(told.output["text"])]
+        assert "session/load" not in methods
+        assert "session/cancel" not in methods
