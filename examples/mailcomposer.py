@@ -6,9 +6,13 @@ interlingua run examples/mailcomposer.py --thread lunch --config '{"style": "fri
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 import interlingua as il
+
+Email = Annotated[str, msgspec.Meta(extra_json_schema={"format": "email"})]  # so that clients can offer a fitting field
 
 
 @dataclass
@@ -41,7 +45,7 @@ class MailSendApproval(il.Question[il.Verdict]):
 
     subject: str
     body: str
-    recipients: list[str]
+    recipients: list[Email]
 
 
 ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")

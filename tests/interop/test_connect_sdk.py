@@ -383,7 +383,7 @@ async def test_keep_alives_and_line_breaks_in_text_do_not_break_the_sdk(
             if chunk == KEEP_ALIVE:
                 beats.release()
 
-    monkeypatch.setattr("interlingua.protocols.connect.server.follow", counted)
+    monkeypatch.setattr("interlingua.protocols.connect.runs.follow", counted)
     nasty = ["line\u2028sep\u2029", "nel\u0085vt\x0b", "ff\x0cend é 😀"]
     teller = Teller(*nasty)
     async with served(store, acp_sdk, kind, teller.agent) as sdk:

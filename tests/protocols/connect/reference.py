@@ -3,7 +3,7 @@
 Errors are FastAPI's `{"detail": …}`, times are naive, `run` is missing from `wait`, errcode is 1 there and 0 on
 streams. Streams number their events from 1 on every connection, end lines with CRLF and say nothing of interrupts.
 Options of `cancel` are refused, and some operations answer 500. Also a server that listens on a real socket, and a TCP
-proxy whose connections can be cut.
+proxy whose connections can be cut or refused.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import json
 import uuid
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -72,9 +73,12 @@ def _detail(status: int, detail: Any) -> Response:
 
 
 class Reference:
-    """`gate` holds every run after its first value; `requests` is what came in."""
+    """`gate` holds every run after its first value; `requests` is what came in.
 
-    def __init__(self, *, gated: bool = False) -> None:
+    `earlier`: descriptors are where the earlier document has them, and nowhere else.
+    """
+
+    def __init__(self, *, gated: bool = False, earlier: bool = False) -> None:
         self.runs: dict[str, dict[str, Any]] = {}
         self.requests: list[str] = []
         self.cancelled = asyncio.Event()
@@ -87,7 +91,7 @@ class Reference:
         self.app = Starlette(
             routes=[
                 Route("/agents/search", self._search, methods=["POST"]),
-                Route("/agents/{agent_id}/descriptor", self._descriptor),
+                Route(f"/agents/{'agent/' if earlier else ''}{{agent_id}}/descriptor", self._descriptor),
                 Route("/runs", self._create, methods=["POST"]),
                 Route("/threads", self._missing, methods=["POST"]),
                 Route(run, self._get),
@@ -236,11 +240,11 @@ class Reference:
 
 
 @contextlib.asynccontextmanager
-async def listening(reference: Reference) -> AsyncIterator[str]:
-    """The fake on a real socket. Gives its address."""
+async def listening(reference: Reference, certificate: Path | None = None) -> AsyncIterator[str]:
+    """The fake on a real socket. Gives its address. `certificate`: a file with one and its key, for https."""
     config = uvicorn.Config(
         reference.app, host="127.0.0.1", port=0, loop="asyncio", lifespan="off", log_config=None, access_log=False,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=1, ssl_certfile=certificate,
     )  # fmt: skip
     server = uvicorn.Server(config)
     sock = config.bind_socket()
@@ -248,7 +252,7 @@ async def listening(reference: Reference) -> AsyncIterator[str]:
     try:
         while not server.started:
             await asyncio.sleep(0)
-        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        yield f"http{'s' if certificate else ''}://127.0.0.1:{sock.getsockname()[1]}"
     finally:
         await reference.close()
         server.should_exit = True
@@ -265,6 +269,7 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.heads: list[str] = []
+        self.refuse = 0  # so many connections are dropped before they reach the server
         self.address = ""
 
     async def __aenter__(self) -> Proxy:
@@ -286,6 +291,10 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        if self.refuse:
+            self.refuse -= 1
+            writer.transport.abort()
+            return
         there, back = await asyncio.open_connection(*self._target)
         self._writers |= {writer, back}
         try:

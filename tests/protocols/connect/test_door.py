@@ -1085,8 +1085,11 @@ async def test_agents_with_one_state_schema_share_a_thread_and_others_are_refuse
         await s.output(run, f"/threads/{thread}/runs")
         assert (await s.get(f"/threads/{thread}"))["values"]["messages"][-1] == "hi"
         before = (await s.get(f"/threads/{thread}"))["values"]
-        refused = await s.post(f"/threads/{thread}/runs/wait", {"agent_id": "counter"})
-        assert (refused["run"]["status"], refused["output"]["code"]) == ("error", "invalid_state")
+        for kind in ("", "/wait", "/stream"):
+            refused = await s.post(f"/threads/{thread}/runs{kind}", {"agent_id": "counter"}, 409)
+            assert "mailer@0.1.0" in refused, "whose state the thread holds"
+            assert "counter@0.1.0" in refused
+        assert len(await s.get(f"/threads/{thread}/runs")) == 2
         assert (await s.get(f"/threads/{thread}"))["values"] == before
 
 

@@ -4,133 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import Target
-from interlingua.model.errors import InvalidRequest, Unavailable
+from interlingua.model.errors import InvalidConfig, InvalidRequest, Unavailable
 from interlingua.model.events import OutputDelta, Recorded, RunRestarted, Thought
-from interlingua.protocols.connect import client
+from interlingua.protocols.connect import calls, client
 from interlingua.protocols.connect.client import load
-from interlingua.store.base import RunFilter
-from tests.engine.common import QUICK, bodies, crash, engine, finish, kinds, question, submit
+from tests.engine.common import bodies, crash, engine, finish, kinds, question, submit
 
+from .mount_common import Gate, door, local, mounted, parked, question_of_type, remote_runs, shown
 from .reference import AGENTS, Proxy, Reference, listening
-
-
-class Gate:
-    """Lets a remote agent stop in the middle until the test says so."""
-
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.entered = 0
-
-
-class Busy(il.AgentError):
-    """Too much to do."""
-
-    code = "busy"
-    transient = True
-
-
-def remote_agents(gate: Gate) -> list[il.Agent[..., Any]]:
-    @il.agent(version="2.0.0")
-    async def words(text: str) -> AsyncIterator[str]:
-        """Says it word by word."""
-        gate.entered += 1
-        first, *rest = text.split()
-        yield first
-        await gate.open.wait()
-        for word in rest:
-            yield " " + word
-
-    @il.agent(asks=[il.Confirm, il.AskText])
-    async def careful(ctx: il.Context[Any, Any], text: str) -> AsyncIterator[str]:
-        gate.entered += 1
-        yield text
-        verdict = await ctx.ask(il.Confirm(f"Say {text}?"))
-        yield f" {verdict.approved}"
-        more = await ctx.ask(il.AskText("What else?"))
-        yield f" {more.text}"
-
-    @il.agent(asks=[il.AskText])
-    async def curious(ctx: il.Context[Any, Any]) -> str:
-        answers = [(await ctx.ask(il.AskText("Same question?"))).text for _ in range(2)]
-        return ",".join(answers)
-
-    @il.agent(errors=[Busy])
-    async def busy() -> str:
-        raise Busy("come back later")
-
-    @il.agent
-    async def crashing() -> str:
-        raise ValueError("oops")
-
-    @il.agent(timeout=0.05)
-    async def slow() -> str:
-        await asyncio.Event().wait()
-        return ""
-
-    @il.agent
-    async def remembering(ctx: il.Context[Any, Any], text: str) -> list[str]:
-        ctx.state["seen"] = [*ctx.state.get("seen", []), text]
-        return list(ctx.state["seen"])
-
-    @il.agent
-    async def thinking(ctx: il.Context[Any, Any]) -> str:
-        await ctx.thought("hm")
-        await ctx.emit("so ")
-        await gate.open.wait()
-        await ctx.thought("aha")
-        await ctx.emit("done")
-        return "so done"
-
-    return [words, careful, curious, busy, crashing, slow, remembering, thinking]
-
-
-@contextlib.asynccontextmanager
-async def door(tmp_path: Path, gate: Gate | None = None) -> AsyncIterator[Server]:
-    if gate is None:
-        gate = Gate()
-        gate.open.set()
-    settings = ServeSettings(port=0, engine=QUICK)
-    async with serving(tmp_path / "remote.db", remote_agents(gate), settings) as server:
-        try:
-            yield server
-        finally:
-            gate.open.set()
-
-
-async def mounted(address: str) -> list[il.Agent[..., Any]]:
-    return await load(Target("connect+http", f"connect+{address}"))
-
-
-@contextlib.asynccontextmanager
-async def local(store: Path, address: str) -> AsyncIterator[il.Engine]:
-    async with engine(store, *await mounted(address)) as eng:
-        yield eng
-
-
-async def shown(eng: il.Engine, run: str, text: str) -> None:
-    """Wait until the local log holds this much of the output."""
-    seen = ""
-    async with asyncio.timeout(20):
-        async for event in eng.events(run):
-            if isinstance(event.body, OutputDelta):
-                seen += event.body.delta.get("text", "")
-                if seen == text:
-                    return
-    raise AssertionError(f"the run ended with {seen!r}")
-
-
-async def remote_runs(server: Server) -> list[il.Run]:
-    return await server.engine.runs(RunFilter())
-
 
 # -- our own door ---------------------------------------------------------------------------------------------
 
@@ -146,7 +34,7 @@ async def test_a_mounted_agent_has_the_card_of_the_remote_one(tmp_path: Path) ->
         assert (card.input_text, card.output_text) == (origin.input_text, origin.output_text)
         assert [q.type for q in card.questions] == [q.type for q in origin.questions]
         assert [e.code for e in card.errors] == [e.code for e in origin.errors]
-        assert card.config is None
+        assert card.config == origin.config
         assert card.streams
     assert cards["words"].description == "Says it word by word."
 
@@ -212,14 +100,6 @@ async def test_questions_of_the_remote_agent_are_answered_here(tmp_path: Path, s
         assert "".join(d.delta["text"] for d in deltas) == "hello True bye"
         assert "restarted" not in await kinds(eng, run.id)
         assert len(await remote_runs(server)) == 1
-
-
-async def question_of_type(eng: il.Engine, run: str, type_: str) -> Any:
-    async with asyncio.timeout(20):
-        async for event in eng.events(run):
-            if event.kind == "asked" and event.body.question.type == type_:
-                return event.body.question
-    raise AssertionError(f"the run never asked {type_}")
 
 
 async def test_an_answer_that_comes_late_is_not_taken_for_another_question(tmp_path: Path, store: Path) -> None:
@@ -431,6 +311,17 @@ async def test_a_local_thread_is_a_remote_thread(tmp_path: Path, store: Path) ->
         assert other.output == {"value": ["c"]}
 
 
+async def test_a_config_is_checked_here_and_used_there(tmp_path: Path, store: Path) -> None:
+    async with door(tmp_path) as server, local(store, server.address + "/connect") as eng:
+        run = await finish(eng, "tuned", config={"loud": True, "pace": 9})
+        assert run.output == {"text": "True 9"}
+        assert (await finish(eng, "tuned", config={"loud": False})).output == {"text": "False 3"}
+        for config in ({"loud": "very"}, {}, None):
+            with pytest.raises(InvalidConfig):
+                await submit(eng, "tuned", config=config)
+        assert len(await remote_runs(server)) == 2
+
+
 # -- a server like the published one --------------------------------------------------------------------------
 
 
@@ -446,6 +337,25 @@ async def test_agents_of_the_reference_server_are_listed_page_by_page(monkeypatc
     assert not cards["blocking"].streams
     assert cards["number"].output["properties"] == {"value": {"type": "integer"}}
     assert cards["broken"].output == {"type": "object"}
+
+
+async def test_descriptors_are_found_where_the_earlier_document_has_them(store: Path) -> None:
+    async with listening(Reference(earlier=True)) as address, local(store, address) as eng:
+        (approve,) = [agent.card for agent in eng.agents if agent.card.name == "approve"]
+        assert [q.type for q in approve.questions] == ["mail_approval"]
+        assert approve.description == "The approve agent"
+        assert (await finish(eng, "org.example-Echo-Agent", {"text": "a b"})).output == {"text": "a b"}
+
+
+async def test_cancelling_a_parked_run_reaches_the_reference_server(store: Path) -> None:
+    reference = Reference()
+    async with listening(reference) as address, local(store, address) as eng:
+        run = await submit(eng, "approve", {"text": "dear all"})
+        await question(eng, run.id)
+        await parked(eng, run.id)
+        await eng.cancel(run.id)
+        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        assert reference.cancelled.is_set()
 
 
 async def test_values_of_the_reference_server_become_deltas(store: Path) -> None:
@@ -549,7 +459,7 @@ async def test_an_address_that_is_none_is_refused(address: str) -> None:
 
 
 async def test_a_server_that_dies_fails_the_run_as_transient(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "PATIENCE", 0.05)
+    monkeypatch.setattr(calls, "PATIENCE", 0.05)
     reference = Reference(gated=True)
     async with contextlib.AsyncExitStack() as stack:
         address = await stack.enter_async_context(listening(reference))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from .. import Door, Protocol
 
 if TYPE_CHECKING:
     from ...engine.engine import Engine
+    from ...model.card import AgentCard
     from ...security.auth import Authenticator
 
 
@@ -18,10 +20,20 @@ def _door(engine: Engine, auth: Authenticator) -> Door:
     engine.callbacks.formats["connect"] = door.callback_body
 
     def hint(base: str, agent: str) -> str:
-        body = f'{{"agent_id": "{agent}", "input": "hello"}}'
+        known = engine.agents.find(agent, None)
+        body = json.dumps({"agent_id": agent, "input": _example(known.card) if known is not None else {}})
         return f"curl -s {base}/connect/runs/wait -H 'content-type: application/json' -d '{body}'"
 
     return Door(door.routes(), hint)
+
+
+def _example(card: AgentCard) -> Any:
+    """An input that the agent takes, as far as one can tell from its schema."""
+    if card.input_text is not None:
+        return "hello"
+    samples = {"string": "hello", "integer": 1, "number": 1.5, "boolean": True, "array": []}
+    fields = card.input.get("properties", {})
+    return {name: samples.get(fields.get(name, {}).get("type"), {}) for name in card.input.get("required", [])}
 
 
 async def _mount(target: Any) -> list[Any]:

@@ -28,7 +28,7 @@ from ...transports.sse import encode
 from . import translate
 
 if TYPE_CHECKING:
-    from .server import ConnectSettings
+    from .operations import ConnectSettings
 
 _ACTIVITY = ("message", "thought", "plan", "tool_call", "artifact", "warning")
 
@@ -160,49 +160,36 @@ async def follow(
     if projection.waiting and seen[0] >= view.seq and view.status is Status.WAITING and view.questions:
         yield _encoded(projection.newest() + projection.interrupt(seen[0]), (seen[0] - 1, 1))
         return
-    events = engine.events(run, after=seen[0])
-    upcoming = asyncio.ensure_future(anext(events))
+    reader = engine.reader(run, after=seen[0])
     try:
-        while True:
+        while not reader.over:
             idle = settings.keep_alive
             if projection.pending_id is not None:
                 idle = max(0.0, told_at + interval - loop.time())
-            done, _ = await asyncio.wait({upcoming}, timeout=idle)
-            if not done:
-                newest = _encoded(projection.newest(), seen)
-                told_at = loop.time()
-                yield newest or keep_alive
-                continue
-            try:
-                event = upcoming.result()
-            except StopAsyncIteration:
-                return
-            out = projection.feed(event)
-            finished = isinstance(event.body, RunFinished)
-            if event.seq < seen[0]:
-                projection.pending_id = None
-            if not finished and loop.time() - told_at >= interval:
-                newest_update = projection.newest()
-                if newest_update:
+            batch = await reader.read(idle)
+            if not batch:
+                if not reader.over:
+                    newest = _encoded(projection.newest(), seen)
                     told_at = loop.time()
-                    out = out + newest_update
+                    yield newest or keep_alive
+                continue
+            out = [update for event in batch for update in projection.feed(event)]
+            last, finished = batch[-1], isinstance(batch[-1].body, RunFinished)
+            if not finished and projection.pending_id is not None and loop.time() - told_at >= interval:
+                told_at = loop.time()
+                out += projection.newest()
             chunk = _encoded(out, seen)
             if chunk:
                 yield chunk
-            if finished:
-                return
-            if projection.waiting and event.seq >= view.seq:
+            if projection.waiting and last.seq >= view.seq and not finished:
                 now = await engine.run(run)
                 if now.status is Status.WAITING and now.questions:
                     # Where a stream is taken up at a question, the question is what there is to say.
-                    reached = seen if event.seq > seen[0] else (event.seq - 1, 1)
-                    yield _encoded(projection.newest() + projection.interrupt(event.seq), reached)
+                    reached = seen if last.seq > seen[0] else (last.seq - 1, 1)
+                    yield _encoded(projection.newest() + projection.interrupt(last.seq), reached)
                     return
-            upcoming = asyncio.ensure_future(anext(events))
     finally:
-        upcoming.cancel()
-        await asyncio.gather(upcoming, return_exceptions=True)
-        await events.aclose()  # type: ignore[attr-defined]
+        reader.close()
 
 
 def _encoded(updates: list[Update], seen: Place) -> bytes:

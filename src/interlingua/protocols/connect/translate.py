@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import datetime
 import uuid
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from ...engine.mounting import MOUNTED_FROM
 from ...model.card import AgentCard
 from ...model.content import DataPart, Part, TextPart
 from ...model.content import Message as ModelMessage
 from ...model.errors import ErrorInfo, InterlinguaError, all_errors
 from ...model.run import Checkpoint, Instance, Question, Run, Thread
 from ...model.status import Status
+from ...security.errors import HostRefused, OriginRefused, Unauthenticated
+from ...transports.http import SlowBody, WrongContentType
 from .wire import Message, RunCreate, RunStatus
 
 _AGENTS = uuid.UUID("5b1f1f5e-63a5-5bd1-9c33-3a6f1c1d7a10")
@@ -47,8 +51,15 @@ ERRCODES: dict[str, int] = {
     "key_reused": 4096, "denied": 403, "run_failed": 1000, "agent_error": 1001, "agent_crashed": 1004,
     "cancelled": 1005, "timed_out": 1006, "run_lost": 1007, "question_expired": 1008, "child_failed": 1009,
     "step_failed": 1010, "overloaded": 429, "unavailable": 503, "store_error": 5031, "definition_error": 1011,
-    "unauthenticated": 401,
+    "unauthenticated": 401, "host_refused": 4031, "origin_refused": 4032, "slow_body": 408, "wrong_content_type": 415,
 }  # fmt: skip
+AT_THE_DOOR: tuple[type[InterlinguaError], ...] = (
+    Unauthenticated,
+    HostRefused,
+    OriginRefused,
+    SlowBody,
+    WrongContentType,
+)  # met before the engine
 OWN_ERRORS = 10_000  # an agent's own errors are numbered from here, in the order of its card
 
 CUSTOM_UPDATE: dict[str, Any] = {
@@ -71,8 +82,13 @@ def when(microseconds: int) -> str:
 
 
 def agent_id(card: AgentCard) -> str:
+    return agent_id_of(card.name, card.version)
+
+
+@lru_cache(maxsize=4096)
+def agent_id_of(name: str, version: str) -> str:
     """The same for the same name and version, on every server and after every restart."""
-    return str(uuid.uuid5(_AGENTS, card.key))
+    return str(uuid.uuid5(_AGENTS, f"{name}@{version}"))
 
 
 def agent(card: AgentCard) -> dict[str, Any]:
@@ -89,14 +105,57 @@ def metadata(card: AgentCard) -> dict[str, Any]:
 
 def capabilities(card: AgentCard) -> dict[str, Any]:
     """What the agent supports; an agent may deny some in its metadata: `metadata={"connect": {"threads": False}}`."""
-    denied = card.metadata.get("connect", {})
-    streaming = denied.get("streaming", {"values": True, "custom": True})
+    said = _declared(card) or Declared()
     return {
-        "threads": bool(denied.get("threads", True)),
+        "threads": said.threads,
         "interrupts": bool(card.questions),
-        "callbacks": bool(denied.get("callbacks", True)),
-        "streaming": {mode: bool(streaming.get(mode, False)) for mode in ("values", "custom")},
+        "callbacks": said.callbacks,
+        "streaming": {"values": said.streaming.values, "custom": said.streaming.custom},
     }
+
+
+class DeclaredStreaming(msgspec.Struct, forbid_unknown_fields=True):
+    values: bool = False
+    custom: bool = False
+
+
+class Declared(msgspec.Struct, forbid_unknown_fields=True):
+    """What an agent's author says of it for this protocol, under `connect` in its metadata."""
+
+    threads: bool = True
+    callbacks: bool = True
+    interrupts: bool | None = None
+    streaming: DeclaredStreaming = msgspec.field(default_factory=lambda: DeclaredStreaming(True, True))
+
+
+def _declared(card: AgentCard) -> Declared | None:
+    """None for what makes no sense: a mount may bring anything, and is served all the same."""
+    try:
+        return msgspec.convert(card.metadata.get("connect", {}), Declared)
+    except msgspec.ValidationError:
+        return None
+
+
+def refused(card: AgentCard) -> list[str]:
+    """Why an agent cannot be registered where this protocol has a door: its descriptor as its author declares it
+    would break the rules.
+
+    What a mount brings is not ours to refuse, and must not keep a server from starting: `descriptor` shows of it what
+    keeps the rules, and leaves out the rest.
+    """
+    if MOUNTED_FROM in card.metadata:
+        return []
+    try:
+        said = msgspec.convert(card.metadata.get("connect", {}), Declared)
+    except msgspec.ValidationError as error:
+        return [f'metadata["connect"]: {error}']
+    told = descriptor(card)
+    if card.state is not None:
+        told["specs"]["thread_state"] = card.state
+    if said.interrupts is not None:
+        told["specs"]["capabilities"]["interrupts"] = said.interrupts
+    told["specs"]["interrupts"] = [{"interrupt_type": question.type} for question in card.questions]
+    return inconsistencies(told)
 
 
 def descriptor(card: AgentCard) -> dict[str, Any]:
@@ -115,6 +174,7 @@ def descriptor(card: AgentCard) -> dict[str, Any]:
         specs["interrupts"] = [
             {"interrupt_type": q.type, "interrupt_payload": q.payload, "resume_payload": q.answer}
             for q in card.questions
+            if q is card.question(q.type)  # the first of its type: a mount may bring one twice
         ]
     return {"metadata": metadata(card), "specs": specs}
 
@@ -174,7 +234,7 @@ def error_definitions() -> list[dict[str, Any]]:
             "transient": cls.transient,
             "details": cls.details_schema,
         }
-        for cls in all_errors()
+        for cls in (*all_errors(), *AT_THE_DOOR)
     ]
 
 
@@ -320,7 +380,7 @@ def thread(model: Thread, messages: list[ModelMessage] | None = None) -> dict[st
 def thread_state(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "checkpoint": {"checkpoint_id": checkpoint.id},
-        "values": checkpoint.values,
+        "values": checkpoint.values or {},  # there may be messages and no state yet
         "metadata": {
             **checkpoint.metadata,
             "created_at": when(checkpoint.created_at),

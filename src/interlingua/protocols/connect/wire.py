@@ -17,6 +17,8 @@ ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+Uuid = Annotated[str, msgspec.Meta(extra_json_schema={"format": "uuid"})]
+Url = Annotated[str, msgspec.Meta(min_length=1, max_length=65536, extra_json_schema={"format": "uri"})]
 
 
 class AgentSearchRequest(msgspec.Struct):
@@ -35,8 +37,8 @@ class RunConfig(msgspec.Struct):
 class Callback(msgspec.Struct):
     """The earlier spelling of `webhook`: an object that says where to POST."""
 
-    POST: str | None = None
-    url: str | None = None
+    POST: Url | None = None
+    url: Url | None = None
 
 
 class RunCreate(msgspec.Struct, kw_only=True):
@@ -44,8 +46,8 @@ class RunCreate(msgspec.Struct, kw_only=True):
     input: Any = None
     metadata: dict[str, Any] | None = None
     config: RunConfig | None = None
-    webhook: Annotated[str, msgspec.Meta(min_length=1, max_length=65536)] | None = None
-    callback: Callback | str | None = None
+    webhook: Url | None = None
+    callback: Callback | Url | None = None
     stream_mode: list[StreamMode] | StreamMode | None = None
     on_disconnect: Literal["cancel", "continue"] = "cancel"
     multitask_strategy: Literal["reject", "rollback", "interrupt", "enqueue"] = "reject"
@@ -70,7 +72,7 @@ class RunSearchRequest(msgspec.Struct):
 
 
 class ThreadCreate(msgspec.Struct):
-    thread_id: str | None = None
+    thread_id: Uuid | None = None
     metadata: dict[str, Any] | None = None
     if_exists: Literal["raise", "do_nothing"] = "raise"
 
@@ -89,7 +91,7 @@ class Message(msgspec.Struct, omit_defaults=True):
 class ThreadPatch(msgspec.Struct):
     checkpoint: ThreadCheckpoint | None = None
     metadata: dict[str, Any] | None = None
-    values: Any = msgspec.UNSET
+    values: dict[str, Any] | None = None  # states are objects here, as they are for the published client
     messages: list[Message] | None = None
 
 

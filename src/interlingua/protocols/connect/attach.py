@@ -1,0 +1,207 @@
+"""One run of a mounted agent: a local run and the remote run that does its work.
+
+The remote run is started once and its handle recorded; entered again, the handler re-attaches. Each stretch between two
+questions is one recorded step that holds how it ended and the cursor, so that nothing is read or shown twice.
+
+Servers differ (workflow-srv 0.3.0 is the published one): what only ours does (replay by Last-Event-ID, fragments,
+idempotency keys) is used where the descriptor shows that it is ours, and whole values are compared elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from typing import Any
+
+import httpx2
+import msgspec
+
+from ...engine.context import Context
+from ...engine.mounting import Mounted
+from ...model.errors import InterlinguaError, StepFailed, Unavailable
+from .calls import (
+    Patience,
+    Refused,
+    RemoteError,
+    error_of,
+    interrupt_of,
+    json_of,
+    object_or_empty,
+    same_interrupt,
+    words_of,
+)
+from .follow import Follower
+from .remote import Remote
+
+_THREADS = uuid.UUID("5f0b6c1e-4a0e-5b52-9a55-0d0c7b1f6f1d")  # names remote threads after local ones
+_CANCEL_WITHIN = 10.0  # seconds
+
+
+class Handle(msgspec.Struct):
+    """Where the remote run is. What is recorded of its start."""
+
+    run_id: str
+    thread_id: str | None = None
+
+    @property
+    def path(self) -> str:
+        return f"/threads/{self.thread_id}/runs/{self.run_id}" if self.thread_id else f"/runs/{self.run_id}"
+
+
+class Attachment:
+    """A local run and the remote run that does its work."""
+
+    def __init__(self, remote: Remote, http: httpx2.AsyncClient, ctx: Context[Any, Any]) -> None:
+        self.remote = remote
+        self.http = http
+        self.ctx = ctx
+        self._mounted = Mounted(ctx)
+        self._handle: Handle | None = None
+        self._starting: asyncio.Task[Handle] | None = None
+        self._patience = Patience(remote.base)
+
+    async def run(self, input_: dict[str, Any]) -> Any:
+        try:
+            return await self._run(input_)
+        except StepFailed as failure:
+            error = failure.error
+            raise RemoteError(
+                error.message, code=error.code, transient=error.transient, details=error.details
+            ) from failure
+        except asyncio.CancelledError:
+            # Leaving for good takes the remote run along; a run that is only set aside is found again by its handle.
+            if self._mounted.leaving_for_good:
+                await self._cancel()
+            raise
+        finally:
+            if self._starting is not None and not self._starting.done():
+                self._starting.cancel()
+                await asyncio.gather(self._starting, return_exceptions=True)
+
+    async def _run(self, input_: dict[str, Any]) -> Any:
+        ctx, card = self.ctx, self.remote.card
+        handle = await ctx.step("start", self._start, input_)
+        self._handle = handle
+        follower = Follower(self.remote, self.http, handle.path, self._mounted, self._patience)
+        number = 1
+        while True:
+            stretch = await ctx.step("follow", follower.follow, f"follow-{number}", key=f"follow-{number}")
+            if stretch.kind == "result":
+                if handle.thread_id is not None:
+                    state = await ctx.step("state", self._state, handle.thread_id)
+                    if isinstance(state, dict):
+                        ctx.state = state
+                return stretch.output["values"]
+            if stretch.kind == "error":
+                raise error_of(stretch.output)
+            follower.go_on_from(stretch)
+            type_, payload = interrupt_of(stretch.output, card)
+            known = card.question(type_)  # one that the descriptor does not list can be asked all the same
+            schema = known.answer if known is not None else {}
+            answer = await self._mounted.ask(type_, payload, schema, key=f"interrupt-{number}")
+            await ctx.step("resume", self._resume, follower, stretch.output, answer, key=f"resume-{number}")
+            follower.answered(stretch.output)
+            number += 1
+
+    # -- starting -----------------------------------------------------------------------------------------
+
+    async def _start(self, input_: dict[str, Any]) -> Handle:
+        self._starting = asyncio.ensure_future(self._create(input_))
+        return await asyncio.shield(self._starting)  # cancelled now, its answer still tells what to cancel
+
+    async def _create(self, input_: dict[str, Any]) -> Handle:
+        ctx, remote = self.ctx, self.remote
+        body: dict[str, Any] = {
+            "agent_id": remote.id,
+            "input": input_.get("value") if remote.wraps_input else input_,
+            "on_disconnect": "continue",
+        }
+        if ctx.metadata:
+            body["metadata"] = ctx.metadata
+        if ctx.config:
+            body["config"] = {"configurable": ctx.config}
+        if remote.mode is not None:
+            body["stream_mode"] = remote.mode
+        thread, path = None, "/runs"
+        if ctx.thread_id is not None and remote.threads:
+            thread = str(uuid.uuid5(_THREADS, ctx.thread_id))
+            path = f"/threads/{thread}/runs"
+            body["if_not_exists"] = "create"
+            with contextlib.suppress(Refused):  # where threads cannot be made ahead, the run makes it
+                json_of(await self._post("/threads", {"thread_id": thread, "if_exists": "do_nothing"}, again=True))
+        # With the key, a server of ours gives back the run of an attempt whose answer was lost.
+        made = json_of(await self._post(path, body, again=remote.ours, key=ctx.run_id))
+        run = made.get("run_id") or made.get("id") if isinstance(made, dict) else None
+        if not isinstance(run, str) or not run:
+            raise RemoteError(f"{remote.base} made no run: it answered without a run_id")
+        self._handle = Handle(run, thread)
+        return self._handle
+
+    async def _post(self, path: str, body: Any, *, again: bool, key: str | None = None) -> httpx2.Response:
+        """`again` says that posting it twice does no harm. What was never sent can always be sent again."""
+        headers = {"idempotency-key": key} if key else {}
+        while True:
+            try:
+                response = await self.http.post(path, json=body, headers=headers)
+            except httpx2.TransportError as error:
+                if not again and not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+                    raise Unavailable(f"{self.remote.base} did not answer: {words_of(error)}") from error
+                await self._patience.spend(error)
+                continue
+            self._patience.reset()
+            return response
+
+    # -- answering, looking, cancelling -------------------------------------------------------------------
+
+    async def _resume(self, follower: Follower, asked: dict[str, Any], answer: Any) -> None:
+        """Answer the remote question, unless it has been answered already: here before a crash, or by somebody else."""
+        assert self._handle is not None
+        while True:
+            try:
+                # A resume says nothing of what it answers: without a look, an answer that comes late would go to
+                # whatever is asked by then.
+                current = await follower.settled()
+                if current is None or current.kind != "interrupt" or not same_interrupt(current.output, asked):
+                    return
+                response = await self.http.post(self._handle.path, json=answer)
+            except httpx2.TransportError as error:
+                await self._patience.spend(error)
+                continue
+            if response.status_code != 409:  # the first answer wins, and another was first
+                json_of(response)
+            return
+
+    async def _state(self, thread: str) -> Any:
+        """The remote thread's state, for whoever looks at ours."""
+        try:
+            return object_or_empty(json_of(await self.http.get(f"/threads/{thread}"))).get("values")
+        except (httpx2.TransportError, Refused):
+            return None
+
+    async def _cancel(self) -> None:
+        with contextlib.suppress(httpx2.HTTPError, InterlinguaError, TimeoutError):
+            async with asyncio.timeout(_CANCEL_WITHIN):
+                if self._handle is None and self._starting is not None:
+                    await self._starting
+                if self._handle is not None:
+                    await _post_cancel(self.http, self._handle)
+
+
+async def cancel_left(http: httpx2.AsyncClient, handle: Handle) -> None:
+    """Cancel a remote run whose local one is not in memory, as long as there is time for it."""
+    pause = 0.02
+    while True:
+        try:
+            response = await _post_cancel(http, handle)
+        except httpx2.TransportError:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 1.0)
+            continue
+        if response.status_code not in (404, 409):  # it is gone, or has ended by itself
+            json_of(response)
+        return
+
+
+async def _post_cancel(http: httpx2.AsyncClient, handle: Handle) -> httpx2.Response:
+    return await http.post(f"{handle.path}/cancel")  # no options: workflow-srv answers 422 to them

@@ -1,0 +1,136 @@
+"""Speaking to a Connect server: what its answers mean, how it refuses, and how long to go on trying.
+
+workflow-srv 0.3.0 is the published server; what is said of it here was read off its wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx2
+
+from ...model.card import AgentCard
+from ...model.errors import Denied, ErrorInfo, RunCancelled, RunError, RunTimedOut, Unavailable
+from . import translate
+
+KEY_VARIABLE = "INTERLINGUA_CONNECT_KEY"
+PATIENCE = 60.0
+"""Seconds for which a server that cannot be reached is tried again before the run fails as transient."""
+TRANSIENT = frozenset({408, 425, 429, 502, 503, 504})
+
+
+class RemoteError(RunError):
+    """The remote agent failed. Its own code, number and details are kept."""
+
+    code = "remote_failed"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, transient: bool | None = None, details: Any = None
+    ) -> None:
+        super().__init__(message, transient=transient, details=details)
+        self.remote_code = code or type(self).code
+
+    def info(self) -> ErrorInfo:
+        return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
+
+
+class Refused(RemoteError):
+    """The server answered with an error status."""
+
+    def __init__(self, message: str, status: int, code: str | None, transient: bool) -> None:
+        super().__init__(message, code=code, transient=transient, details={"status": status})
+        self.status = status
+
+
+class Patience:
+    """How long to go on trying, and how long to wait in between."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._since: float | None = None
+        self._tries = 0
+
+    def reset(self) -> None:
+        self._since, self._tries = None, 0
+
+    async def spend(self, error: Exception) -> None:
+        time = asyncio.get_running_loop().time()
+        self._since = time if self._since is None else self._since
+        if time - self._since > PATIENCE:
+            raise Unavailable(f"{self._base} cannot be reached: {words_of(error)}") from error
+        await self.pause()
+
+    async def pause(self) -> None:
+        self._tries += 1
+        await asyncio.sleep(min(0.02 * 2 ** min(self._tries, 8), 5.0))
+
+
+# -- answers --------------------------------------------------------------------------------------------------
+
+
+def json_of(response: httpx2.Response) -> Any:
+    """The body, or the refusal that it is: a bare string, FastAPI's {"detail": …}, or whatever a proxy says."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+        if response.is_success and response.content:
+            raise RemoteError(f"{response.request.url} answered with something that is not JSON") from None
+    if response.is_success:
+        return body
+    status = response.status_code
+    told = body.get("detail", body) if isinstance(body, dict) else body
+    text = told if isinstance(told, str) else json.dumps(told) if told else response.reason_phrase or "no reason given"
+    if status in (401, 403):
+        raise Denied(f"{response.request.url.host} refused: {text}; put the API key into {KEY_VARIABLE}")
+    transient = response.headers.get("x-error-transient")
+    raise Refused(
+        f"{response.request.url.host} answered {status}: {text}",
+        status,
+        response.headers.get("x-error-code"),
+        status in TRANSIENT if transient is None else transient == "true",
+    )
+
+
+def error_of(told: dict[str, Any]) -> RunError:
+    """errcode is 0 or 1 for everything on workflow-srv; ours says code and transient beside it."""
+    message = str(told.get("description") or "the remote run failed")
+    code = told.get("code") if isinstance(told.get("code"), str) else None
+    errcode = told.get("errcode")
+    if code == "cancelled" or (code is None and errcode == translate.ERRCODES["cancelled"]):
+        return RunCancelled(f"the remote run was cancelled: {message}")
+    if told.get("status") == "timeout" or code == "timed_out":
+        return RunTimedOut(message)
+    details = {"errcode": errcode, **({"details": told["details"]} if told.get("details") is not None else {})}
+    return RemoteError(message, code=code, transient=bool(told.get("transient")), details=details)
+
+
+def interrupt_of(told: dict[str, Any], card: AgentCard) -> tuple[str, Any]:
+    """By convention `interrupt` is {type: payload}, the type first; the earlier document has two members instead."""
+    interrupt = told.get("interrupt")
+    if isinstance(interrupt, dict) and interrupt:
+        type_ = next((key for key in interrupt if card.question(key) is not None), next(iter(interrupt)))
+        return type_, interrupt[type_]
+    if isinstance(told.get("interrupt_type"), str):
+        return told["interrupt_type"], told.get("interrupt_payload")
+    return "interrupt", interrupt
+
+
+def same_interrupt(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    name = "interrupt_id" if one.get("interrupt_id") and other.get("interrupt_id") else "interrupt"
+    return bool(one.get(name) == other.get(name))
+
+
+def whole_value(value: Any) -> dict[str, Any]:
+    """An output is an object at the root; the protocol also allows scalars and arrays."""
+    return value if isinstance(value, dict) else {} if value is None else {"value": value}
+
+
+def object_or_empty(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def words_of(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,175 @@
+"""Reading a remote run until it ends or asks: by its stream, by `wait`, or by looking at its status.
+
+Streams may be cut, missing, or silent about interrupts; whichever way tells first how the stretch ended is believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator
+from typing import Any, Literal
+
+import httpx2
+import msgspec
+
+from ...engine.mounting import Mounted
+from ...model.delta import ABSENT
+from ...transports.sse import read
+from .calls import TRANSIENT, Patience, RemoteError, json_of, object_or_empty, whole_value
+from .mirror import Mirror
+from .remote import Remote
+from .stream import place_of
+
+
+class Stretch(msgspec.Struct):
+    """How a stretch of a run ended: at its result, at an error or at a question. What is recorded."""
+
+    kind: Literal["result", "error", "interrupt"]
+    output: dict[str, Any]
+    cursor: str | None = None  # the last update that was taken in
+    shown: Any = None  # the output as it has been shown, where the run goes on from here
+
+
+class Follower:
+    """Reads one remote run, stretch by stretch."""
+
+    def __init__(
+        self, remote: Remote, http: httpx2.AsyncClient, path: str, mounted: Mounted, patience: Patience
+    ) -> None:
+        self._remote = remote
+        self._http = http
+        self._path = path
+        self._patience = patience
+        self._mirror = Mirror(mounted)
+        self._streams = remote.mode is not None
+        self._waits = True  # whether the server has a `wait` that works
+        self._cursor: str | None = None
+        self._answered: str | None = None  # id of the question that was answered last
+        self._fresh = False  # the last stretch was read here and now, not out of the log
+
+    async def follow(self, step: str) -> Stretch:
+        """Read until the run ends or asks, over any number of connections, and show what comes."""
+        self._patience.reset()
+        await self._mirror.begin(step)
+        while True:
+            try:
+                ended = await self._read() if self._streams else None
+                ended = ended or await self.settled(blocking=not self._streams)
+            except httpx2.ReadTimeout:
+                continue
+            except httpx2.TransportError as error:
+                await self._patience.spend(error)
+                continue
+            if ended is not None:
+                self._fresh = True
+                ended.cursor = self._cursor
+                if ended.kind == "interrupt":
+                    ended.shown = self._mirror.shown
+                return ended
+            await self._patience.pause()
+
+    def go_on_from(self, stretch: Stretch) -> None:
+        """A stretch has ended at a question, just now or before a crash."""
+        self._cursor = stretch.cursor
+        if stretch.shown is not None:
+            self._mirror.go_on_from(stretch.shown, fresh=self._fresh)
+        self._fresh = False
+
+    def answered(self, asked: dict[str, Any]) -> None:
+        self._answered = asked.get("interrupt_id")
+
+    # -- by the stream ------------------------------------------------------------------------------------
+
+    async def _read(self) -> Stretch | None:
+        """One connection. None where it ended before the run did."""
+        headers = {"accept": "text/event-stream"}
+        if self._cursor is not None:
+            headers["last-event-id"] = self._cursor
+        elif self._remote.ours:
+            headers["last-event-id"] = "0"  # from the beginning; unknown to others, whose values are whole anyway
+        async with self._http.stream("GET", f"{self._path}/stream", headers=headers) as response:
+            kind = response.headers.get("content-type", "")
+            if not response.is_success or "text/event-stream" not in kind:
+                if response.status_code not in TRANSIENT:
+                    self._streams = False  # workflow-srv answers 500 or 501 to what it lacks
+                return None
+            async with contextlib.aclosing(_received(response)) as updates:
+                async for id_, update in updates:
+                    self._patience.reset()
+                    ended = await self._take(id_, update)
+                    if ended is not None:
+                        return ended
+        return None
+
+    async def _take(self, id_: str | None, update: dict[str, Any]) -> Stretch | None:
+        kind = update.get("type")
+        if kind == "interrupt":
+            if update.get("interrupt_id") is not None and update["interrupt_id"] == self._answered:
+                return None  # it has our answer, and has not come to it yet
+            self._cursor = id_ or self._cursor
+            return Stretch("interrupt", update)
+        if self._remote.ours and id_ and self._cursor and _seen(id_, self._cursor):
+            return None  # others number anew on every connection
+        if kind == "values":
+            await self._mirror.value(whole_value(update.get("values", update.get("result"))))
+        elif kind == "custom" and self._remote.ours:
+            await self._mirror.custom(object_or_empty(update.get("update")))
+        self._cursor = id_ or self._cursor
+        if kind == "error":
+            return Stretch("error", update)
+        if kind == "values" and update.get("status") == "success":
+            # Only ours is known to say so at the end alone.
+            return Stretch("result", {"values": self._mirror.last}) if self._remote.ours else await self.settled()
+        return None
+
+    # -- by asking ----------------------------------------------------------------------------------------
+
+    async def settled(self, *, blocking: bool = False) -> Stretch | None:
+        """How the run stands when it has ended or asks, by its status and `wait`; None while it goes on."""
+        response = await self._http.get(self._path)
+        if response.is_success:
+            self._patience.reset()
+            status = object_or_empty(json_of(response)).get("status")
+            if status == "pending" and not (blocking and self._waits):
+                return None
+        elif response.status_code == 404:
+            json_of(response)  # raises: the run is gone
+        else:
+            status = None
+        response = await self._http.get(f"{self._path}/wait") if self._waits else response
+        if response.status_code in TRANSIENT or response.status_code == 204:
+            return None
+        if not response.is_success:
+            self._waits = False
+        told = object_or_empty(json_of(response)) if response.is_success else {}
+        output = object_or_empty(told.get("output"))
+        status = object_or_empty(told.get("run")).get("status", status)  # workflow-srv leaves `run` out
+        kind = output.get("type")
+        if kind == "interrupt":
+            fresh = output.get("interrupt_id") is None or output["interrupt_id"] != self._answered
+            return Stretch("interrupt", output) if fresh else None
+        if kind == "error" or status in ("error", "timeout"):
+            return Stretch("error", {"description": f"the run ended with status {status}", **output, "status": status})
+        if kind == "result":
+            return Stretch("result", {"values": whole_value(output.get("values", output.get("result")))})
+        if status == "success":
+            if self._mirror.last is ABSENT:
+                json_of(response)
+                raise RemoteError(f"{self._remote.base} says that the run succeeded, but not with what")
+            return Stretch("result", {"values": self._mirror.last})
+        return None
+
+
+async def _received(response: httpx2.Response) -> AsyncGenerator[tuple[str | None, dict[str, Any]], None]:
+    async with contextlib.aclosing(read(response.aiter_bytes())) as events:  # type: ignore[type-var]
+        async for event in events:
+            with contextlib.suppress(ValueError):
+                update = json.loads(event.data)
+                if isinstance(update, dict):
+                    yield event.id, update
+
+
+def _seen(id_: str, cursor: str) -> bool:
+    here, last = place_of(id_), place_of(cursor)
+    return here is not None and last is not None and here <= last

@@ -1,0 +1,127 @@
+"""What the mount shows to a server that wants a key, and what it wants of one that speaks https."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+import interlingua as il
+from interlingua.app.keys import StoredKeys
+from interlingua.app.targets import Target
+from interlingua.model.errors import Denied, Unavailable
+from interlingua.protocols.connect import client
+from interlingua.protocols.connect.client import load
+from interlingua.security.keys import make_key
+from interlingua.store.sqlite import SQLiteStore
+from tests.engine.common import engine, finish
+
+from .mount_common import door, local, mounted, remote_runs
+from .reference import Reference, listening
+
+
+async def key_for(store: Path) -> str:
+    opened = SQLiteStore(store)
+    await opened.open()
+    secret, record = make_key("ada", ["*"], 1)
+    await StoredKeys(opened).put(record)
+    await opened.close()
+    return secret
+
+
+async def test_the_key_comes_from_the_environment(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INTERLINGUA_CONNECT_KEY", await key_for(tmp_path / "remote.db"))
+    async with door(tmp_path) as server, local(store, server.address + "/connect") as eng:
+        assert (await finish(eng, "words", {"text": "one two"})).output == {"text": "one two"}
+        (remote,) = await remote_runs(server)
+        assert remote.caller != il.RunRequest("words").caller.id
+
+
+@pytest.mark.parametrize("key", [None, "il_nonsense"])
+async def test_a_server_that_wants_another_key_is_told_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    if key is None:
+        monkeypatch.delenv("INTERLINGUA_CONNECT_KEY", raising=False)
+    else:
+        monkeypatch.setenv("INTERLINGUA_CONNECT_KEY", key)
+    await key_for(tmp_path / "remote.db")
+    async with door(tmp_path) as server:
+        with pytest.raises(Denied, match=r"127\.0\.0\.1 refused: .+; put the API key into INTERLINGUA_CONNECT_KEY"):
+            await mounted(server.address + "/connect")
+
+
+async def test_a_key_that_is_revoked_fails_the_run_with_a_clear_error(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INTERLINGUA_CONNECT_KEY", await key_for(tmp_path / "remote.db"))
+    async with door(tmp_path) as server, local(store, server.address + "/connect") as eng:
+        keys = StoredKeys(server.engine.store)
+        (record,) = await keys.all()
+        await keys.revoke(record.id, 2)
+        run = await finish(eng, "words", {"text": "one two"})
+        assert (run.status, run.error.code) == (il.Status.FAILED, "denied")
+        assert "INTERLINGUA_CONNECT_KEY" in run.error.message
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate of our own making for 127.0.0.1, and its key, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a server")])
+    today = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(today - datetime.timedelta(days=1))
+        .not_valid_after(today + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path / "server.pem"
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + made.public_bytes(serialization.Encoding.PEM)
+    )
+    return path
+
+
+@pytest.fixture
+def fresh_certificates() -> Iterator[None]:
+    client._tls.cache_clear()
+    yield
+    client._tls.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_certificates")
+async def test_https_trusts_the_certificates_of_ssl_cert_file(
+    store: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with listening(Reference(), certificate) as address:
+        assert address.startswith("https://")
+        agents = await load(Target("connect+https", f"connect+{address}"))
+        async with engine(store, *agents) as eng:
+            run = await finish(eng, "org.example-Echo-Agent", {"text": "one two"})
+            assert run.output == {"text": "one two"}
+
+
+@pytest.mark.usefixtures("fresh_certificates")
+async def test_https_refuses_a_certificate_that_nobody_vouches_for(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    async with listening(Reference(), certificate) as address:
+        with pytest.raises(Unavailable, match="certificate verify failed"):
+            await mounted(address)
