@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt tools/requirements.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
-demo: $(STAMP) ## what it does, in a minute
+demo: $(STAMP) ## what it does, in a minute; at a terminal the agents stay up afterwards
 	$(BIN)/interlingua demo
 
 test: $(STAMP) ## the test suite

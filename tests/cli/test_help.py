@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -109,15 +111,43 @@ def test_help_does_not_start_the_engine() -> None:
 def test_the_demo_needs_no_terminal_and_is_short(cli: Cli) -> None:
     begin = time.perf_counter()
     done = cli("demo")
-    assert time.perf_counter() - begin < 15
+    assert time.perf_counter() - begin < 20
     assert done.code == 0
     for words in ("hello from an agent", "Sent.", "and all together 15"):
         assert words in done.out
+    over_http = done.out[done.out.index('{"type": "result"') :]
+    for words in ('"text": "hello over HTTP "', '"delta":{"text":"1 "}', "What is it about?", '"mail_send_approval"'):
+        assert words in over_http
+    assert over_http.count('"message": "Sent."') == 2, "the interrupted run was resumed to its result"
+    assert "Agent Connect Protocol" in done.err
+    tried = [line for line in done.err.splitlines() if line.startswith("$ curl -s") and "/connect/" in line]
+    assert len(tried) == 3 + 7, "one per agent, and one per request of the tour"
+    assert "Ctrl-C stops" not in done.err, "without a terminal it does not stay"
     assert "the tour answers: yes" in done.err
-    assert done.err.count("$ interlingua") == 8
+    commands = [line for line in done.err.splitlines() if line.startswith("$ ")]
+    assert sum(line.startswith("$ interlingua") and "http://" not in line for line in commands) == 8
     assert cli("runs", "list", "--json").json == []  # it has a store of its own
 
 
 def test_the_demo_keeps_what_it_did_where_it_is_told_to(cli: Cli) -> None:
     assert cli("demo", "--store", "tour.db").code == 0
-    assert len(cli("runs", "list", "--store", "tour.db", "--json").json) == 4
+    assert len(cli("runs", "list", "--store", "tour.db", "--json").json) == 8
+
+
+def test_the_demo_takes_another_port_where_the_usual_one_is_taken(cli: Cli) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # somebody else has it, which is as good
+            taken.bind(("127.0.0.1", 8000))
+            taken.listen()
+        done = cli("demo")
+    assert done.code == 0
+    assert "Serving on http://127.0.0.1:" in done.err
+    assert "Serving on http://127.0.0.1:8000\n" not in done.err
+
+
+def test_the_demo_does_not_ask_a_store_with_keys_without_one(cli: Cli) -> None:
+    assert cli("keys", "add", "laptop", "--store", "tour.db").code == 0
+    done = cli("demo", "--store", "tour.db")
+    assert done.code == 0
+    assert "This store has keys" in done.err

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
 import pytest
+from joserfc import jwk, jwt
 
 from .conftest import Result
 
@@ -22,24 +28,36 @@ ZOO = Path(__file__).parent / "zoo.py"
 
 
 @contextmanager
-def server(tmp_path: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(tmp_path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A server that has been started; nothing was read from it yet."""
     env = {**os.environ, "INTERLINGUA_STORE": str(tmp_path / "store.db"), "COLUMNS": "200"}
     process = subprocess.Popen(
         [sys.executable, "-m", "interlingua", "serve", f"{ZOO}", "--port", "0", *options],
         stderr=subprocess.PIPE, text=True, env=env,
     )  # fmt: skip
-    assert process.stderr is not None
     try:
-        for line in process.stderr:
-            if found := re.search(r"Serving on (http://\S+)", line):
-                yield found[1], process
-                break
-        else:
-            raise AssertionError("it did not start")
+        yield process
     finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
-        assert process.returncode == 0
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=20)
+        if process.stderr is not None:
+            process.stderr.close()
+    assert process.returncode == 0
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(r"Serving on (http://\S+)", line):
+            return found[1]
+    raise AssertionError("it did not start")
+
+
+@contextmanager
+def server(tmp_path: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    with serving(tmp_path, *options) as process:
+        yield _address(process), process
 
 
 def test_agents_are_served_until_ctrl_c(tmp_path: Path) -> None:
@@ -76,3 +94,151 @@ def test_a_scope_that_means_nothing_is_refused(cli: Cli, scope: str) -> None:
     done = cli("keys", "add", "x", "--scope", scope)
     assert done.code == 2
     assert scope in done.err
+
+
+def test_a_port_that_is_taken_is_told_with_what_to_do(cli: Cli) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = cli("serve", str(ZOO), "--port", str(taken.getsockname()[1]))
+    assert done.code == 2
+    assert "is taken" in done.err
+    assert "--port" in done.err
+
+
+def test_ctrl_c_ends_a_server_whose_streams_are_open_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    with server(tmp_path) as (address, process):
+        body = {"agent_id": "confirm", "input": {}}
+        waiting = httpx2.post(f"{address}/connect/runs/wait", json=body).json()["run"]["run_id"]
+        later = {"agent_id": "shout", "input": "x", "after_seconds": 3600}
+        with httpx2.stream("POST", f"{address}/connect/runs/stream", json=later) as answer:
+            assert answer.status_code == 200
+            held = httpx2.post(f"{address}/connect/runs/search", json={"status": "pending"}).json()[0]["run_id"]
+            process.send_signal(signal.SIGINT)
+            with pytest.raises(httpx2.RemoteProtocolError):
+                list(answer.iter_lines())
+            assert process.wait(timeout=30) == 0
+    with server(tmp_path) as (address, _):
+        assert httpx2.get(f"{address}/connect/runs/{held}").json()["status"] == "pending"
+        httpx2.post(f"{address}/connect/runs/{waiting}", json={"approved": True})
+        told = httpx2.get(f"{address}/connect/runs/{waiting}/wait").json()
+        assert told["output"]["values"] == {"text": "done"}
+
+
+@pytest.mark.parametrize("option", [["--log", "json"], ["--access-log"]])
+def test_the_log_as_json_has_the_runs_and_the_requests_with_who_asked(
+    tmp_path: Path, cli: Cli, option: list[str]
+) -> None:
+    secret = cli("keys", "add", "laptop").out.strip()
+    caller = f"key:{secret.split('_')[1]}"
+    lines, address = [], ""
+    with serving(tmp_path, *option) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(json.loads(line))
+            if "address" in lines[-1]:
+                address = lines[-1]["address"] + "/connect"
+                break
+        headers = {"x-api-key": secret}
+        run = httpx2.post(f"{address}/runs/wait", json={"agent_id": "shout", "input": "x"}, headers=headers).json()[
+            "run"
+        ]
+        httpx2.post(f"{address}/runs/wait", json={"agent_id": "crash", "input": "x"}, headers=headers)
+        httpx2.get(f"{address}/runs/{run['run_id']}", headers=headers)
+        httpx2.get(f"{address}/runs/{run['run_id']}", headers={"x-api-key": secret + "x"})
+        httpx2.get(f"{address.removesuffix('/connect')}/healthz")
+        process.send_signal(signal.SIGINT)
+        lines += [json.loads(line) for line in process.communicate(timeout=20)[1].splitlines()]
+    for line in lines:
+        assert {"time", "level", "logger", "message"} <= set(line)
+        assert secret not in json.dumps(line)
+    created, ended, created_2, failed = (line for line in lines if line["logger"] == "interlingua.runs")
+    assert {line["caller"] for line in (created, ended, created_2, failed)} == {caller}
+    assert created["run"] == ended["run"] == run["run_id"]
+    assert ended["status"] == "succeeded"
+    assert ended["agent"].startswith("shout@")
+    assert ended["ms"] >= 0
+    assert (failed["status"], failed["error"], failed["level"]) == ("failed", "agent_crashed", "warning")
+    (crashed,) = (line for line in lines if line["logger"] == "interlingua.engine")
+    assert crashed["run"] == failed["run"]
+    assert "Traceback" in crashed["exception"]
+    first, second, read, refused = (line for line in lines if line["logger"] == "interlingua.access")
+    assert (first["method"], first["path"], first["status"]) == ("POST", "/connect/runs/wait", 200)
+    assert first["caller"] == second["caller"] == read["caller"] == caller
+    assert read["run"] == run["run_id"]
+    assert refused["status"] == 401
+    assert "caller" not in refused, "nobody knows who that was"
+
+
+def test_the_log_as_text_is_the_default_and_off_is_silent(tmp_path: Path) -> None:
+    for option, told in ([], True), (["--log", "off"], False):
+        with serving(tmp_path, *option) as process:
+            address = _address(process)
+            httpx2.post(f"{address}/connect/runs/wait", json={"agent_id": "shout", "input": "x"})
+            process.send_signal(signal.SIGINT)
+            rest = process.communicate(timeout=20)[1]
+        assert ("POST /connect/runs/wait 200" in rest) is told
+        assert (" of shout created" in rest) is told
+
+
+def test_tokens_of_an_issuer_are_accepted_whose_keys_are_where_it_says(tmp_path: Path, cli: Cli) -> None:
+    with issuer() as (name, token):
+        given = {aud: {"authorization": f"Bearer {token(aud)}"} for aud in ("agents", "others")}
+        for more in [], ["--jwks-url", f"{name}/keys"]:
+            with server(tmp_path, "--issuer", name, "--audience", "agents", *more) as (address, _):
+                search = f"{address}/connect/agents/search"
+                assert httpx2.post(search, json={}).status_code == 401
+                assert httpx2.post(search, json={}, headers=given["agents"]).status_code == 200
+                assert httpx2.post(search, json={}, headers=given["others"]).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--issuer", "https://login.example.org"], "--audience"),
+        (["--audience", "agents"], "--issuer"),
+        (["--issuer", "http://login.example.org", "--audience", "a"], "https"),
+        (["--issuer", "http://127.0.0.1:1", "--audience", "a"], "--jwks-url"),
+        (["--jwks-url", "https://login.example.org/keys"], "more --jwks-url"),
+    ],
+)
+def test_an_issuer_that_cannot_be_used_is_refused_with_what_is_wrong(cli: Cli, options: list[str], said: str) -> None:
+    done = cli("serve", str(ZOO), "--port", "0", *options)
+    assert done.code == 2
+    assert said in done.err
+
+
+@contextmanager
+def issuer() -> Iterator[tuple[str, Callable[[str], str]]]:
+    """An issuer of tokens on loopback: its address, and a way to get a token for an audience."""
+    key = jwk.ECKey.generate_key("P-256", {"kid": "one"})
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            documents = {
+                "/.well-known/openid-configuration": {"issuer": name, "jwks_uri": f"{name}/keys"},
+                "/keys": {"keys": [key.as_dict(private=False)]},
+            }
+            found = documents.get(self.path)
+            body = json.dumps(found).encode()
+            self.send_response(404 if found is None else 200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    def token(audience: str) -> str:
+        claims = {"iss": name, "aud": audience, "sub": "ada", "exp": int(time.time()) + 60}
+        return jwt.encode({"alg": "ES256", "kid": "one"}, claims, key)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as running:
+        name = f"http://127.0.0.1:{running.server_port}"
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        try:
+            yield name, token
+        finally:
+            running.shutdown()
+            thread.join()

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
+import httpx2
 import pexpect
 import pytest
 
@@ -197,7 +198,7 @@ def test_text_of_an_agent_cannot_drive_the_terminal(terminal: At) -> None:
     assert at.finish() == 0
 
 
-def test_the_demo_asks_and_ends_well(terminal: At) -> None:
+def test_the_demo_asks_and_stays_up_until_ctrl_c(terminal: At) -> None:
     at = terminal("demo")
     at.see("hello from an agent")
     at.see("Shall this mail be sent?")
@@ -207,7 +208,15 @@ def test_the_demo_asks_and_ends_well(terminal: At) -> None:
     at.see("Sent.")
     at.see("and all together 15")
     at.see("finished")
+    at.see("Serving on ")
+    at.see('"message": "Sent."')
     at.see("interlingua runs list")
+    at.expect(r"on (http://[0-9.:]+/connect)")
+    door = at.match[1]
+    at.see("Ctrl-C stops.")
+    answer = httpx2.post(f"{door}/runs/wait", json={"agent_id": "echo", "input": "still there"})
+    assert answer.json()["output"]["values"] == {"text": "still there "}
+    at.sendintr()
     assert at.finish() == 0
 
 

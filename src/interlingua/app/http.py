@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import httpx2
@@ -15,19 +16,25 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from ..engine.engine import Engine
 from ..model.errors import InterlinguaError, Unavailable
+from ..model.run import Caller
 from ..protocols import Door, Protocol
 from ..security import signatures
 from ..security.auth import Authenticator
 from ..security.egress import EgressGuard
 from ..security.origins import HostPolicy
 from ..transports.http import json_response
+from ..transports.routing import IndexedRouter
 from .installed import protocols
+from .logs import asker
 from .metrics import render
 
 access = logging.getLogger("interlingua.access")
+
+_PROBES = ("/healthz", "/readyz", "/metrics")
 
 
 class HttpApp:
@@ -46,8 +53,17 @@ class HttpApp:
             if protocol.door is not None:
                 door = protocol.door(engine, auth)
                 self.doors[protocol.name] = (protocol, door)
-                routes.append(Mount(protocol.prefix, routes=door.routes))
-        self.asgi: ASGIApp = _Checked(Starlette(routes=routes, exception_handlers={HTTPException: _no_route}), hosts)
+                routes.append(Mount(protocol.prefix, app=IndexedRouter(door.routes)))
+        roots = {p.prefix for p, d in self.doors.values() if any(getattr(r, "path", None) == "/" for r in d.routes)}
+        app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+        self.asgi: ASGIApp = _Checked(app, hosts, roots)
+
+    async def close(self) -> None:
+        """The server stops: doors end what would stay open for ever."""
+        self.ready = False
+        for _, door in self.doors.values():
+            if door.close is not None:
+                await door.close()
 
     async def _healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -62,7 +78,7 @@ class HttpApp:
         return PlainTextResponse("ready\n")
 
     async def _metrics(self, request: Request) -> Response:
-        return PlainTextResponse(render(self.engine), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(await render(self.engine), media_type="text/plain; version=0.0.4")
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -74,23 +90,43 @@ async def _no_route(request: Request, error: Exception) -> Response:
 class _Checked:
     """Around everything: Host and Origin are checked before any door, and each request is one line of the log."""
 
-    def __init__(self, app: ASGIApp, hosts: HostPolicy) -> None:
+    def __init__(self, app: ASGIApp, hosts: HostPolicy, roots: set[str]) -> None:
         self._app = app
         self._hosts = hosts
+        self._roots = roots  # prefixes of doors that answer at the prefix itself; a redirect would lose POSTs
+        self._welcome: set[tuple[tuple[bytes, bytes], ...]] = set()  # headers that were checked and are fine
+
+    def _check(self, scope: Scope) -> None:
+        told = tuple(header for header in scope["headers"] if header[0] in (b"host", b"origin"))
+        if told not in self._welcome:
+            self._hosts.check(Headers(scope=scope))
+            if len(self._welcome) >= 1000:
+                self._welcome.clear()
+            self._welcome.add(told)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        if scope["path"] in self._roots:
+            scope = {**scope, "path": scope["path"] + "/"}
         try:
-            self._hosts.check(Headers(scope=scope))
+            self._check(scope)
         except InterlinguaError as error:
-            await json_response(error.message, 403)(scope, receive, send)
+            refusal = json_response(error.message, 403)
+            if scope["type"] == "websocket":
+                await WebSocket(scope, receive, send).send_denial_response(refusal)
+            else:
+                await refusal(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await self._app(scope, receive, send)
             return
         if not access.isEnabledFor(logging.INFO):
             await self._app(scope, receive, send)
             return
         began, status = time.perf_counter(), 0
+        asker.set(None)
 
         async def noted(message: Any) -> None:
             nonlocal status
@@ -101,9 +137,29 @@ class _Checked:
         try:
             await self._app(scope, receive, noted)
         finally:
-            took = (time.perf_counter() - began) * 1000
-            extra = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(took, 1)}
-            access.info("%s %s %s", scope["method"], scope["path"], status, extra={"fields": extra})
+            self._note(scope, status, (time.perf_counter() - began) * 1000)
+
+    def _note(self, scope: Scope, status: int, took: float) -> None:
+        method, path = scope["method"], scope["path"]
+        fields = {
+            "caller": asker.get(),
+            "run": scope.get("path_params", {}).get("run_id"),
+            "method": method,
+            "path": path,
+            "status": status or None,
+            "ms": round(took, 1),
+        }
+        level = logging.DEBUG if path in _PROBES else logging.INFO  # they are asked every few seconds, for ever
+        access.log(level, "%s %s %s", method, path, status or "was left", extra={"fields": fields})
+
+
+class NotingAuthenticator(Authenticator):
+    """Tells the log who asks. Here, and not in the doors: it is the one check that they all have."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        caller = await super().authenticate(headers)
+        asker.set(caller.id)
+        return caller
 
 
 async def fetch(url: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..engine.engine import Engine
 
 
-def render(engine: Engine) -> str:
+async def render(engine: Engine) -> str:
     worker, callbacks = engine.worker, engine.callbacks
     lines: list[str] = []
 
@@ -27,6 +27,9 @@ def render(engine: Engine) -> str:
     metric("callbacks_sent_total", "counter", "Callbacks that were taken.", [("", callbacks.sent)])
     metric("callbacks_retried_total", "counter", "Callbacks that will be tried again.", [("", callbacks.retried)])
     metric("callbacks_failed_total", "counter", "Callbacks that were given up.", [("", callbacks.failed)])
+    kept = await engine.store.count_callbacks()
+    metric("callbacks_pending", "gauge", "Callbacks in the store, yet to be taken.", [("", kept.get("due", 0))])
+    metric("callbacks_undelivered", "gauge", "Callbacks in the store, given up.", [("", kept.get("failed", 0))])
     return "\n".join(lines) + "\n"
 
 

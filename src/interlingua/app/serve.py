@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import logging
+import socket
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,24 @@ import uvicorn
 from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings
+from ..model.errors import InvalidRequest
 from ..security.addresses import is_loopback
 from ..security.auth import Authenticator, check_bind
 from ..security.egress import EgressGuard
 from ..security.origins import HostPolicy
 from ..security.tokens import Issuer, TokenVerifier
-from .http import HttpApp, Webhooks, fetch
+from .http import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .keys import StoredKeys
+
+
+class CannotListen(InvalidRequest):
+    """The address is taken, or not ours."""
+
+    code = "cannot_listen"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -31,6 +45,12 @@ class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
     issuers: list[Issuer] = []
     callback_secret: str | None = None
     allow_private_callbacks: bool = False
+    callback_retry: float = 86_400.0
+    """Seconds for which a callback that fails is tried again."""
+    shutdown_grace: int = 3
+    """Seconds that open connections have to end when the server stops; streams could stay for ever."""
+    max_message_bytes: int = 32 * 1024 * 1024
+    """Of one message of a WebSocket; a longer one ends the connection."""
     engine: Settings = Settings()
 
 
@@ -54,7 +74,8 @@ async def serving(
     keys = StoredKeys(engine.store)
     open_to_all = not await keys.all() and not settings.issuers
     tokens = TokenVerifier(settings.issuers, fetch) if settings.issuers else None
-    auth = Authenticator(keys, tokens, open_to_all=open_to_all)
+    kind = NotingAuthenticator if access.isEnabledFor(logging.INFO) else Authenticator  # costs nothing when unread
+    auth = kind(keys, tokens, open_to_all=open_to_all)
     await engine.store.close()
     check_bind(settings.host, auth)
     loopback = is_loopback(settings.host)
@@ -62,17 +83,27 @@ async def serving(
         EgressGuard(allow_loopback=loopback, allow_private=settings.allow_private_callbacks), settings.callback_secret
     )
     engine.callbacks.send = webhooks.send
+    engine.callbacks.keep_trying = settings.callback_retry
     app = HttpApp(engine, auth, HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins))
-    await engine.start()
+    listening = _listen(settings.host, settings.port)
+    try:
+        await engine.start()
+    except BaseException:
+        listening.close()
+        raise
     config = uvicorn.Config(
-        app.asgi, host=settings.host, port=settings.port, http="httptools", loop="asyncio", lifespan="off",
-        log_config=None, access_log=False, server_header=False, timeout_keep_alive=75,
+        app.asgi, http="httptools", loop="asyncio", lifespan="off", log_config=None, access_log=False,
+        server_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=settings.shutdown_grace,
+        # The implementation that is named is the one without deprecated parts. A peer that reads slowly answers pings
+        # late; compressing every token costs more than it saves.
+        ws="websockets-sansio", ws_max_size=settings.max_message_bytes, ws_ping_timeout=60.0,
+        ws_per_message_deflate=False,
     )  # fmt: skip
+    logging.getLogger("uvicorn.error").addFilter(_worth_a_line)
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    sockets = [config.bind_socket()]
-    host, port = sockets[0].getsockname()[:2]
-    running = asyncio.get_running_loop().create_task(server._serve(sockets))
+    host, port = listening.getsockname()[:2]
+    running = asyncio.get_running_loop().create_task(server._serve([listening]))
     try:
         while not server.started:
             if running.done():
@@ -81,10 +112,35 @@ async def serving(
         shown = f"[{host}]" if ":" in host else host
         yield Server(engine, app, f"http://{shown}:{port}")
     finally:
-        app.ready = False
+        await app.close()
         server.should_exit = True
         await asyncio.gather(running, return_exceptions=True)
-        for sock in sockets:
-            sock.close()
+        listening.close()
         await engine.stop()
         await webhooks.close()
+
+
+def _worth_a_line(record: logging.LogRecord) -> bool:
+    """Not that a stream was cut off because the server stops: that is said once, without a traceback for each. And not
+    what uvicorn says of every WebSocket that was refused."""
+    if record.msg == "ASGI callable returned without completing handshake.":
+        return False
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket on the address, before anything else has begun."""
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # asyncio turns Nagle's algorithm off only where a socket names its protocol, and this one does not: an answer
+        # whose head and body are two writes would wait 40 ms for the client's delayed acknowledgement. Connections
+        # inherit this.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRINUSE:
+            raise CannotListen(f"port {port} of {host} is taken", hint="choose another one with --port") from None
+        raise CannotListen(f"cannot listen on port {port} of {host}: {error.strerror or error}") from error
+    return listening

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from . import demo, keys, questions, run, runs, serve, threads
+from . import callbacks, demo, keys, manifest, questions, run, runs, serve, stdio, threads
 from .options import EPILOG, examples
 
 app = typer.Typer(
@@ -56,10 +56,13 @@ def interlingua(
 
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("serve", epilog=serve.EPILOG)(serve.serve)
+app.command("stdio", epilog=stdio.EPILOG)(stdio.stdio)
 app.add_typer(runs.app, name="runs")
 app.add_typer(threads.app, name="threads")
 app.add_typer(questions.app, name="questions")
 app.add_typer(keys.app, name="keys")
+app.add_typer(callbacks.app, name="callbacks")
+app.add_typer(manifest.app, name="manifest")
 app.command("demo", epilog=examples("interlingua demo", "interlingua demo --store tour.db"))(demo.demo)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TextIO
 from rich.text import Text
 
 from ..model.card import AgentCard
-from ..model.events import Event, OutputDelta, RunFinished
+from ..model.events import Event, OutputDelta, RunFinished, Thought
 from ..model.run import Question
 from ..model.status import Status
 from . import journal
@@ -75,6 +75,8 @@ class TextView:
         self._activity = Activity()
         self._shown: list[str] = []  # of the text, as it came
         self._line_open = False  # the cursor is behind text of the agent
+        self._made_room = False  # the last that was written was not text of the agent
+        self._thought: str | None = None  # the thought that is being told, piece by piece
         self._same = _same_file(self._out, sys.stderr)
         self._crash_site = crash_site
 
@@ -84,11 +86,16 @@ class TextView:
                 self._write(self._text(delta))
             case RunFinished() as end:
                 self._finish(event.run, end)
+            case Thought(text=text, id=id_) if id_ is not None and id_ == self._thought:
+                error_console().print(Text(clean(text), "dim italic"), soft_wrap=True, end="")
             case _:
                 view = self._activity.view(event)
                 if view is not None:
                     self.make_room()
-                    error_console().print(view, soft_wrap=isinstance(view, Text))
+                    # What is thought in pieces reads as one.
+                    self._thought = event.body.id if isinstance(event.body, Thought) else None
+                    stays = "\n" if self._thought is None else ""
+                    error_console().print(view, soft_wrap=isinstance(view, Text), end=stays)
 
     def _text(self, output: Any) -> str:
         text = output.get(self._field) if isinstance(output, dict) and self._field else None
@@ -120,7 +127,13 @@ class TextView:
         if not text:
             return
         self._shown.append(text)
-        self._out.write(clean(text) if self._out.isatty() else text)
+        self._end_thought()
+        if self._out.isatty():
+            # Behind something of ours the cursor is on a new line already.
+            self._out.write(clean(text.lstrip("\n") if self._made_room else text))
+        else:
+            self._out.write(text)
+        self._made_room = False
         self._out.flush()
         self._line_open = not text.endswith("\n")
 
@@ -132,12 +145,21 @@ class TextView:
 
     def make_room(self) -> None:
         """Where both streams go to one place, what we say begins on a line of its own; stdout itself stays as it is."""
+        self._end_thought()
+        self._made_room = self._same
         if self._same and self._line_open:
             sys.stderr.write("\n")
             sys.stderr.flush()
             self._line_open = False
 
+    def _end_thought(self) -> None:
+        if self._thought is not None:
+            self._thought = None
+            sys.stderr.write("\n")
+            sys.stderr.flush()
+
     def _finish(self, run: str, end: RunFinished) -> None:
+        self._end_thought()
         output = end.output if isinstance(end.output, dict) else {}
         if end.status is Status.SUCCEEDED:
             self._finish_output(output)

@@ -85,6 +85,10 @@ def question_view(question: Question) -> RenderableType:
     for name, value in payload.items():
         if value == question.prompt or (name == "options" and question.options):
             continue
+        diffs = _diffs_in(name, value)
+        if diffs:
+            lines += [Padding(view, (0, 0, 0, 2), expand=False) for view in diffs]
+            continue
         text = value if isinstance(value, str) else _short_value(value)
         if "\n" in text:
             lines += [Text(f"{clean(name)}:", "cyan"), Padding(Text(clean(text)), (0, 0, 0, 2), expand=False)]
@@ -94,6 +98,18 @@ def question_view(question: Question) -> RenderableType:
     if not error_console().is_terminal:
         return Group(title, *lines)
     return Panel(Group(*lines), title=title, title_align="left", border_style="yellow", expand=False)
+
+
+def _diffs_in(name: str, value: Any) -> list[RenderableType]:
+    """Changes that a question is about: `diffs` as agents tell them, or `diff` as text."""
+    if name == "diff" and isinstance(value, str):
+        return [patch_view(value)]
+    if name != "diffs" or not isinstance(value, list):
+        return []
+    try:
+        return [diff_view(diff) for diff in msgspec.convert(value, list[Diff])]
+    except msgspec.ValidationError:
+        return []
 
 
 def _short_value(value: Any) -> str:
@@ -181,11 +197,17 @@ class Activity:
 
 def diff_view(diff: Diff) -> RenderableType:
     old, new = (diff.old or "").splitlines(), diff.new.splitlines()
-    view = Text(clean(diff.path), "bold")
     lines = list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]
-    for line in lines[: _LONG * 3]:
+    return Group(Text(clean(diff.path), "bold"), patch_view("\n".join(lines)))
+
+
+def patch_view(patch: str) -> Text:
+    """Lines of a diff, in colour."""
+    lines = patch.split("\n")
+    view = Text()
+    for number, line in enumerate(lines[: _LONG * 3]):
         style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
-        view.append("\n" + clean(line), style)
+        view.append(("\n" if number else "") + clean(line), style)
     if len(lines) > _LONG * 3:
         view.append(f"\n… {len(lines) - _LONG * 3} more lines", "dim")
     return view
@@ -198,6 +220,8 @@ def parts_view(parts: list[Part]) -> RenderableType:
 def _part_view(part: Part) -> Text:
     match part:
         case TextPart(text=text):
+            if text.startswith("```diff\n") and text.endswith("```"):
+                return patch_view(text[8:-3].rstrip("\n"))
             return Text(clean(_some_lines(text)))
         case FilePart():
             size = part.size or len(part.data or part.text or "")

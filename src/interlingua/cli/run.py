@@ -23,6 +23,7 @@ EPILOG = (
         "interlingua run agents.py:counter '{\"to\": 10}' --json",
         'interlingua run mail.py --thread trip --config \'{"style": "friendly"}\' "To: ada@example.org"',
         "git diff | interlingua run review.py -",
+        "interlingua run editor:claude-agent-acp 'what does this project do?'",
         "interlingua run mail.py --resume 1a2b3c4d",
     )
     + "\n\n"
@@ -33,7 +34,11 @@ EPILOG = (
 def run(
     target: Annotated[
         str,
-        typer.Argument(metavar="TARGET", help="The agent: `FILE` or `FILE:AGENT`.", show_default=False),
+        typer.Argument(
+            metavar="TARGET",
+            help="The agent: `FILE` or `FILE:AGENT`, or one of another kind, as `editor:COMMAND`.",
+            show_default=False,
+        ),
     ],
     input_: Annotated[
         str | None,

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..app.logs import LogFormat
 from .options import Store, examples
 
 if TYPE_CHECKING:
-    from ..app.serve import Server
+    from ..app.serve import Server, ServeSettings
+    from ..security.tokens import Issuer
 
 EPILOG = examples(
     "interlingua serve agents.py",
     "interlingua serve agents.py more.py --port 9000",
     "interlingua serve agents.py --host 0.0.0.0 --allow-host agents.example.org",
+    "interlingua serve agents.py --issuer https://login.example.org --audience agents --log json",
 )
 
 
@@ -36,6 +39,35 @@ def serve(
     allow_origin: Annotated[
         list[str] | None, typer.Option("--allow-origin", help="A browser origin that may call (repeatable).")
     ] = None,
+    issuer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--issuer", metavar="URL", help="Accept tokens (JWT) of this issuer (repeatable).", show_default=False
+        ),
+    ] = None,
+    audience: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--audience", metavar="NAME", help="What tokens call this server (repeatable).", show_default=False
+        ),
+    ] = None,
+    jwks_url: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--jwks-url",
+            metavar="URL",
+            help="Where an issuer's keys are, in the order of --issuer; without it, where the issuer says they are.",
+            show_default=False,
+        ),
+    ] = None,
+    issuer_scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--issuer-scope",
+            help="What callers may do whose tokens name no scopes of ours (repeatable; as in `keys add`).",
+            show_default=False,
+        ),
+    ] = None,
     callback_secret: Annotated[
         str | None,
         typer.Option(
@@ -45,59 +77,87 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    access_log: Annotated[bool, typer.Option("--access-log", help="One line of JSON per request on stderr.")] = False,
+    callback_hours: Annotated[
+        float, typer.Option("--callback-hours", min=0, help="For how long a callback that fails is tried again.")
+    ] = 24.0,
+    log: Annotated[
+        LogFormat, typer.Option("--log", help="Runs, requests and trouble on stderr: as JSON lines, as text, or not.")
+    ] = LogFormat.TEXT,
+    access_log: Annotated[bool, typer.Option("--access-log", help="The same as `--log json`.")] = False,
     store: Store = None,
 ) -> None:
-    """Serve agents on every door: the Agent Connect Protocol under `/connect`.
+    """Serve agents on every door: Agent Connect Protocol under `/connect`, Agent Client Protocol under `/editor`.
 
-    Listens on loopback unless told otherwise; a public address without keys is refused. `/healthz`, `/readyz` and
-    `/metrics` are there too. Ctrl-C stops: running agents are finished, or handed back to the next process.
+    Listens on loopback unless told otherwise; a public address without keys or issuers is refused. `/healthz`,
+    `/readyz` and `/metrics` are there too. Ctrl-C stops: running agents are finished, or handed back to the next
+    process.
     """
+    from ..app.logs import logging_as
+    from ..app.serve import ServeSettings
     from .session import go
 
-    go(
-        _serve(
-            targets, host, port, allow_host or [], allow_origin or [], callback_secret, access_log, store
+    async def work() -> int:
+        settings = ServeSettings(
+            host=host,
+            port=port,
+            allowed_hosts=allow_host or [],
+            allowed_origins=allow_origin or [],
+            issuers=await _issuers(issuer or [], audience or [], jwks_url or [], issuer_scope or []),
+            callback_secret=callback_secret,
+            callback_retry=callback_hours * 3600,
         )
-    )  # fmt: skip
+        return await _serve(targets, settings, store, form)
+
+    form = LogFormat.JSON if access_log else log
+    with logging_as(form):
+        go(work())
 
 
-async def _serve(
-    targets: list[str], host: str, port: int, hosts: list[str], origins: list[str], secret: str | None,
-    access_log: bool, store: Path | None,
-) -> int:  # fmt: skip
+async def _serve(targets: list[str], settings: ServeSettings, store: Path | None, form: LogFormat) -> int:
     import asyncio
+    import logging
     import signal
 
     from ..app.paths import default_store
-    from ..app.serve import ServeSettings, serving
+    from ..app.serve import serving
     from ..app.targets import load_to_serve, parse
-    from .errors import CommandError
 
-    if access_log:
-        _log_access()
     agents = [agent for target in targets for agent in await load_to_serve(parse(target))]
-    settings = ServeSettings(
-        host=host, port=port, allowed_hosts=hosts, allowed_origins=origins, callback_secret=secret
-    )  # fmt: skip
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    try:
-        async with serving(store or default_store(), agents, settings) as server:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, stop.set)
-            _show(server)
-            await stop.wait()
-    except SystemExit:  # what uvicorn does when the port is taken
-        raise CommandError(f"port {port} of {host} is taken", hint="choose another one with --port") from None
+    async with serving(store or default_store(), agents, settings) as server:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        if form is LogFormat.JSON:  # whoever reads lines of JSON wants nothing else
+            fields = {"address": server.address, "agents": [agent.card.key for agent in server.engine.agents]}
+            logging.getLogger("interlingua").info("serving on %s", server.address, extra={"fields": fields})
+        else:
+            show(server)
+            say("Ctrl-C stops.")
+        await stop.wait()
+        loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C leaves at once
     return 0
 
 
-def _show(server: Server) -> None:
-    from rich.console import Console
+async def _issuers(names: list[str], audiences: list[str], keys: list[str], scopes: list[str]) -> list[Issuer]:
+    from ..app.issuers import issuer
+    from .errors import CommandError
+
+    if len(keys) > len(names):
+        raise CommandError("there are more --jwks-url than --issuer", hint="each one belongs to an issuer, in order")
+    if bool(names) is not bool(audiences):
+        raise CommandError("--issuer and --audience belong together: a token is for somebody")
+    places: list[str | None] = [*keys, *[None] * (len(names) - len(keys))]
+    return [await issuer(name, audiences, at, scopes) for name, at in zip(names, places, strict=True)]
+
+
+def show(server: Server) -> None:
+    """The doors, the agents behind them, and a line to try for each."""
     from rich.table import Table
 
-    console = Console(stderr=True, highlight=False)
+    from .render import error_console
+
+    console = error_console()
     console.print(f"Serving on [bold]{server.address}[/bold]", markup=True)
     table = Table("door", "address", "agents", box=None, pad_edge=False)
     names = [f"{agent.card.name} {agent.card.version}" for agent in server.engine.agents]
@@ -106,23 +166,10 @@ def _show(server: Server) -> None:
     console.print(table)
     for _, door in server.app.doors.values():
         for agent in server.engine.agents:
-            console.print(f"$ {door.hint(server.address, agent.card.name)}", soft_wrap=True, markup=False)
-    console.print("Ctrl-C stops.")
+            say(f"$ {door.hint(server.address, agent.card.name)}")
 
 
-def _log_access() -> None:
-    import json
-    import logging
-    import sys
+def say(text: str) -> None:
+    from .render import error_console
 
-    class Line(logging.Formatter):
-        def format(self, record: logging.LogRecord) -> str:
-            fields = getattr(record, "fields", {})
-            return json.dumps({"time": self.formatTime(record), **fields})
-
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Line())
-    access = logging.getLogger("interlingua.access")
-    access.addHandler(handler)
-    access.setLevel(logging.INFO)
-    access.propagate = False
+    error_console().print(text, soft_wrap=True, markup=False)

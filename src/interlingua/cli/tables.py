@@ -236,6 +236,19 @@ def question(question: Question, state: str, answer: Any, *, json: bool) -> None
         _row("answer with", _how(question))
 
 
+def callbacks(found: list[dict[str, Any]], *, filtered: bool) -> None:
+    if not found:
+        console().print("No callback has failed." if filtered else "No callbacks.")
+        return
+    table = _table("id", "run", "status", "state", "tries", "next try", "where to", "last error")
+    for row in found:
+        table.add_row(
+            str(row["id"]), short(row["run"]), _status(row["status"]), row["state"], str(row["tries"]),
+            (row["next_try"] or "")[:19], _cell(row["url"], 60), _cell(row["last_error"] or "", 60),
+        )  # fmt: skip
+    console().print(table)
+
+
 def _question_json(question: Question, state: str, answer: Any) -> dict[str, Any]:
     return {**journal.plain(question), "state": state, "answer": answer}
 

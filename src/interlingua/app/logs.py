@@ -1,0 +1,109 @@
+"""The program's log as lines on stderr: JSON for machines, text for people, or nothing.
+
+A record carries what is known of it in `extra={"fields": {...}}`: run, caller, agent, method, path, status, ms. Secrets
+are taken out of every line here, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
+from enum import StrEnum
+from typing import Any, TextIO
+
+from ..security.redaction import redact_text
+
+# Who asks, for the line of the request that is being answered. Set by the one check that every door has.
+asker: ContextVar[str | None] = ContextVar("asker", default=None)
+
+# They log every call at INFO, addresses and all.
+_TALKATIVE = ("httpx2", "httpcore2", "httpx", "httpcore", "uvicorn", "asyncio")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_RUN = re.compile(r"\brun ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
+_OWN = ("time", "level", "logger", "message", "exception")
+
+
+class LogFormat(StrEnum):
+    JSON = "json"
+    TEXT = "text"
+    OFF = "off"
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    fields = getattr(record, "fields", None)
+    if not isinstance(fields, dict):
+        named = _RUN.search(record.getMessage())  # most of the engine's lines name their run
+        return {"run": named[1]} if named else {}
+    return {
+        name: redact_text(value) if isinstance(value, str) else value
+        for name, value in fields.items()
+        if value is not None and name not in _OWN
+    }
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redact_text(record.getMessage()),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = redact_text(self.formatException(record.exc_info))
+        return json.dumps(line, default=str)
+
+
+def _is_said(name: str, value: Any, message: str) -> bool:
+    """Whether a line for people has it already. Short values are in there by chance."""
+    text = str(value)
+    return (name in ("method", "path", "status") or len(text) > 8) and text in message
+
+
+class TextLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        said = redact_text(record.getMessage())
+        fields = _fields(record).items()
+        known = " ".join(f"{name}={value}" for name, value in fields if not _is_said(name, value, said))
+        line = f"{_time(record)} {record.levelname:<7} {said}" + (f"  ({known})" if known else "")
+        # Paths and messages come from others: they must not be able to write lines of their own.
+        line = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
+        if record.exc_info:
+            line += "\n" + redact_text(self.formatException(record.exc_info))
+        return line
+
+
+@contextlib.contextmanager
+def logging_as(form: LogFormat, stream: TextIO | None = None) -> Iterator[None]:
+    """Write the log in a format while the context lasts. Off leaves everything as it is."""
+    if form is LogFormat.OFF:
+        yield
+        return
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if form is LogFormat.JSON else TextLines())
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    levels = {name: logging.getLogger(name).level for name in _TALKATIVE}
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+        for name, was in levels.items():
+            logging.getLogger(name).setLevel(was)
