@@ -129,8 +129,10 @@ def main(argv: list[str] | None = None) -> int:
 
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
-        for number in range(PARALLEL):
-            trees.put(copy_of(ROOT, Path(folder) / str(number)))
+        first = copy_of(ROOT, Path(folder) / "0")
+        trees.put(first)
+        for number in range(1, PARALLEL):  # of the one that is tried below: the checkout may change meanwhile
+            trees.put(copy_of(first, Path(folder) / str(number)))
 
         print(f"{len(everything)} tests, on code that is not broken", flush=True)
         tree = trees.get()
