@@ -26,6 +26,7 @@ def test_every_benchmark_runs() -> None:
     for name in (
         "durable runs", "p50 of a whole run", "through one run", "one array", "waits", "in a process",
         "create and wait over HTTP, 64 clients", "p99 delay of a token", "memory of a stream", "first event, p99",
+        "until initialize is answered", "16 sessions at once", "which reads slowly",
     ):  # fmt: skip
         assert name in done.stdout
 

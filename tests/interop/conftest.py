@@ -1,15 +1,21 @@
-"""Virtualenvs with the published clients that our doors are tried with. Made once, then kept in a cache folder."""
+"""Environments with the published clients and agents that ours are tried with. Made once, kept in a cache folder."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+EDITOR_PYPI = ("agent-client-protocol[http]==0.12.1", "uvicorn==0.54.0")  # uvicorn runs the SDK's own HTTP server
+EDITOR_NPM = ("@agentclientprotocol/sdk@2.4.0", "zod@4.6.7", "ws@8.22.2")  # Node.js 20 has no WebSocket of its own
 
 
 @pytest.fixture(scope="session")
@@ -18,20 +24,60 @@ def acp_sdk() -> Path:
     return _virtualenv("agntcy-acp==1.5.2")
 
 
+@pytest.fixture(scope="session")
+def editor_pypi() -> Path:
+    """The Python of a virtualenv that has the SDK `agent-client-protocol` 0.12.1."""
+    return _virtualenv(*EDITOR_PYPI)
+
+
+@pytest.fixture(scope="session")
+def editor_npm() -> Path:
+    """A folder with the SDK `@agentclientprotocol/sdk` 2.4.0, and with our scripts that use it."""
+    folder = npm_packages(*EDITOR_NPM)
+    for script in Path(__file__).parent.glob("editor_*.mjs"):  # modules are looked up from where a script lies
+        fresh = folder / f"{script.name}.{os.getpid()}"
+        shutil.copyfile(script, fresh)
+        fresh.replace(folder / script.name)
+    return folder
+
+
 def _virtualenv(*requirements: str) -> Path:
-    default = Path(tempfile.gettempdir()) / f"interlingua-interop-{os.getuid()}"
-    cache = Path(os.environ.get("INTERLINGUA_INTEROP_CACHE") or default)
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder = cache / "-".join(requirement.replace("==", "-") for requirement in requirements)
-    python, ready = folder / "bin" / "python", folder / ".ready"
-    with (cache / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several test workers want it at once
-        if not ready.exists():
+    with _cached("-".join(requirement.replace("==", "-") for requirement in requirements)) as (folder, made):
+        python = folder / "bin" / "python"
+        if not made:
             subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
             subprocess.run([python, "-m", "pip", "install", "--quiet", *requirements], check=True)
-            ready.touch()
     return python
 
 
+def npm_packages(*packages: str) -> Path:
+    """A folder in whose node_modules these are. Node.js belongs to the machine, and without it the tests fail."""
+    assert shutil.which("node"), "these tests need Node.js 20 or later (node and npm) on the PATH"
+    with _cached("npm-" + "-".join(package.lstrip("@").replace("/", "-") for package in packages)) as (folder, made):
+        if not made:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            command = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--loglevel=error", *packages]
+            (folder / "package.json").write_text('{"private": true}')
+            subprocess.run(command, cwd=folder, check=True)
+    return folder
+
+
+@contextlib.contextmanager
+def _cached(name: str) -> Iterator[tuple[Path, bool]]:
+    """A folder of the cache, and whether what belongs into it is there; where it is not, the caller makes it."""
+    default = Path(tempfile.gettempdir()) / f"interlingua-interop-{os.getuid()}"
+    cache = Path(os.environ.get("INTERLINGUA_INTEROP_CACHE") or default)
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = cache / name
+    ready = folder / ".ready"
+    with (cache / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several test workers want it at once
+        made = ready.exists()
+        yield folder, made
+        if not made:
+            ready.touch()
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "interop: tries our doors with published clients, started by `make interop`")
+    config.addinivalue_line("markers", "interop: tries ours with published clients and agents, by `make interop`")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import httpx2
@@ -33,6 +34,9 @@ from .logs import asker
 from .metrics import render
 
 access = logging.getLogger("interlingua.access")
+log = logging.getLogger("interlingua.http")
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 _PROBES = ("/healthz", "/readyz", "/metrics")
 
@@ -56,7 +60,13 @@ class HttpApp:
                 routes.append(Mount(protocol.prefix, app=IndexedRouter(door.routes)))
         roots = {p.prefix for p, d in self.doors.values() if any(getattr(r, "path", None) == "/" for r in d.routes)}
         app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
-        self.asgi: ASGIApp = _Checked(app, hosts, roots)
+        fixed = {
+            (method, protocol.prefix + path): (protocol.prefix, route.endpoint)
+            for protocol, door in self.doors.values()
+            for (method, path), route in IndexedRouter(door.routes).fixed.items()
+            if inspect.iscoroutinefunction(route.endpoint)
+        }
+        self.asgi: ASGIApp = _Checked(_Direct(app, fixed), hosts, roots)
 
     async def close(self) -> None:
         """The server stops: doors end what would stay open for ever."""
@@ -85,6 +95,29 @@ async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     said = f"{request.method} {request.url.path}: {error.detail}"
     return json_response(said, error.status_code, dict(error.headers or {}))
+
+
+class _Direct:
+    """Calls an endpoint at a fixed path at once; for all others there is starlette with its layers."""
+
+    def __init__(self, app: ASGIApp, fixed: dict[tuple[str, str], tuple[str, Endpoint]]) -> None:
+        self._app = app
+        self._fixed = fixed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = self._fixed.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if found is None:
+            await self._app(scope, receive, send)
+            return
+        prefix, endpoint = found
+        scope["root_path"] = scope.get("root_path", "") + prefix
+        scope["path_params"] = {}
+        try:
+            response = await endpoint(Request(scope, receive))
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            response = json_response("Internal Server Error", 500)
+        await response(scope, receive, send)
 
 
 class _Checked:

@@ -93,7 +93,8 @@ async def serving(
         raise
     config = uvicorn.Config(
         app.asgi, http="httptools", loop="asyncio", lifespan="off", log_config=None, access_log=False,
-        server_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=settings.shutdown_grace,
+        server_header=False, proxy_headers=False, timeout_keep_alive=75,
+        timeout_graceful_shutdown=settings.shutdown_grace,
         # The implementation that is named is the one without deprecated parts. A peer that reads slowly answers pings
         # late; compressing every token costs more than it saves.
         ws="websockets-sansio", ws_max_size=settings.max_message_bytes, ws_ping_timeout=60.0,

@@ -18,7 +18,8 @@ class WireTrace:
 
     def __init__(self, path: Path, protocol: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        # Half a character cannot be written as UTF-8; as an escape it is valid JSON.
+        self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
         self._protocol = protocol
 
     def received(self, frame: bytes) -> None:
@@ -34,27 +35,39 @@ class WireTrace:
             "direction": direction,
         }
         try:
-            line["message"] = without_secrets(json.loads(frame))
+            message = without_secrets(json.loads(frame, parse_constant=_no_number))
+            text = json.dumps({**line, "message": message}, ensure_ascii=False)
         except (ValueError, RecursionError):
-            line["text"] = redact_text(frame[:10_000].decode(errors="replace"))
-        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            shown = redact_text(frame[:10_000].decode(errors="replace"))
+            text = json.dumps({**line, "text": shown}, ensure_ascii=False)
+        self._file.write(text + "\n")
         self._file.flush()
 
     def close(self) -> None:
         self._file.close()
 
 
-def without_secrets(value: Any, name: str = "") -> Any:
-    """A message as it may be written down: values under telling names, of variables and of headers, are left out."""
+def without_secrets(value: Any, *, hidden: bool = False) -> Any:
+    """A message as it may be written down: values under telling names, of variables and of headers, are left out.
+
+    Variables and headers are lists of name and value, or objects where somebody writes them wrong; names are shown.
+    """
     if isinstance(value, dict):
-        hidden = isinstance(value.get("name"), str) and set(value) == {"name", "value"}  # a variable or a header
+        listed = hidden and isinstance(value.get("name"), str)
         return {
-            key: _HIDDEN if (hidden and key == "value") else without_secrets(inner, key) for key, inner in value.items()
+            key: inner if listed and key == "name" else without_secrets(inner, hidden=hidden or _is_secret(key))
+            for key, inner in value.items()
         }
     if isinstance(value, list):
-        return [without_secrets(inner, name) for inner in value]
+        return [without_secrets(inner, hidden=hidden) for inner in value]
     if isinstance(value, str):
-        if any(mark in name.lower() for mark in _SECRET):
-            return _HIDDEN
-        return redact_text(value)
+        return _HIDDEN if hidden else redact_text(value)
     return value
+
+
+def _is_secret(name: str) -> bool:
+    return name in ("env", "headers") or any(mark in name.lower() for mark in _SECRET)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")

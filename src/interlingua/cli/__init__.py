@@ -1,4 +1,5 @@
-"""The command line. `main` answers `--version` before anything is imported; `commands` holds the rest."""
+"""The command line. `main` answers `--version` and a plain `stdio` before anything big is imported; the rest is in
+`commands`."""
 
 import sys
 
@@ -10,6 +11,12 @@ def main() -> None:
 
         sys.stdout.write(f"interlingua {__version__}\n")
         return
+    if sys.argv[1:2] == ["stdio"]:
+        from .direct import stdio
+
+        code = stdio(sys.argv[2:])
+        if code is not None:
+            sys.exit(code)
     from .commands import start
 
     start()

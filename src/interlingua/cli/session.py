@@ -11,8 +11,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from ..model.errors import NotFound
 from .errors import CommandError, ExitCode
 
@@ -23,6 +21,13 @@ if TYPE_CHECKING:
 
 def go(work: Coroutine[Any, Any, int | None]) -> None:
     """Run a command to its end, and leave with its exit code."""
+    import typer
+
+    raise typer.Exit(finish(work))
+
+
+def finish(work: Coroutine[Any, Any, int | None]) -> int:
+    """Run a command to its end. Returns its exit code."""
     try:
         code = asyncio.run(work)
         sys.stdout.flush()
@@ -32,7 +37,7 @@ def go(work: Coroutine[Any, Any, int | None]) -> None:
         # The reader of our output has left. What is still buffered must not fail again when Python exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = ExitCode.BROKEN_PIPE
-    raise typer.Exit(code or 0)
+    return code or 0
 
 
 @asynccontextmanager

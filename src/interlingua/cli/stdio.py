@@ -35,21 +35,6 @@ def stdio(
     Standard output carries the protocol and nothing else: what agents print goes to standard error. Ends when its
     standard input does; what still runs then is finished by the next process that serves the same agents.
     """
-    from ..transports.pipes import divert_stdio
+    from .serving import serve_pipes
 
-    pipes = divert_stdio()  # before anything of the user's is imported
-    from .session import go
-
-    go(_stdio(targets, protocol, trace, store, pipes))
-
-
-async def _stdio(
-    targets: list[str], protocol: str, trace: Path | None, store: Path | None, pipes: tuple[int, int]
-) -> int:
-    from ..app.paths import default_store
-    from ..app.stdio import serve_stdio
-    from ..app.targets import load_to_serve, parse
-
-    agents = [agent for target in targets for agent in await load_to_serve(parse(target))]
-    await serve_stdio(protocol, store or default_store(), agents, pipes, trace=trace)
-    return 0
+    raise typer.Exit(serve_pipes(targets, protocol, trace, store))

@@ -189,32 +189,31 @@ class Engine(Threads):
             row.parent, parent.head.hex() if parent is not None else None,
         )  # fmt: skip
         encoded = encode(created)  # before anything starts: what cannot be written down is refused here
-        if len(encoded) > self.settings.max_input_bytes + _ENVELOPE:
-            raise TooLarge(f"the request is larger than {self.settings.max_input_bytes} bytes")
+        if len(encoded) > self.settings.max_input_bytes:
+            self._check_sizes(request, len(encoded))
         plain = request.thread is None and request.key is None and not request.delay
         if plain and agent is not None and self.worker.has_room:
-            return await self._start_here(row, created, agent)
-        return await self._submit_row(row, created, agent)
+            return await self._start_here(row, created, encoded, agent)
+        return await self._submit_row(row, created, encoded, agent)
 
-    async def _start_here(self, row: RunRow, created: RunCreated, agent: Agent[..., Any]) -> Run:
+    async def _start_here(self, row: RunRow, created: RunCreated, encoded: bytes, agent: Agent[..., Any]) -> Run:
         """The short way: nothing to agree on with others, so the run starts while its first events are written."""
         row.worker, row.wake_at, row.epoch = self.worker.id, None, 1
         log = LiveLog(self.store, row, in_store=False)
         replay = Replay()
         replay.created = created
         log.hold_back()
-        log.append(created)
+        log.append(created, encoded=encoded)
         # The handler's first turn comes before the writer's: what it does at once shares the first transaction.
         self.worker.enter_fresh(Execution(self.worker, agent, log, replay))
         log.let_go()
         await log.flush()
         return self._live_view(log, created)
 
-    async def _submit_row(self, row: RunRow, created: RunCreated, agent: Agent[..., Any] | None) -> Run:
+    async def _submit_row(self, row: RunRow, created: RunCreated, body: bytes, agent: Agent[..., Any] | None) -> Run:
         request = created.request
         if await self._pending_runs() >= self.settings.max_pending:
             raise Overloaded(f"{self.settings.max_pending} runs are waiting already; try again later")
-        body = encode(created)
         kind = KINDS[RunCreated]
         head = chain.link(chain.GENESIS, row.id, 1, kind, row.created_at, chain.body_hash(body))
         row.next_seq, row.head = 2, head
@@ -261,24 +260,25 @@ class Engine(Threads):
             self._counted += 1
         return self._counted
 
-    def _check(self, request: RunRequest, card: AgentCard, agent: Agent[..., Any] | None) -> None:
+    def _check_sizes(self, request: RunRequest, whole: int) -> None:
         limit = self.settings.max_input_bytes
+        for what, value in (("input", request.input), ("config", request.config), ("metadata", request.metadata)):
+            if value and len(values.encode(value)) > limit:
+                raise TooLarge(f"the {what} is larger than {limit} bytes", path=f"/{what}")
+        if whole > limit + _ENVELOPE:
+            raise TooLarge(f"the request is larger than {limit} bytes")
+
+    def _check(self, request: RunRequest, card: AgentCard, agent: Agent[..., Any] | None) -> None:
         if not isinstance(request.input, dict):
             raise InvalidInput(f"the input of an agent is an object, and this is {_kind(request.input)}")
-        values.check(request.metadata, InvalidRequest, what="metadata")
+        if request.metadata:
+            values.check(request.metadata, InvalidRequest, what="metadata")
         if request.messages:
             values.check(msgspec.to_builtins(request.messages), InvalidRequest, what="messages")
         if agent is not None:
             agent.check_input.check(request.input, InvalidInput)
         else:
             Validator(card.input, what="input").check(request.input, InvalidInput)
-        for what, value in (
-            ("input", request.input),
-            ("config", request.config),
-            ("metadata", request.metadata),
-        ):
-            if value and len(values.encode(value)) > limit:
-                raise TooLarge(f"the {what} is larger than {limit} bytes", path=f"/{what}")
         if request.config is not None:
             if card.config is None:
                 if request.config != {}:

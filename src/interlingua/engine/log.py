@@ -129,7 +129,7 @@ class LiveLog:
 
     # -- writing ------------------------------------------------------------------------------------------
 
-    def append(self, body: Body, *changes: Change) -> None:
+    def append(self, body: Body, *changes: Change, encoded: bytes | None = None) -> None:
         """Say something. It is written down at once, so that what is changed later does not change what was said."""
         if self.lost is not None or self.closed:
             return
@@ -143,7 +143,7 @@ class LiveLog:
                 self._count()
                 return
             encoded = None  # more fragments may follow
-        else:
+        elif encoded is None:
             encoded = encode(body)
         move = move_of(body)
         if move is not None:

@@ -7,6 +7,7 @@ no NaN or infinity, no lone surrogates, no keys that are not strings, no bottoml
 from __future__ import annotations
 
 import hashlib
+import re
 from math import isfinite
 from typing import Any
 
@@ -21,6 +22,7 @@ decode = msgspec.json.decode
 
 _ordered = msgspec.json.Encoder(order="deterministic")
 _SCALARS = (str, int, float, bool, type(None))
+_LONG_NUMBER = re.compile(rb"[0-9]{18}")
 
 
 def check(value: Any, kind: type[Invalid] = Invalid, *, what: str = "value", max_depth: int = MAX_DEPTH) -> None:
@@ -43,7 +45,8 @@ def check(value: Any, kind: type[Invalid] = Invalid, *, what: str = "value", max
                     raise kind(f"{what}: key {key!r} at {path or '/'} is not a string", path=path)
                 if not key.isascii() and not _encodable(key):
                     raise kind(f"{what}: a key with a lone surrogate at {path or '/'}", path=path)
-                stack.append((member, f"{path}/{key}", depth + 1))
+                if type(member) is not str or not member.isascii():
+                    stack.append((member, f"{path}/{key}", depth + 1))
         elif cls is list:
             if depth >= max_depth:
                 raise TooLarge(f"{what}: nested deeper than {max_depth} levels at {path[:80]}…", path=path[:80])
@@ -64,6 +67,11 @@ def check(value: Any, kind: type[Invalid] = Invalid, *, what: str = "value", max
                 "lists and objects, or a type that the schema was made from",
                 path=path,
             )
+
+
+def is_plain(body: bytes) -> bool:
+    """Whether JSON that could be read needs no check: too few brackets for deep nesting, no number too long to fit."""
+    return body.count(b"{") + body.count(b"[") < MAX_DEPTH and _LONG_NUMBER.search(body) is None
 
 
 def _encodable(text: str) -> bool:

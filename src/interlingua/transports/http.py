@@ -39,8 +39,18 @@ class WrongContentType(InvalidRequest):
     code = "wrong_content_type"
 
 
+def header(request: Request, name: bytes) -> str | None:
+    """A header by its name in lower case. The server keeps them as bytes; starlette's mapping decodes all of them each
+    time that one is asked for."""
+    for key, value in request.scope["headers"]:
+        if key == name:
+            text: str = value.decode("latin-1")
+            return text
+    return None
+
+
 async def read_body(request: Request, limits: HttpLimits) -> bytes:
-    length = request.headers.get("content-length")
+    length = header(request, b"content-length")
     if length is not None and length.isdigit() and int(length) > limits.max_body_bytes:
         raise TooLarge(f"the body is larger than {limits.max_body_bytes} bytes")
     # Most bodies are here already, with the head of their request: those need no clock.
@@ -97,7 +107,7 @@ async def read_json(request: Request, type_: type[T], limits: HttpLimits, *, opt
     body = await read_body(request, limits)
     if not body and optional:
         return msgspec.convert(_EMPTY, type_)
-    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    content_type = (header(request, b"content-type") or "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise WrongContentType(f"the body is {content_type!r}; send application/json")
     return decode_json(body, type_)
@@ -113,7 +123,8 @@ def decode_json(body: bytes, type_: type[T]) -> T:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
     except RecursionError:
         raise TooLarge("the body is nested too deeply") from None
-    values.check(msgspec.to_builtins(decoded), InvalidRequest, what="body")
+    if not values.is_plain(body):
+        values.check(msgspec.to_builtins(decoded), InvalidRequest, what="body")
     return decoded
 
 
@@ -123,5 +134,17 @@ def _pointer(path: str) -> str:
     return plain.replace("[", "/").replace("]", "").replace(".", "/")
 
 
+class _Json(Response):
+    """A response whose headers are known: starlette's way of making them costs more than writing the body."""
+
+    def __init__(self, body: bytes, status: int, headers: dict[str, str] | None) -> None:
+        self.status_code = status
+        self.background = None
+        self.body = body
+        self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+        if headers:
+            self.raw_headers += [(name.lower().encode("latin-1"), value.encode()) for name, value in headers.items()]
+
+
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(value), status, headers, "application/json")
+    return _Json(msgspec.json.encode(value), status, headers)

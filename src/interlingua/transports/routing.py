@@ -16,13 +16,13 @@ class IndexedRouter(Router):
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         super().__init__(routes)
-        self._fixed: dict[tuple[str, str], Route] = {}
+        self.fixed: dict[tuple[str, str], Route] = {}
         for route in self.routes:
             if isinstance(route, Route) and not route.param_convertors:
                 for method in route.methods or ():
                     # An earlier route with parameters may take this path; then the order decides, as always.
                     if self._first(method, route.path) is route:
-                        self._fixed[method, route.path] = route
+                        self.fixed[method, route.path] = route
 
     def _first(self, method: str, path: str) -> BaseRoute | None:
         scope = {"type": "http", "method": method, "path": path}
@@ -33,7 +33,7 @@ class IndexedRouter(Router):
             path, root = scope["path"], scope.get("root_path", "")
             if root and path.startswith(root):
                 path = path[len(root) :]
-            route = self._fixed.get((scope["method"], path))
+            route = self.fixed.get((scope["method"], path))
             if route is not None:
                 scope.setdefault("router", self)
                 scope["route"] = route

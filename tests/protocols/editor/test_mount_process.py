@@ -231,3 +231,15 @@ async def test_a_turn_that_is_under_way_does_not_count_as_idle(store: Path) -> N
         await eng.cancel(run.id)
         assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         assert made.host.starts == starts
+
+
+async def test_a_start_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:
+    line, pids = wrapper(tmp_path, {"hang": True})
+    starting = asyncio.ensure_future(mount(line=line).agent())
+    async with asyncio.timeout(20):
+        while not pids.exists() or len(pids_of(pids)) < 2:
+            await asyncio.sleep(0.01)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert starting.cancelled()
+    assert not any(alive(pid) for pid in pids_of(pids))

@@ -168,6 +168,21 @@ async def test_a_permission_has_its_own_title_and_subject(store: Path) -> None:
         assert json.loads(ended.output["text"])["outcome"]["optionId"] == "n"
 
 
+async def test_a_permission_shows_the_patch_that_it_is_about(store: Path) -> None:
+    patch = {"type": "diff", "changes": [], "patch": {"format": "git_patch", "text": "-x\n+y"}}
+    ask = act(
+        "call", "session/request_permission", title="Change it",
+        subject={"type": "tool_call", "toolCall": {"toolCallId": "t", "content": [patch]}},
+        options=[{"optionId": "n", "name": "No", "kind": "reject_once"}],
+    )  # fmt: skip
+    async with mounted(store, V2, version=2) as (eng, _):
+        run = await submit(eng, AGENT, script(ask))
+        asked = await question(eng, run.id)
+        assert asked.payload == {"title": "Change it", "diff": "-x\n+y"}
+        await eng.answer(asked.id, {"choice": "n"})
+        await eng.wait(run.id, timeout=20)
+
+
 async def test_cancelling_waits_for_idle(store: Path) -> None:
     async with mounted(store, V2, version=2) as (eng, _):
         run = await submit(eng, AGENT, script("say working ", "wait"))

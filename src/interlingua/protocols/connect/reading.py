@@ -13,6 +13,7 @@ from ...model.card import AgentCard
 from ...model.errors import InvalidRequest
 from ...model.run import Caller, Run
 from ...security import scopes
+from ...transports.http import header
 from .stream import Place, place_of
 
 _SECONDS = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -41,8 +42,11 @@ def check_url(given: str, name: str) -> None:
 
 def trace(request: Request) -> dict[str, str] | None:
     """The W3C trace context of the caller, kept on the run."""
-    found = {name: request.headers[name] for name in ("traceparent", "tracestate") if name in request.headers}
-    return found or None
+    parent = header(request, b"traceparent")
+    if parent is None:
+        return None
+    state = header(request, b"tracestate")
+    return {"traceparent": parent} if state is None else {"traceparent": parent, "tracestate": state}
 
 
 def agent_input(given: Any, card: AgentCard) -> Any:

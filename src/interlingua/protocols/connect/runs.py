@@ -27,7 +27,7 @@ from ...model.run import Callback, Caller, Run, RunRequest
 from ...model.status import Status
 from ...security import scopes
 from ...store.base import RunFilter
-from ...transports.http import json_response
+from ...transports.http import header, json_response
 from ...transports.sse import KEEP_ALIVE
 from . import reading, translate, wire
 from .agents import Agents
@@ -71,7 +71,7 @@ class Runs(Agents, Threads):
         if url is not None:
             reading.check_url(url, "webhook" if body.webhook is not None else "callback")
         keep = thread is None and body.on_completion == "keep"
-        key = request.headers.get("idempotency-key")
+        key = header(request, b"idempotency-key")
         kept = None
         if keep:
             kept = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{caller.id} {key}")) if key else new_id()

@@ -74,8 +74,13 @@ CUSTOM_UPDATE: dict[str, Any] = {
 
 
 def when(microseconds: int) -> str:
-    moment = datetime.datetime.fromtimestamp(microseconds / 1e6, datetime.UTC)
-    return moment.isoformat().replace("+00:00", "Z")
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return f"{_second(seconds)}.{rest:06d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 # -- agents ---------------------------------------------------------------------------------------------------

@@ -201,8 +201,12 @@ def permission_payload(title: str, params: dict[str, Any], call: dict[str, Any],
     content = call.get("content")
     parts, diffs = incoming.content(content if isinstance(content, list) else [])
     texts = [part.text for part in parts if isinstance(part, TextPart)]
+    patches = [text.removeprefix("```diff\n").removesuffix("\n```") for text in texts if text.startswith("```diff\n")]
+    texts = [text for text in texts if not text.startswith("```diff\n")]
     if texts:
         payload["content"] = "\n".join(texts)
+    if patches:
+        payload["diff"] = "\n".join(patches)
     if diffs:
         payload["diffs"] = [
             {"path": diff.path, "new": diff.new, **({} if diff.old is None else {"old": diff.old})} for diff in diffs

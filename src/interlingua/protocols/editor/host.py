@@ -87,7 +87,7 @@ class Link(Protocol):
     def channel(self) -> Channel: ...
     @property
     def noise(self) -> tuple[int, str]: ...
-    def why(self) -> str: ...
+    async def why(self) -> str: ...
     async def end(self) -> None: ...
 
 
@@ -130,7 +130,7 @@ class AddressLink:
         self.noise = (0, "")
         self._name = name
 
-    def why(self) -> str:
+    async def why(self) -> str:
         return f"the connection to {self._name} ended"
 
     async def end(self) -> None:
@@ -206,10 +206,10 @@ class Host:
             keeper.cancel()
             await asyncio.wait([keeper])
             if isinstance(error, ConnectionLost):
-                raise Unavailable(f"{self.source.name} did not start: {link.why()}", transient=False) from error
+                raise Unavailable(f"{self.source.name} did not start: {await link.why()}", transient=False) from error
             if isinstance(error, TimeoutError):
                 raise Unavailable(
-                    f"{self.source.name} did not answer within {settings.start_timeout:g} s: {link.why()}"
+                    f"{self.source.name} did not answer within {settings.start_timeout:g} s: {await link.why()}"
                 ) from error
             if isinstance(error, RpcError):
                 raise self.refusal(error, peer, "initialize") from error
@@ -222,9 +222,9 @@ class Host:
         s = self.settings
         return LocalWork(place, Policies(read=s.read, write=s.write, terminal=s.terminal))
 
-    def why(self) -> str:
+    async def why(self) -> str:
         """Why the agent is gone."""
-        return self._link.why() if self._link is not None else "it was never there"
+        return await self._link.why() if self._link is not None else "it was never there"
 
     def noise(self) -> tuple[int, str] | None:
         """Lines that were no messages and the first of them; told once."""
@@ -254,6 +254,7 @@ class Host:
         self._idle = None
         if not self._users and self._keeper is not None:
             log.info("%s is ended: nobody has used it for %g s", self.source.name, self.settings.idle_timeout)
+            self._peer = None  # whoever comes now waits for its end, and starts it again
             self._keeper.cancel()
 
     async def close(self) -> None:
@@ -284,7 +285,7 @@ class Host:
         except TimeoutError as error:
             raise Unavailable(f"{self.source.name} made no session within {self.settings.start_timeout:g} s") from error
         except ConnectionLost as error:
-            raise Unavailable(f"{self.source.name} is gone: {self.why()}") from error
+            raise Unavailable(f"{self.source.name} is gone: {await self.why()}") from error
 
     def refusal(self, error: RpcError, peer: Peer, what: str) -> Exception:
         if error.code == AUTH_REQUIRED:
@@ -320,4 +321,7 @@ async def _keep(peer: Peer, link: Link) -> None:
     except Exception:
         log.exception("the connection to an agent failed")
     finally:
-        await link.end()
+        ending = asyncio.ensure_future(link.end())
+        while not ending.done():
+            with contextlib.suppress(asyncio.CancelledError):  # it takes a few seconds at most, and must be done
+                await asyncio.shield(ending)

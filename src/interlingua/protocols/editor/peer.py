@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from ...transports.channel import Channel
 from ...transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Call, Notice, RpcError
 from ...transports.rpc import Connection, ConnectionLost, Trace
 from . import translate
+from .batches import send_batch
 from .described import Option, options_of
 
 log = logging.getLogger("interlingua.editor")
@@ -257,6 +258,9 @@ class Peer:
 
     async def request(self, method: str, params: dict[str, Any], *, timeout: float | None = None) -> Any:
         return await self.rpc.request(method, params, timeout=timeout)
+
+    async def batch(self, calls: Iterable[tuple[str, Any, bool]], *, timeout: float | None = None) -> list[Any]:
+        return await send_batch(self.rpc, self.version, calls, timeout=timeout)
 
     # -- agreeing -----------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ _LINE = 2000  # characters of a line of stderr that are kept
 _PATIENCE = (3.0, 2.0)  # seconds after closing its stdin, and after SIGTERM
 _LOOK_EVERY = 0.02
 _READ = 64 * 1024
+_SOON = 1.0
 
 _GUARD = 'read -r _ || { kill -TERM "-$1"; sleep 2; kill -KILL "-$1"; }'
 
@@ -144,15 +145,24 @@ class AgentProcess:
             start_new_session=True,
             cwd="/",
         )
-        await errors.started()
-        return cls(process, PipeChannel(ours_in, ours_out), errors, guard)
+        made = cls(process, PipeChannel(ours_in, ours_out), errors, guard)
+        try:
+            await errors.started()
+        except BaseException:
+            await made.end()
+            raise
+        return made
 
     @property
     def returncode(self) -> int | None:
         return self._process.returncode
 
-    def how_it_ended(self) -> str:
+    async def how_it_ended(self) -> str:
         """For an error message: its exit status, and what it said last on stderr."""
+        with contextlib.suppress(TimeoutError):  # these come a moment after its output has ended
+            async with asyncio.timeout(_SOON):
+                await self._process.wait()
+                await asyncio.shield(asyncio.gather(self._stderr, return_exceptions=True))
         code = self._process.returncode
         if code is None:
             told = "it closed its output"

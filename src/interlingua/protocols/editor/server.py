@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -39,6 +39,7 @@ from ...transports.jsonrpc import (
 )
 from ...transports.rpc import Answer, Connection, Trace
 from . import translate, wire
+from .batches import send_batch
 from .dialect import Dialect, negotiate
 from .sessions import Place, Session, Turn, outcome
 
@@ -124,6 +125,10 @@ class EditorConnection:
         if isinstance(error, InterlinguaError):
             return translate.rpc_error(error)
         raise error
+
+    async def batch(self, calls: Iterable[tuple[str, Any, bool]], *, timeout: float | None = None) -> list[Any]:
+        """Tell or ask the client several things in one array, where it has agreed on a version that knows them."""
+        return await send_batch(self.rpc, self.dialect.number, calls, timeout=timeout)
 
     def gone(self) -> None:
         """The client has left: its sessions stay, its runs go on."""

@@ -123,7 +123,7 @@ class Turn:
         try:
             ended = await self._until_done(self._prompting)
         except ConnectionLost:
-            ended = await self._take_up(handle, f"the agent died: {await self._why()}")
+            ended = await self._take_up(handle, f"the agent died: {await self._host.why()}")
         return await self._finish(ended)
 
     async def _until_done(self, ending: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
@@ -140,10 +140,6 @@ class Turn:
                 return {"stopReason": "cancelled"}
             raise self._failure(error) from error
 
-    async def _why(self) -> str:
-        await asyncio.sleep(0.05)  # its exit status comes a moment after its output has ended
-        return self._host.why()
-
     # -- sessions -----------------------------------------------------------------------------------------
 
     async def _open(self) -> Handle:
@@ -152,7 +148,7 @@ class Turn:
             session = await self._session_on(peer)
             await self._configure(session)
         except ConnectionLost as error:
-            raise Unavailable(f"{self._host.source.name} is gone: {await self._why()}") from error
+            raise Unavailable(f"{self._host.source.name} is gone: {await self._host.why()}") from error
         if session.prompting is not None and not session.prompting.done():
             done, _ = await asyncio.wait({session.prompting}, timeout=_STILL_BUSY)
             if not done:

@@ -1,0 +1,27 @@
+"""Serves agents on our own stdin and stdout: the work behind `interlingua stdio`, however it was read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def serve_pipes(targets: list[str], protocol: str, trace: Path | None, store: Path | None) -> int:
+    """Serve until the peer is gone. Returns the exit code."""
+    from ..transports.pipes import divert_stdio
+
+    pipes = divert_stdio()  # before anything of the user's is imported
+    from .session import finish
+
+    return finish(_serve(targets, protocol, trace, store, pipes))
+
+
+async def _serve(
+    targets: list[str], protocol: str, trace: Path | None, store: Path | None, pipes: tuple[int, int]
+) -> int:
+    from ..app.paths import default_store
+    from ..app.stdio import serve_stdio
+    from ..app.targets import load_to_serve, parse
+
+    agents = [agent for target in targets for agent in await load_to_serve(parse(target))]
+    await serve_stdio(protocol, store or default_store(), agents, pipes, trace=trace)
+    return 0
