@@ -86,9 +86,9 @@ async def test_a_submission_that_is_tried_again_still_gets_its_thread(store: Pat
         await eng.create_thread("t")
         real = eng.store.submit
 
-        def beside(submission: Any) -> Any:
+        def beside(submission: Any, then: Any) -> Any:
             asyncio.ensure_future(eng.cancel("\ud800")).add_done_callback(lambda task: task.exception())
-            return real(submission)
+            return real(submission, then)
 
         eng.store.submit = beside  # type: ignore[method-assign]
         assert (await finish(eng, "counting", thread="t")).status is il.Status.SUCCEEDED
@@ -283,11 +283,9 @@ async def test_a_caller_that_goes_away_while_submitting_takes_no_slot_with_it(st
     async with engine(store, plain) as eng:
         real, entered = eng.store.submit, asyncio.Event()
 
-        async def slow(submission: Any) -> Any:
-            done = await real(submission)
+        async def slow(submission: Any, then: Any) -> Any:
             entered.set()
-            await asyncio.sleep(0.01)
-            return done
+            return await real(submission, then)
 
         eng.store.submit = slow  # type: ignore[method-assign]
         for n in range(5):

@@ -118,7 +118,9 @@ class Client:
         return schema.ReleaseTerminalResponse.model_validate(told)
 
     async def create_elicitation(self, message: str, mode: Any, **_: Any) -> Any:
-        told = await self._ask("elicitation/create", message=message, **plain(mode))
+        shape = plain(mode)  # the SDK tells the mode by the type alone
+        name = "form" if "requestedSchema" in shape else "url"
+        told = await self._ask("elicitation/create", message=message, mode=name, **shape)
         return TypeAdapter(schema.CreateElicitationResponse).validate_python(told)
 
     async def complete_elicitation(self, elicitation_id: str, **_: Any) -> None:

@@ -83,9 +83,22 @@ class Peer(Client):
                 told: Message = answer.get("result") or {"stopReason": "error", "error": answer["error"]}
                 return told
             assert answer["result"]["messageId"]
-            return await self.update("state_update", lambda update: update["state"] == "idle", after=after)
+            return await self.update_of(session, "state_update", after=after, state="idle")
 
         return ended
+
+    async def update_of(self, session: str, kind: str, *, after: int = 0, **members: Any) -> Message:
+        """The first update of a session that is of this kind and has these members."""
+        wanted = {"sessionUpdate": kind, **members}
+
+        def fits(message: Message) -> bool:
+            if message.get("method") != "session/update" or message["params"]["sessionId"] != session:
+                return False
+            update = message["params"]["update"]
+            return all(update.get(name) == value for name, value in wanted.items())
+
+        found: Message = (await self.wait_for(fits, after=after))["params"]["update"]
+        return found
 
     def tool_calls(self) -> list[Message]:
         kinds = ("tool_call", "tool_call_update")

@@ -166,7 +166,8 @@ def cancel(
 ) -> None:
     """Cancel runs, wherever they run, and wait for their end.
 
-    A run that nobody runs at the moment is ended here.
+    A run that nobody runs at the moment is ended here; one of a mounted agent by the next process that can tell the
+    other side of it, unless it is cancelled twice.
     """
     from .session import go
 

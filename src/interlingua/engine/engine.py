@@ -223,8 +223,7 @@ class Engine(Threads):
         same = msgspec.structs.replace(request, caller=OWNER, trace=None, key=None, extra={})
         digest = values.digest(msgspec.to_builtins(same))
         submission = Submission(row, request, digest, [event], take, row.created_at)
-        # A task of the worker's: a caller that goes away meanwhile must not leave the run half entered.
-        done = await asyncio.shield(self.worker.spawn(self._place(submission, created, agent)))
+        done = await self._place(submission, created, agent)
         if done.existing:
             return await self.run(done.row.id)
         runlog.created(done.row)
@@ -239,16 +238,19 @@ class Engine(Threads):
     async def _place(self, submission: Submission, created: RunCreated, agent: Agent[..., Any] | None) -> Submitted:
         """Write a run down, and enter it where it may start here."""
         run, takes = submission.row.id, submission.take is not None
+
+        def enter(done: Submitted) -> None:
+            # Not after the await below: a caller that goes away meanwhile must not leave the run half entered.
+            if done.row.worker == self.worker.id and not done.existing and agent is not None:
+                self.worker.enter_submitted(done, created, submission.events[0], agent)
+
         self.worker.reserved += takes
         self.worker.expect(run)
         try:
-            done = await self.store.submit(submission)
-            if done.row.worker == self.worker.id and not done.existing and agent is not None:
-                self.worker.enter_submitted(done, created, submission.events[0], agent)
+            return await self.store.submit(submission, enter)
         finally:
             self.worker.reserved -= takes
             self.worker.unexpect(run)
-        return done
 
     async def _pending_runs(self) -> int:
         """How many wait for a slot; counted at most some times per second."""

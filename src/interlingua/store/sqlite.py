@@ -112,8 +112,8 @@ class SQLiteStore(ThreadQueries, RecordQueries):
 
     # -- runs ---------------------------------------------------------------------------------------------
 
-    async def submit(self, submission: Submission) -> Submitted:
-        result: Submitted = await self._write(lambda conn: transactions.submit(conn, submission))
+    async def submit(self, submission: Submission, then: Callable[[Submitted], None] | None = None) -> Submitted:
+        result: Submitted = await self._writer.call(lambda conn: transactions.submit(conn, submission), then)
         return result
 
     async def run(self, run: str) -> RunRow | None:

@@ -28,6 +28,7 @@ from .sqlite_changes import apply_change, rolled_back
 log = logging.getLogger("interlingua.store")
 
 Call = Callable[[sqlite3.Connection], Any]
+Asked = tuple[Call, asyncio.Future[Any], Callable[[Any], None] | None]  # what to do, who waits, and what then
 
 RUN_COLUMNS = RunRow.__struct_fields__
 _UPDATE_RUN = (
@@ -82,7 +83,7 @@ def _insert_sql(table: str, columns: Sequence[str], width: int) -> str:
 
 
 class Batch:
-    def __init__(self, sealed: list[Sealed], calls: list[tuple[Call, asyncio.Future[Any]]]) -> None:
+    def __init__(self, sealed: list[Sealed], calls: list[Asked]) -> None:
         self.sealed = sealed
         self.calls = calls
         self.refusals: dict[int, BaseException] = {}  # by place in `sealed`
@@ -103,7 +104,7 @@ class Writer:
         self._loop = loop
         self._on_foreign = on_foreign
         self._logs: deque[Appender] = deque()
-        self._calls: list[tuple[Call, asyncio.Future[Any]]] = []
+        self._calls: list[Asked] = []
         self._kick_due = False
         self._queued_then: int | None = None
         self._busy = False
@@ -125,11 +126,11 @@ class Writer:
         self._logs.append(log)
         self._schedule()
 
-    def call(self, fn: Call) -> asyncio.Future[Any]:
+    def call(self, fn: Call, then: Callable[[Any], None] | None = None) -> asyncio.Future[Any]:
         if self._closing:
             raise StoreError("the store is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._calls.append((fn, future))
+        self._calls.append((fn, future, then))
         self._schedule()
         return future
 
@@ -183,7 +184,9 @@ class Writer:
                 self._guarded(sealed.log.committed, sealed)
             else:
                 self._guarded(sealed.log.refused, sealed, error)
-        for (_, future), (result, error) in zip(batch.calls, batch.results, strict=True):
+        for (_, future, then), (result, error) in zip(batch.calls, batch.results, strict=True):
+            if then is not None and error is None:
+                self._guarded(then, result)
             settle(future, result, error)
         if self._logs or self._calls:
             self._schedule()
@@ -277,7 +280,7 @@ class Writer:
     def _transaction(
         self,
         sealed: list[Sealed],
-        calls: list[tuple[Call, asyncio.Future[Any]]],
+        calls: list[Asked],
         results: list[tuple[Any, BaseException | None]],
     ) -> None:
         conn = self._conn
@@ -288,7 +291,7 @@ class Writer:
         begin(conn)
         try:
             self._write(conn, sealed)
-            for fn, _ in calls:
+            for fn, _, _ in calls:
                 try:
                     results.append((fn(conn), None))
                 except InterlinguaError as error:  # refused before anything was written

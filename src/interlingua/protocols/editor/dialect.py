@@ -7,14 +7,14 @@ updates; its updates replace what they name, so that null clears and what is lef
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from ...engine.logins import LoginMethod
 from ...model.card import AgentCard
-from ...model.content import DataPart, Part
-from ...model.events import Diff, Plan, ToolCall
+from ...model.content import DataPart, Part, TextPart
+from ...model.events import Diff, Plan, ToolCall, ToolKind
 from ...model.run import Question
 from . import translate, wire
 from .translate import Choices, ConfigOption
@@ -146,11 +146,8 @@ class Version1:
         return None
 
     def permission(self, session: str, question: Question, choices: Choices) -> dict[str, Any]:
-        call = {
-            "toolCallId": question_call(question.id), "title": _question_title(question), "kind": "other",
-            "status": "pending", "rawInput": question.payload,
-            "content": [{"type": "content", "content": _text(text)} for text in translate.particulars(question)],
-        }  # fmt: skip
+        shown = question_tool_call(question)
+        call = {"toolCallId": shown.id, **self.tool_fields(shown)}
         return {"sessionId": session, "toolCall": call, "options": _permission_options(choices)}
 
 
@@ -237,7 +234,8 @@ class Version2(Version1):
         return {"messageId": message}
 
     def permission(self, session: str, question: Question, choices: Choices) -> dict[str, Any]:
-        call = {"toolCallId": question_call(question.id), "status": "pending", "rawInput": question.payload}
+        shown = question_tool_call(question)
+        call = {"toolCallId": shown.id, **self.tool_fields(shown)}
         details = translate.particulars(question)
         return {
             "sessionId": session,
@@ -263,6 +261,28 @@ def negotiate(wanted: int) -> Dialect:
 def question_call(question: str) -> str:
     """A question shows as a tool call; this is its id."""
     return f"question-{question}"
+
+
+def question_tool_call(question: Question) -> ToolCall:
+    """A question as the tool call that it shows as: with the diffs that it is about, where it has some."""
+    payload = question.payload
+    kind, diffs = None, None
+    if isinstance(payload, dict):
+        kind = payload.get("kind")
+        try:
+            diffs = msgspec.convert(payload.get("diffs") or [], list[Diff])
+        except msgspec.ValidationError:
+            diffs = None
+    return ToolCall(
+        question_call(question.id),
+        _question_title(question),
+        question.type,
+        kind if kind in get_args(ToolKind) else "other",
+        "pending",
+        payload,
+        content=[TextPart(text) for text in translate.particulars(question)] or None,
+        diffs=diffs or None,
+    )
 
 
 def _question_title(question: Question) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import PurePath
 from typing import Any, TypeVar
@@ -42,6 +43,8 @@ from . import translate, wire
 from .batches import send_batch
 from .dialect import Dialect, negotiate
 from .sessions import Place, Session, Turn, outcome
+
+log = logging.getLogger("interlingua.editor")
 
 T = TypeVar("T")
 _PAGE = 50  # sessions per page of session/list
@@ -402,7 +405,14 @@ class EditorConnection:
     async def _follow(self, session: Session, turn: Turn) -> None:
         try:
             await session.follow(turn)
+        except asyncio.CancelledError:
+            turn.left = True
+            raise
+        except Exception as error:
+            turn.failure = error
+            log.exception("run %s could not be followed", turn.run)
         finally:
+            turn.rests.set()
             with contextlib.suppress(ValueError):
                 session.turns.remove(turn)
 
@@ -431,17 +441,12 @@ class EditorConnection:
             turn.awaited = False
 
     async def _pause_or_end(self, turn: Turn) -> None:
-        assert turn.task is not None
-        pause = asyncio.ensure_future(turn.paused.wait())
-        try:
-            await asyncio.wait({turn.task, pause}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            pause.cancel()
-        if turn.task.cancelled() and turn.run is not None and turn.finished is None:
+        await turn.rests.wait()
+        if turn.left and turn.run is not None and turn.finished is None:
             ended = await self.engine.wait(turn.run)  # the session was opened anew meanwhile, and is shown there
             turn.finished = RunFinished(ended.status, ended.output, ended.error)
-        elif turn.task.done() and not turn.task.cancelled():
-            turn.task.result()
+        if turn.failure is not None:
+            raise turn.failure
 
     def _ended(self, turn: Turn) -> dict[str, Any]:
         stop, error = outcome(turn)

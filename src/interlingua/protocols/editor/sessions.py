@@ -55,7 +55,9 @@ class Turn:
         self.cursor = 0
         self.finished: RunFinished | None = None
         self.spoken: Question | None = None  # asked as text: the next prompt is the answer
-        self.paused = asyncio.Event()  # such a question is open: the prompt is answered, and the run waits
+        self.rests = asyncio.Event()  # such a question is open, or the run is over: the prompt can be answered
+        self.left = False  # nobody follows it here any more
+        self.failure: Exception | None = None  # it could not be followed
         self.awaited = False  # a prompt is open that this turn answers
         self.asks: dict[str, asyncio.Task[None]] = {}
         self.open: list[Question] = []  # found open when the session was opened again
@@ -193,7 +195,7 @@ class Session:
 
     def _written(self, turn: Turn) -> None:
         turn.spoken = None
-        turn.paused.clear()
+        turn.rests.clear()
 
     def say(self, message: str, text: str) -> None:
         self.update(self.connection.dialect.chunk("agent_message", message, {"type": "text", "text": text}))
@@ -267,7 +269,7 @@ class Session:
         ):
             turn.spoken = question
             self.say(f"{question.id}-asked", translate.spoken(question))
-            turn.paused.set()
+            turn.rests.set()
             return
         self.updates(self.connection.dialect.state("requires_action"))
         turn.asks[question.id] = asyncio.get_running_loop().create_task(self._ask(turn, question))

@@ -359,7 +359,7 @@ def particulars(question: Question) -> list[str]:
     lines = [
         f"**{name.replace('_', ' ')}**: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
         for name, value in payload.items()
-        if value != question.prompt and name != "options"
+        if value != question.prompt and name not in ("options", "diff", "diffs", "kind")
     ]
     return ["\n\n".join(lines)] if lines else []
 

@@ -27,7 +27,7 @@ from ...model.events import (
 )
 from ...model.status import Status
 from . import translate
-from .dialect import Dialect, Update, question_call
+from .dialect import Dialect, Update, question_call, question_tool_call
 
 # Characters of one chunk. A reader that lags gets fragments joined, however long; clients limit what a message may be
 # (agent-client-protocol 0.12.1 ends a WebSocket beyond 1 MiB).
@@ -91,19 +91,7 @@ class Projection:
                 ended: ToolStatus = "completed" if status is Status.SUCCEEDED else "failed"
                 return self._tool_call(ToolCall(f"run-{child}", status=ended, output=output))
             case QuestionAsked(question=question):
-                title = question.prompt or question.type
-                shown: list[Any] = [TextPart(text) for text in translate.particulars(question)]
-                return self._tool_call(
-                    ToolCall(
-                        question_call(question.id),
-                        title,
-                        question.type,
-                        "other",
-                        "pending",
-                        question.payload,
-                        content=shown or None,
-                    )
-                )
+                return self._tool_call(question_tool_call(question))
             case QuestionAnswered(question=answered, answer=answer):
                 return self._tool_call(ToolCall(question_call(answered), status="completed", output=answer.value))
             case QuestionWithdrawn(question=withdrawn):
