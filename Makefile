@@ -36,7 +36,7 @@ format: $(STAMP) ## put the code in shape
 faults: $(STAMP) ## long fault runs: a thousand kills
 	$(BIN)/python -m pytest -q tests/faults -m faults --timeout 3600
 
-interop: $(STAMP) ## real third-party peers, each in an environment of its own
+interop: $(STAMP) ## real third-party peers; needs Node.js; INTERLINGUA_INTEROP_AGENTS=1 adds real coding agents
 	$(BIN)/python -m pytest -q tests/interop -m interop --timeout 1200
 
 mutants: $(STAMP) ## break the code on purpose: every breakage must turn a test red

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from interlingua.store.sqlite_writer import connect
 
-from . import deltas, memory, runs, serving
+from . import deltas, editor, memory, runs, serving
 from .measure import RESULTS, Line, disk_folder, fsync_time, machine
 
 BENCHMARKS: dict[str, Callable[[bool], Coroutine[Any, Any, list[Line]]]] = {
@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[bool], Coroutine[Any, Any, list[Line]]]] = {
     "beside-cpu": runs.beside_cpu,
     "serving": serving.serving,
     "sse": serving.sse,
+    "editor": editor.editor,
 }
 
 

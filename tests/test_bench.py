@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.editor_client import check, expected
 from bench.load import Found, Job, Load, token
 
 ROOT = Path(__file__).parent.parent
@@ -26,7 +27,7 @@ def test_every_benchmark_runs() -> None:
     for name in (
         "durable runs", "p50 of a whole run", "through one run", "one array", "waits", "in a process",
         "create and wait over HTTP, 64 clients", "p99 delay of a token", "memory of a stream", "first event, p99",
-        "until initialize is answered", "16 sessions at once", "which reads slowly",
+        "until initialize is answered", "16 sessions at once", "while a client reads slowly", "one long answer",
     ):  # fmt: skip
         assert name in done.stdout
 
@@ -89,3 +90,40 @@ def test_the_load_counts_every_token_of_every_stream() -> None:
 def test_the_load_fails_where_a_stream_lost_something(stream: bytes) -> None:
     with pytest.raises(RuntimeError):
         asyncio.run(_answers(stream))
+
+
+def _chunk(text: str, session: str = "s") -> bytes:
+    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+    return json.dumps({"method": "session/update", "params": {"sessionId": session, "update": update}}).encode()
+
+
+def _ended(id_: int, reason: str = "end_turn") -> bytes:
+    return json.dumps({"id": id_, "result": {"stopReason": reason}}).encode()
+
+
+def test_the_editor_client_counts_the_updates_of_every_turn() -> None:
+    one, two = _chunk("token0 "), _chunk("token1 ")
+    other = _chunk("token0 token1 ", "t")
+    note = json.dumps({"method": "session/update", "params": {"update": {"sessionUpdate": "plan"}}}).encode()
+    lines = [one, other, note, _ended(2), two, _ended(1), one, two, _ended(3)]
+    assert check(lines, {1: "s", 2: "t", 3: "s"}, expected(2)) == 5
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [_chunk("token0 "), _ended(1)],
+        [_chunk("token1 "), _chunk("token0 "), _ended(1)],
+        [_chunk("token0 token1 "), _chunk("token1 "), _ended(1)],
+        [_chunk("token0 "), _ended(1), _chunk("token1 ")],
+        [_chunk("token0 token1 "), _ended(1), _chunk("token2 ")],
+        [_chunk("token0 token1 "), _ended(1, "cancelled")],
+        [_chunk("token0 token1 "), b'{"id": 1, "error": {"code": -1}}'],
+        [_chunk("token0 token1 "), _ended(1), _chunk("token0 token1 "), _ended(1)],
+        [_chunk("token0 token1 ")],
+        [],
+    ],
+)
+def test_the_editor_client_fails_where_a_turn_lost_something(lines: list[bytes]) -> None:
+    with pytest.raises(RuntimeError):
+        check(lines, {1: "s"}, expected(2))

@@ -83,10 +83,25 @@ def test_a_key_lets_in_whoever_has_it_and_a_revoked_one_does_not(tmp_path: Path,
         assert httpx2.post(search, json={}, headers={"x-api-key": secret}).status_code == 401
 
 
+def test_the_list_of_keys_tells_which_have_expired_and_when_each_was_used(tmp_path: Path, cli: Cli) -> None:
+    assert cli("keys", "add", "short", "--days", "0.0001").code == 0
+    secret = cli("keys", "add", "laptop").out.strip()
+    with server(tmp_path) as (address, _):
+        done = httpx2.post(f"{address}/connect/agents/search", json={}, headers={"x-api-key": secret})
+        assert done.status_code == 200
+    deadline = time.monotonic() + 20
+    while "expired" not in (listed := cli("keys", "list").out) and time.monotonic() < deadline:
+        time.sleep(0.2)  # its 8.64 seconds pass
+    shown = {line.split()[1]: line for line in listed.splitlines()}
+    assert "  expired  never used  " in shown["short"]
+    assert re.search(r"  valid  last used 20\d\d-\d\d-\d\dT", shown["laptop"])
+
+
 def test_a_public_address_without_keys_is_refused_with_what_to_do(cli: Cli) -> None:
     done = cli("serve", str(ZOO), "--host", "0.0.0.0", "--port", "0")
     assert done.code == 2
     assert "interlingua keys add" in done.err
+    assert "--host 127.0.0.1" in done.err
 
 
 @pytest.mark.parametrize("scope", ["do:everything", "agents:"])
@@ -197,7 +212,7 @@ def test_tokens_of_an_issuer_are_accepted_whose_keys_are_where_it_says(tmp_path:
     [
         (["--issuer", "https://login.example.org"], "--audience"),
         (["--audience", "agents"], "--issuer"),
-        (["--issuer", "http://login.example.org", "--audience", "a"], "https"),
+        (["--issuer", "http://login.example.org", "--audience", "a"], "over https, got --issuer 'http://login"),
         (["--issuer", "http://127.0.0.1:1", "--audience", "a"], "--jwks-url"),
         (["--jwks-url", "https://login.example.org/keys"], "more --jwks-url"),
     ],

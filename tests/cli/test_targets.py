@@ -50,12 +50,14 @@ def test_a_file_wins_over_every_other_reading(tmp_path: Path, monkeypatch: pytes
 
 
 def test_kinds_without_a_loader_are_said_to_be_missing(here: Cli) -> None:
-    for kind in ("http", "mcp:", "team:"):
+    for kind in ("http", "team:"):
         assert kind.rstrip(":") not in loaders
-    for target in ("http://localhost:1", "mcp:foo", "team:crew", *(f"{kind}://h" for kind in ADDRESSES[-1:])):
+    for target in ("http://localhost:1", "team:crew", *(f"{kind}://h" for kind in ADDRESSES[-1:])):
         done = here("run", target, "hi")
         assert done.code == 2
         assert "not available in this version" in done.err
+        for works in ("FILE[:AGENT]", "connect+http", "editor"):
+            assert works in done.err
 
 
 def test_errors_about_files(here: Cli, tmp_path: Path) -> None:

@@ -358,3 +358,21 @@ async def test_unused_threads_are_deleted_after_their_time_when_that_is_asked_fo
         async with asyncio.timeout(10):
             while await eng.threads(ThreadFilter()):
                 await asyncio.sleep(0.01)
+
+
+async def test_runs_that_are_submitted_at_once_take_their_turns_in_order(store: Path) -> None:
+    said: list[int] = []
+
+    @il.agent
+    async def speaker(n: int) -> int:
+        said.append(n)
+        return n
+
+    async with engine(store, speaker) as eng:
+        await eng.create_thread("t")
+        made = await asyncio.gather(
+            *(submit(eng, "speaker", {"n": n}, thread="t", when_busy="enqueue") for n in range(20))
+        )
+        for run in made:
+            await eng.wait(run.id, timeout=20)
+    assert said == list(range(20))

@@ -15,9 +15,10 @@ import { createNodeHttpHandler, createNodeWebSocketUpgradeHandler } from "@agent
 import { WebSocketServer } from "ws";
 
 const INFO = { name: "npm-agent", version: "1.0.0", title: "An agent on the npm SDK" };
+const LOGIN = Boolean(process.env.AGENT_LOGIN); // somebody must log in first
 
 function state() {
-  return { options: { model: "small", careful: false }, stops: new Map(), said: new Map() };
+  return { options: { model: "small", careful: false }, stops: new Map(), said: new Map(), servers: [], known: !LOGIN };
 }
 
 function options(own, key) {
@@ -28,7 +29,9 @@ function options(own, key) {
   ];
 }
 
-function open(own, session) {
+function open(own, session, servers) {
+  if (!own.known) throw new v1.RequestError(-32000, "Authentication required");
+  own.servers = servers ?? [];
   own.said.set(session, own.said.get(session) ?? []);
   return session;
 }
@@ -48,8 +51,12 @@ async function act(own, speak, context, session, prompt) {
     case "activity":
       await update(speak.chunk("agent_thought_chunk", "Let me see."));
       await update(speak.plan([{ content: "look", priority: "high", status: "in_progress" }]));
-      await update(speak.call({ toolCallId: "c1", title: "Edit a file", kind: "edit", status: "in_progress", rawInput: { n: 1 } }));
-      await update({ sessionUpdate: "tool_call_update", toolCallId: "c1", status: "completed", content: [speak.diff], rawOutput: { ok: true } });
+      await update(speak.call(
+        { toolCallId: "c1", title: "Edit a file", kind: "edit", status: "in_progress", rawInput: { n: 1 } }));
+      await update({
+        sessionUpdate: "tool_call_update", toolCallId: "c1", status: "completed", content: [speak.diff],
+        rawOutput: { ok: true },
+      });
       await update({ sessionUpdate: "usage_update", used: 5, size: 50 });
       await say("Done.");
       return "end_turn";
@@ -61,7 +68,8 @@ async function act(own, speak, context, session, prompt) {
         { optionId: "stop", name: "Leave it", kind: "reject_once" },
       ];
       const call = { toolCallId: "c2", title: "Remove it", kind: "delete", status: "pending" };
-      const { outcome } = await context.client.request("session/request_permission", speak.permission(session, call, options));
+      const asked = speak.permission(session, call, options);
+      const { outcome } = await context.client.request("session/request_permission", asked);
       if (outcome.outcome === "cancelled") return "cancelled";
       if (speak.number === 2) await update({ sessionUpdate: "state_update", state: "running" });
       await say(`${outcome.outcome} ${outcome.optionId}`);
@@ -81,6 +89,9 @@ async function act(own, speak, context, session, prompt) {
       await stopped;
       await say("Stopped.");
       return "cancelled";
+    case "servers":
+      await say(JSON.stringify(own.servers.map((server) => [server.name, server.command])));
+      return "end_turn";
     case "options":
       await say(JSON.stringify(own.options));
       return "end_turn";
@@ -115,7 +126,9 @@ const SPEAK2 = {
   chunk: (kind, text) => ({ sessionUpdate: kind, messageId: kind, content: { type: "text", text } }),
   plan: (entries) => ({ sessionUpdate: "plan_update", plan: { type: "items", planId: "p", entries } }),
   call: (call) => ({ sessionUpdate: "tool_call_update", ...call }),
-  diff: { type: "diff", changes: [{ operation: "modify", path: "/a.py" }], patch: { format: "git_patch", text: PATCH } },
+  diff: {
+    type: "diff", changes: [{ operation: "modify", path: "/a.py" }], patch: { format: "git_patch", text: PATCH },
+  },
   permission: (sessionId, toolCall, options) => (
     { sessionId, title: "Remove it", subject: { type: "tool_call", toolCall }, options }),
 };
@@ -124,19 +137,24 @@ function agent1() {
   const own = state();
   return v1.agent({ name: "npm-agent" })
     .onRequest("initialize", () => ({
-      protocolVersion: 1, agentInfo: INFO, authMethods: [],
+      protocolVersion: 1, agentInfo: INFO, authMethods: LOGIN ? [{ id: "key", name: "A key" }] : [],
       agentCapabilities: {
         loadSession: true, promptCapabilities: { image: true, embeddedContext: true },
         sessionCapabilities: { resume: {}, close: {} },
       },
     }))
-    .onRequest("session/new", () => ({ sessionId: open(own, randomUUID()), configOptions: options(own, "id") }))
+    .onRequest("session/new", (context) => (
+      { sessionId: open(own, randomUUID(), context.params.mcpServers), configOptions: options(own, "id") }))
+    .onRequest("authenticate", (context) => {
+      own.known = context.params.methodId === "key";
+      return {};
+    })
     .onRequest("session/load", (context) => {
-      open(own, context.params.sessionId);
+      open(own, context.params.sessionId, context.params.mcpServers);
       return { configOptions: options(own, "id") };
     })
     .onRequest("session/resume", (context) => {
-      open(own, context.params.sessionId);
+      open(own, context.params.sessionId, context.params.mcpServers);
       return { configOptions: options(own, "id") };
     })
     .onRequest("session/close", () => ({}))
@@ -153,15 +171,22 @@ function agent2() {
   const own = state();
   return v2.agent({ name: "npm-agent" })
     .onRequest("initialize", () => ({
-      protocolVersion: 2, info: INFO, authMethods: [],
-      capabilities: { session: { prompt: { image: {}, embeddedContext: {} } } },
+      protocolVersion: 2, info: INFO,
+      authMethods: LOGIN ? [{ methodId: "key", type: "agent", name: "A key" }] : [],
+      capabilities: { session: { prompt: { image: {}, embeddedContext: {} }, mcp: { stdio: {} } } },
     }))
-    .onRequest("session/new", () => ({ sessionId: open(own, randomUUID()), configOptions: options(own, "configId") }))
+    .onRequest("session/new", (context) => (
+      { sessionId: open(own, randomUUID(), context.params.mcpServers), configOptions: options(own, "configId") }))
     .onRequest("session/resume", (context) => {
-      open(own, context.params.sessionId);
+      open(own, context.params.sessionId, context.params.mcpServers);
       return { configOptions: options(own, "configId") };
     })
     .onRequest("session/list", () => ({ sessions: [] }))
+    .onRequest("auth/login", (context) => {
+      own.known = context.params.methodId === "key";
+      return {};
+    })
+    .onRequest("auth/logout", () => ({}))
     .onRequest("session/close", () => ({}))
     .onRequest("session/set_config_option", (context) => {
       own.options[context.params.configId] = context.params.value;
@@ -179,7 +204,8 @@ function agent2() {
         try {
           ended = { stopReason: await act(own, SPEAK2, context, sessionId, prompt) };
         } catch (error) {
-          ended = { stopReason: "error", error: { code: error.code ?? -32603, message: error.message, data: error.data } };
+          const { code = -32603, message, data } = error;
+          ended = { stopReason: "error", error: { code, message, data } };
         }
         await update({ sessionUpdate: "state_update", state: "idle", ...ended });
       });

@@ -20,6 +20,7 @@ from typing import Any
 import acp
 from acp import schema
 
+LOGIN = bool(os.environ.get("AGENT_LOGIN"))  # somebody must log in first
 STATE = os.environ.get("AGENT_STATE")  # a file in which sessions outlive the process
 
 
@@ -29,16 +30,16 @@ class Agent:
         self.cancelled: dict[str, asyncio.Event] = {}
         self.options: dict[str, Any] = {"model": "small", "careful": False}
         self.servers: list[Any] = []
-        self.able: Any = None
+        self.known = not LOGIN
 
     def on_connect(self, connection: Any) -> None:
         self.connection = connection
 
-    async def initialize(self, protocol_version: int, client_capabilities: Any = None, **_: Any) -> Any:
-        self.able = client_capabilities
+    async def initialize(self, protocol_version: int, **_: Any) -> Any:
         return acp.InitializeResponse(
             protocol_version=acp.PROTOCOL_VERSION,
             agent_info=schema.Implementation(name="pypi-agent", version="1.0.0", title="An agent on the PyPI SDK"),
+            auth_methods=[schema.AuthMethodAgent(id="key", name="A key")] if LOGIN else [],
             agent_capabilities=schema.AgentCapabilities(
                 load_session=True,
                 prompt_capabilities=schema.PromptCapabilities(image=True, embedded_context=True),
@@ -56,7 +57,13 @@ class Agent:
             ),
         ]
 
+    async def authenticate(self, method_id: str, **_: Any) -> Any:
+        self.known = method_id == "key"
+        return acp.AuthenticateResponse()
+
     async def new_session(self, cwd: str, mcp_servers: Any = None, **_: Any) -> Any:
+        if not self.known:
+            raise acp.RequestError.auth_required()
         session = uuid.uuid4().hex
         self.cancelled[session] = asyncio.Event()
         self.servers = mcp_servers or []
@@ -133,6 +140,8 @@ class Agent:
                 shown = await self.connection.terminal_output(**terminal)
                 await self.connection.release_terminal(**terminal)
                 await self.say(session_id, f"{ended.exit_code} {shown.output}")
+            case "servers":
+                await self.say(session_id, json.dumps([[server.name, server.command] for server in self.servers]))
             case "options":
                 await self.say(session_id, json.dumps(self.options))
             case "blocks":

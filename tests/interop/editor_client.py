@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from typing import Any
 
@@ -173,8 +174,10 @@ async def serve(client: Client, connection: Any) -> None:
 @contextlib.asynccontextmanager
 async def connected(client: Client, kind: str, *where: str) -> Any:
     if kind == "stdio":
-        options = {"use_unstable_protocol": True}
-        async with spawn_agent_process(client, *where, transport_kwargs={"stderr": None}, **options) as (connection, _):
+        # The SDK's default for the agent's stderr is a pipe that nobody reads.
+        stderr = {} if os.environ.get("STDERR_UNREAD") else {"stderr": None}
+        options: dict[str, Any] = {"transport_kwargs": stderr, "use_unstable_protocol": True}
+        async with spawn_agent_process(client, *where, **options) as (connection, _):
             yield connection
         return
     if kind == "http":

@@ -192,6 +192,22 @@ async def test_a_cancel_closes_an_open_permission(connect: Connect) -> None:
         assert peer.text(session) == ""
 
 
+async def test_a_permission_that_is_not_needed_any_more_is_taken_back(connect: Connect, sdk: Sdk) -> None:
+    async with connect() as peer:
+        await peer.begin()
+        session = await peer.session("careful")
+        ended = await peer.turn_begun(session, "it")
+        request = await peer.request("session/request_permission")
+        await peer.notify("session/cancel", {"sessionId": session})
+        assert (await ended())["stopReason"] == "cancelled", "whether or not the client answers what it was asked"
+        if sdk != "pypi":  # that one does not know of it
+            taken_back = await peer.wait_for(lambda message: message.get("method") == "$/cancel_request")
+            assert taken_back["params"] == {"requestId": request["id"]}
+        await peer.respond(request, selected(request["params"]["options"][0]["optionId"]))
+        assert (await peer.turn(await peer.session("echo"), "still here"))["stopReason"] == "end_turn"
+        assert "done" not in peer.text(session), "an answer that comes too late allows nothing"
+
+
 async def test_a_form_is_filled_in(connect: Connect) -> None:
     async with connect() as peer:
         await peer.begin()
@@ -408,3 +424,32 @@ async def test_many_sessions_of_one_connection_run_at_once(connect: Connect) -> 
         for session, ended in zip(sessions, endings, strict=True):
             assert (await ended())["stopReason"] == "end_turn"
             assert peer.text(session) == "done"
+
+
+NOISY = """
+import logging, sys
+import interlingua as il
+
+@il.agent
+async def noisy(text: str):
+    for _ in range(200):
+        print("x" * 1000)
+        logging.warning("y" * 1000)
+        sys.stderr.write("z" * 1000 + "\\n")
+    yield "done"
+"""
+
+
+async def test_an_agent_that_prints_much_does_not_wait_for_a_client_that_does_not_read_it(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The PyPI SDK gives each agent a pipe for its stderr, and never reads it."""
+    agents = tmp_path / "noisy.py"
+    agents.write_text(NOISY)
+    command = stdio_command(tmp_path / "store.db", str(agents))
+    unread = {"STDERR_UNREAD": "1"}
+    async with Sdks(request).client("pypi", "stdio", *command, env=unread, quiet=False) as peer:
+        await peer.begin()
+        session = await peer.new_session()
+        assert (await peer.turn(session, "go"))["stopReason"] == "end_turn"
+        assert peer.text(session) == "done"

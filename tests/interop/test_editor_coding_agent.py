@@ -25,9 +25,9 @@ from interlingua.protocols.editor.client import Mount, MountSettings
 from interlingua.protocols.editor.host import ProcessSource
 
 from ..engine.common import bodies, engine, question, submit
-from ..protocols.editor.mount_common import SETTINGS, gone
+from ..protocols.editor.mount_common import SETTINGS
 from .conftest import npm_packages
-from .editor_peers import HERE, INTERLINGUA, Sdk, Sdks, process_with_address, stdio_command
+from .editor_peers import HERE, INTERLINGUA, MARK, Sdk, Sdks, all_gone, marked, process_with_address, stdio_command
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]  # the first test installs the agent
 
@@ -56,19 +56,8 @@ def variables(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield {
             "HOME": str(home), "ANTHROPIC_API_KEY": "x", "ANTHROPIC_BASE_URL": address, "IS_SANDBOX": "1",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "INTERLINGUA_STORE": str(tmp_path / "cli.db"),
-            "INTEROP_MARK": uuid.uuid4().hex, "TERM": "dumb",
+            MARK: uuid.uuid4().hex, "TERM": "dumb",
         }  # fmt: skip
-
-
-def marked(mark: str) -> set[int]:
-    """The agent's processes, whoever is their parent by now: all have our mark in their environment."""
-    found = set()
-    for process in Path("/proc").iterdir():
-        if process.name.isdecimal() and int(process.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if f"INTEROP_MARK={mark}".encode() in (process / "environ").read_bytes():
-                    found.add(int(process.name))
-    return found
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
@@ -87,7 +76,7 @@ def test_a_whole_turn_at_the_terminal(
         child.expect(rf"(\d)\) {answer}\r\n")
         number = child.match.group(1)
         child.expect(r"\[1-\d\]")
-        during = marked(variables["INTEROP_MARK"])
+        during = marked(variables[MARK])
         assert len(during) > 2, "ours, and the agent with what it has started"
         child.sendline(number)
         child.expect_exact(said)
@@ -97,13 +86,8 @@ def test_a_whole_turn_at_the_terminal(
     finally:
         child.close(force=True)
     assert (work / "made.txt").exists() is (answer == "Yes")
-
-    async def over() -> None:
-        for pid in during:
-            await gone(pid)
-
-    asyncio.run(over())
-    assert not marked(variables["INTEROP_MARK"])
+    asyncio.run(all_gone(during))
+    assert not marked(variables[MARK])
 
 
 @contextlib.asynccontextmanager
@@ -147,11 +131,10 @@ async def test_a_run_of_it_is_a_run_like_any_other(
         assert ended.output["text"].rstrip().endswith("The file is there.")
         assert (work / "made.txt").read_text() == "made by the agent\n"
         assert [call.status for call in await bodies(eng, run, ToolCall)][-1] == "completed"
-        during = marked(variables["INTEROP_MARK"])
+        during = marked(variables[MARK])
         assert during
-    for pid in during:
-        await gone(pid)
-    assert not marked(variables["INTEROP_MARK"])
+    await all_gone(during)
+    assert not marked(variables[MARK])
 
 
 @pytest.mark.parametrize("client", ["npm", "npm-v2", "pypi"])
@@ -172,6 +155,5 @@ async def test_an_editor_reaches_it_through_us(
         assert (await ended())["stopReason"] == "end_turn"
         assert "The file is there." in peer.text(session)
         assert (work / "made.txt").exists()
-        during = marked(variables["INTEROP_MARK"])
-    for pid in during:
-        await gone(pid)
+        during = marked(variables[MARK])
+    await all_gone(during)

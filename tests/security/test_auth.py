@@ -193,7 +193,7 @@ def test_logs_show_the_public_id_of_a_key_and_no_secret() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.5", "agents.example"])
 def test_a_public_bind_without_authentication_is_refused_with_what_to_do(host: str) -> None:
-    with pytest.raises(UnsafeBind, match=r"interlingua keys add NAME.*--bind 127\.0\.0\.1"):
+    with pytest.raises(UnsafeBind, match=r"interlingua keys add NAME.*--host 127\.0\.0\.1"):
         check_bind(host, Authenticator(open_to_all=True))
     check_bind(host, closed())
 

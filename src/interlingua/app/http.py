@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from ..engine.callbacks import NotTaken
 from ..engine.engine import Engine
 from ..model.errors import InterlinguaError, Unavailable
 from ..model.run import Caller
@@ -38,6 +39,7 @@ log = logging.getLogger("interlingua.http")
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
+_WORTH_KEEPING = 512  # bytes of headers; a browser's are shorter
 _PROBES = ("/healthz", "/readyz", "/metrics")
 
 
@@ -46,6 +48,7 @@ class HttpApp:
 
     def __init__(self, engine: Engine, auth: Authenticator, hosts: HostPolicy) -> None:
         self.engine = engine
+        self._auth = auth
         self.doors: dict[str, tuple[Protocol, Door]] = {}
         self.ready = True
         routes: list[BaseRoute] = [
@@ -79,16 +82,37 @@ class HttpApp:
         return PlainTextResponse("ok\n")
 
     async def _readyz(self, request: Request) -> Response:
+        if (refusal := await self._refusal(request)) is not None:
+            return refusal
         if not self.ready:
             return PlainTextResponse("stopping\n", 503)
         try:
             await self.engine.store.next_callback()
         except Exception as error:
-            return PlainTextResponse(f"the store does not answer: {error}\n", 503)
+            log.error("the store does not answer: %s", error)
+            return PlainTextResponse("the store does not answer\n", 503)
         return PlainTextResponse("ready\n")
 
     async def _metrics(self, request: Request) -> Response:
-        return PlainTextResponse(await render(self.engine), media_type="text/plain; version=0.0.4")
+        if (refusal := await self._refusal(request)) is not None:
+            return refusal
+        try:
+            text = await render(self.engine)
+        except InterlinguaError as error:
+            log.error("metrics could not be had: %s", error)
+            return PlainTextResponse("the store does not answer\n", 503)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    async def _refusal(self, request: Request) -> Response | None:
+        """The answer to who may not ask. Not for loopback either: behind a proxy, everybody comes from there."""
+        try:
+            await self._auth.authenticate(request.headers)
+        except InterlinguaError as error:
+            challenge = getattr(error, "challenge", None)
+            return json_response(
+                error.message, 503 if error.transient else 401, {"www-authenticate": challenge} if challenge else {}
+            )
+        return None
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -133,6 +157,8 @@ class _Checked:
         told = tuple(header for header in scope["headers"] if header[0] in (b"host", b"origin"))
         if told not in self._welcome:
             self._hosts.check(Headers(scope=scope))
+            if sum(len(value) for _, value in told) > _WORTH_KEEPING:
+                return
             if len(self._welcome) >= 1000:
                 self._welcome.clear()
             self._welcome.add(told)
@@ -216,11 +242,13 @@ class Webhooks:
         if self._secret is not None:
             headers |= signatures.headers(self._secret, str(delivery), int(time.time()), content)
         try:
-            answer = await self._client.post(url, content=content, headers=headers)
+            # Of the answer only its status counts: the rest is a stranger's, as long and as packed as they like.
+            async with self._client.stream("POST", url, content=content, headers=headers) as answer:
+                status = answer.status_code
         except httpx2.HTTPError as error:
             raise Unavailable(f"{type(error).__name__}: {error}") from error
-        if not 200 <= answer.status_code < 300:
-            raise Unavailable(f"the receiver answered {answer.status_code}")
+        if not 200 <= status < 300:
+            raise NotTaken(f"the receiver answered {status}")
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -20,7 +20,12 @@ async def issuer(name: str, audiences: list[str], jwks_url: str | None, scopes: 
     """An issuer. Without the address of its keys, it is asked for that (OpenID Connect Discovery, RFC 8414)."""
     if jwks_url is None:
         # Whoever can change the answer can make tokens: the same rule holds for this address as for that of the keys.
-        Issuer(name, audiences, jwks_url=name)
+        try:
+            Issuer(name, audiences, jwks_url=name)
+        except InvalidRequest as error:
+            if error.path == "/jwks_url":
+                raise InvalidRequest(f"an issuer is asked for its keys over https, got --issuer {name!r}") from None
+            raise
         jwks_url = await _keys_of(name)
     return Issuer(name, audiences, jwks_url=jwks_url, scopes=scopes)
 

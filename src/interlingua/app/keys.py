@@ -27,14 +27,18 @@ class StoredKeys:
         found = await self._store.key_record(key_id)
         return None if found is None else _records.decode(found)
 
+    async def any(self) -> bool:
+        """Whether there is one, valid or not."""
+        return bool(await self._store.key_records(1))
+
     async def revoke(self, key_id: str, at: int) -> bool:
-        record = await self.get(key_id)
-        if record is None or record.revoked_at is not None:
-            return False
-        await self.put(msgspec.structs.replace(record, revoked_at=at))
-        return True
+        return await self._store.change_key(key_id, lambda old: _changed(old, revoked_at=at))
 
     async def touch(self, key_id: str, at: int) -> None:
-        record = await self.get(key_id)
-        if record is not None:
-            await self.put(msgspec.structs.replace(record, last_used_at=at))
+        await self._store.change_key(key_id, lambda old: _changed(old, last_used_at=at))
+
+
+def _changed(old: bytes, **changes: int) -> bytes | None:
+    """The record with these members; None for one that was revoked, which stays as it is."""
+    record = _records.decode(old)
+    return None if record.revoked_at is not None else values.encode(msgspec.structs.replace(record, **changes))

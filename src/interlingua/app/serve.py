@@ -17,7 +17,7 @@ import uvicorn
 from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings
-from ..model.errors import InvalidRequest
+from ..model.errors import InvalidRequest, StoreError
 from ..security.addresses import is_loopback
 from ..security.auth import Authenticator, check_bind
 from ..security.egress import EgressGuard
@@ -25,6 +25,9 @@ from ..security.origins import HostPolicy
 from ..security.tokens import Issuer, TokenVerifier
 from .http import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .keys import StoredKeys
+from .trace import TracedApp, WireTrace
+
+log = logging.getLogger("interlingua.http")
 
 
 class CannotListen(InvalidRequest):
@@ -47,6 +50,8 @@ class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
     allow_private_callbacks: bool = False
     callback_retry: float = 86_400.0
     """Seconds for which a callback that fails is tried again."""
+    trace: Path | None = None
+    """A file that every message of every door is written to, without secrets."""
     shutdown_grace: int = 3
     """Seconds that open connections have to end when the server stops; streams could stay for ever."""
     max_message_bytes: int = 32 * 1024 * 1024
@@ -72,15 +77,16 @@ async def serving(
     engine = Engine(store, agents=agents, settings=settings.engine)
     await engine.store.open()
     keys = StoredKeys(engine.store)
-    open_to_all = not await keys.all() and not settings.issuers
+    open_to_all = not await keys.any() and not settings.issuers
     tokens = TokenVerifier(settings.issuers, fetch) if settings.issuers else None
     kind = NotingAuthenticator if access.isEnabledFor(logging.INFO) else Authenticator  # costs nothing when unread
     auth = kind(keys, tokens, open_to_all=open_to_all)
     await engine.store.close()
     check_bind(settings.host, auth)
-    loopback = is_loopback(settings.host)
+    # Another name for this server means a proxy, and callers from elsewhere: what listens here is not theirs to call.
+    local = is_loopback(settings.host) and not settings.allowed_hosts
     webhooks = Webhooks(
-        EgressGuard(allow_loopback=loopback, allow_private=settings.allow_private_callbacks), settings.callback_secret
+        EgressGuard(allow_loopback=local, allow_private=settings.allow_private_callbacks), settings.callback_secret
     )
     engine.callbacks.send = webhooks.send
     engine.callbacks.keep_trying = settings.callback_retry
@@ -91,9 +97,10 @@ async def serving(
     except BaseException:
         listening.close()
         raise
+    wire = WireTrace(settings.trace, "http") if settings.trace is not None else None
     config = uvicorn.Config(
-        app.asgi, http="httptools", loop="asyncio", lifespan="off", log_config=None, access_log=False,
-        server_header=False, proxy_headers=False, timeout_keep_alive=75,
+        app.asgi if wire is None else TracedApp(app.asgi, wire), http="httptools", loop="asyncio", lifespan="off",
+        log_config=None, access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,
         timeout_graceful_shutdown=settings.shutdown_grace,
         # The implementation that is named is the one without deprecated parts. A peer that reads slowly answers pings
         # late; compressing every token costs more than it saves.
@@ -104,7 +111,9 @@ async def serving(
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     host, port = listening.getsockname()[:2]
-    running = asyncio.get_running_loop().create_task(server._serve([listening]))
+    loop = asyncio.get_running_loop()
+    running = loop.create_task(server._serve([listening]))
+    closing = loop.create_task(_close_when_keyed(engine, keys, auth))
     try:
         while not server.started:
             if running.done():
@@ -113,12 +122,39 @@ async def serving(
         shown = f"[{host}]" if ":" in host else host
         yield Server(engine, app, f"http://{shown}:{port}")
     finally:
+        closing.cancel()
         await app.close()
         server.should_exit = True
-        await asyncio.gather(running, return_exceptions=True)
+        await asyncio.gather(running, closing, return_exceptions=True)
         listening.close()
         await engine.stop()
         await webhooks.close()
+        if wire is not None:
+            wire.close()
+
+
+async def _close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticator) -> None:
+    """A server that lets everyone in stops doing so with the first key of its store."""
+    if not auth.open_to_all:
+        return
+    news = asyncio.Event()
+    told = engine.store.on_foreign_change
+
+    def changed() -> None:
+        told()
+        news.set()
+
+    engine.store.on_foreign_change = changed  # keys are made by other processes
+    while auth.open_to_all:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await news.wait()
+        news.clear()
+        with contextlib.suppress(StoreError):
+            auth.open_to_all = not await keys.any()
+        await asyncio.sleep(0.02)  # others may write all the time
+    engine.store.on_foreign_change = told
+    log.warning("the store has its first key: callers need one from now on")
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:

@@ -108,7 +108,7 @@ async def load_all(target: Target) -> list[Agent[..., Any]]:
     if loader is None:
         raise TargetError(
             f"{target.kind} targets are not available in this version of Interlingua",
-            hint=f"this version runs {', '.join(sorted(loaders))} targets: {GRAMMAR}",
+            hint=f"this version runs {GRAMMAR}; and addresses and commands of these kinds: {', '.join(_kinds())}",
         )
     return await loader(target)
 
@@ -117,6 +117,13 @@ def _loader_of_protocol(kind: str) -> Loader | None:
     from .installed import protocols
 
     return next((p.loaders[kind] for p in protocols() if kind in p.loaders), None)
+
+
+def _kinds() -> list[str]:
+    """Every kind of target that can be loaded, but files."""
+    from .installed import protocols
+
+    return sorted({*loaders, *(kind for p in protocols() for kind in p.loaders)} - {"file"})
 
 
 def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from ..security.redaction import redact_text
+from ..transports import tap
 
 _HIDDEN = "***"
 _SECRET = ("authorization", "token", "secret", "password", "passwd", "apikey", "api_key", "api-key", "credential")
@@ -28,11 +31,16 @@ class WireTrace:
     def sent(self, frame: bytes) -> None:
         self._write("out", frame)
 
-    def _write(self, direction: Literal["in", "out"], frame: bytes) -> None:
+    def http(self, direction: Literal["in", "out"], what: str, body: bytes) -> None:
+        """A piece of a request or an answer, which `what` names."""
+        self._write(direction, body, http=redact_text(what))
+
+    def _write(self, direction: Literal["in", "out"], frame: bytes, **more: str) -> None:
         line: dict[str, Any] = {
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
             "protocol": self._protocol,
             "direction": direction,
+            **more,
         }
         try:
             message = without_secrets(json.loads(frame, parse_constant=_no_number))
@@ -40,11 +48,27 @@ class WireTrace:
         except (ValueError, RecursionError):
             shown = redact_text(frame[:10_000].decode(errors="replace"))
             text = json.dumps({**line, "text": shown}, ensure_ascii=False)
-        self._file.write(text + "\n")
-        self._file.flush()
+        if not self._file.closed:  # a connection may say its last words after everybody has gone
+            self._file.write(text + "\n")
+            self._file.flush()
 
     def close(self) -> None:
         self._file.close()
+
+
+@contextlib.contextmanager
+def tapped(path: Path | None) -> Iterator[None]:
+    """All wires that are opened inside, written to a file; nothing where no file is named."""
+    if path is None:
+        yield
+        return
+    wire = WireTrace(path, "mount")
+    tap.use(wire)
+    try:
+        yield
+    finally:
+        tap.use(None)
+        wire.close()
 
 
 def without_secrets(value: Any, *, hidden: bool = False) -> Any:
@@ -71,3 +95,38 @@ def _is_secret(name: str) -> bool:
 
 def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
+
+
+class TracedApp:
+    """An ASGI app whose requests and answers are written down: bodies, events of streams, WebSocket messages."""
+
+    def __init__(self, app: Any, trace: WireTrace) -> None:
+        self._app = app
+        self._trace = trace
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        what = f"{scope.get('method', 'WEBSOCKET')} {scope['path']}"
+        status = 0
+
+        async def received() -> Any:
+            message = await receive()
+            if message["type"] in ("http.request", "websocket.receive"):
+                body = message.get("body") or message.get("bytes") or (message.get("text") or "").encode()
+                if body or message["type"] == "http.request":
+                    self._trace.http("in", what, body)
+            return message
+
+        async def sent(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.body":
+                self._trace.http("out", f"{status} {what}", message.get("body", b""))
+            elif message["type"] == "websocket.send":
+                self._trace.http("out", what, message.get("bytes") or (message.get("text") or "").encode())
+            await send(message)
+
+        await self._app(scope, received, sent)

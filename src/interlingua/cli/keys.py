@@ -13,8 +13,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="API keys of the servers on this store.\n\n"
-    "A server without keys listens on loopback only and lets everyone there in. Callers send a key as `x-api-key: KEY` "
-    "or `Authorization: Bearer KEY`; what a key may do is said in scopes.",
+    "A server without keys listens on loopback only and lets everyone there in, until there is one. Callers send a key "
+    "as `x-api-key: KEY` or `Authorization: Bearer KEY`; what a key may do is said in scopes.",
 )
 
 _SCOPE_HELP = (
@@ -57,7 +57,10 @@ async def _add(name: str, scopes: list[str], days: float | None, store: Path | N
 
 @app.command("list", epilog=examples("interlingua keys list"))
 def list_(json: Json = False, store: Store = None) -> None:
-    """List keys: whose they are, what they may do, and when they were last used."""
+    """List keys: whose they are, whether they are valid, when they were last used, and what they may do.
+
+    Use is noted once a minute.
+    """
     from .session import go
 
     go(_list(json, store))
@@ -67,6 +70,8 @@ async def _list(json: bool, store: Path | None) -> None:
     import msgspec
 
     from ..app.keys import StoredKeys
+    from ..engine.ids import now
+    from .journal import iso
     from .session import engine_at
 
     async with engine_at(store) as engine:
@@ -78,8 +83,10 @@ async def _list(json: bool, store: Path | None) -> None:
     if not records:
         typer.echo("No keys. Make one: interlingua keys add NAME")
     for r in records:
-        state = "revoked" if r.revoked_at is not None else "valid"
-        typer.echo(f"{r.id}  {r.name}  {state}  {' '.join(r.scopes) or 'everything but admin'}")
+        expired = r.expires_at is not None and r.expires_at <= now()
+        state = "revoked" if r.revoked_at is not None else "expired" if expired else "valid"
+        used = "never used" if r.last_used_at is None else f"last used {iso(r.last_used_at)}"
+        typer.echo(f"{r.id}  {r.name}  {state}  {used}  {' '.join(r.scopes) or 'everything but admin'}")
 
 
 @app.command("revoke", epilog=examples("interlingua keys revoke a1b2c3"))

@@ -26,6 +26,13 @@ EPILOG = (
     "(`~/.local/share`). Colours follow `NO_COLOR`."
 )
 
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", metavar="FILE", help="Write every message to FILE, one JSON line each, secrets left out.",
+        show_default=False,
+    ),
+]  # fmt: skip
 Store = Annotated[
     Path | None,
     typer.Option("--store", metavar="PATH", help="The store to use, instead of the default one.", show_default=False),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from .options import EXIT_CODES, Json, Store, examples
+from .options import EXIT_CODES, Json, Store, Trace, examples
 
 if TYPE_CHECKING:
     from ..app.targets import Loaded
@@ -72,6 +72,7 @@ def run(
         str | None,
         typer.Option("--resume", metavar="RUN", help="Take up this run again, instead of starting one."),
     ] = None,
+    trace: Trace = None,
 ) -> None:
     """Run an agent and stream its output.
 
@@ -87,10 +88,12 @@ def run(
     import contextlib
     import sys
 
+    from ..app.trace import tapped
     from .session import go
 
     out = sys.stdout
-    with contextlib.redirect_stdout(sys.stderr):  # what an agent's code prints must not mix with its output
+    # What an agent's code prints must not mix with its output.
+    with contextlib.redirect_stdout(sys.stderr), tapped(trace):
         go(_run(out, target, input_, json, store, thread, config, timeout, metadata or [], no_input, resume))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..app.logs import LogFormat
-from .options import Store, examples
+from .options import Store, Trace, examples
 
 if TYPE_CHECKING:
     from ..app.serve import Server, ServeSettings
@@ -84,9 +84,10 @@ def serve(
         LogFormat, typer.Option("--log", help="Runs, requests and trouble on stderr: as JSON lines, as text, or not.")
     ] = LogFormat.TEXT,
     access_log: Annotated[bool, typer.Option("--access-log", help="The same as `--log json`.")] = False,
+    trace: Trace = None,
     store: Store = None,
 ) -> None:
-    """Serve agents on every door: Agent Connect Protocol under `/connect`, Agent Client Protocol under `/editor`.
+    """Serve agents on every door: Agent Connect under `/connect`, Agent Client under `/editor`, MCP under `/mcp`.
 
     Listens on loopback unless told otherwise; a public address without keys or issuers is refused. `/healthz`,
     `/readyz` and `/metrics` are there too. Ctrl-C stops: running agents are finished, or handed back to the next
@@ -105,6 +106,7 @@ def serve(
             issuers=await _issuers(issuer or [], audience or [], jwks_url or [], issuer_scope or []),
             callback_secret=callback_secret,
             callback_retry=callback_hours * 3600,
+            trace=trace,
         )
         return await _serve(targets, settings, store, form)
 

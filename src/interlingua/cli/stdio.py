@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .options import Store, examples
+from .options import Store, Trace, examples
 
 EPILOG = examples(
     "interlingua stdio --as editor agents.py",
+    "interlingua stdio --as mcp agents.py",
     "interlingua stdio --as editor 'connect+http://127.0.0.1:8000/connect#echo'",
     "interlingua stdio --as editor agents.py --trace wire.jsonl",
 )
@@ -21,16 +21,11 @@ def stdio(
         list[str],
         typer.Argument(metavar="TARGET...", help="What to serve: anything that can be run.", show_default=False),
     ],
-    protocol: Annotated[str, typer.Option("--as", metavar="PROTOCOL", help="The protocol to speak: editor.")],
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace", metavar="FILE", help="Write every message to FILE, one JSON line each, secrets left out."
-        ),
-    ] = None,
+    protocol: Annotated[str, typer.Option("--as", metavar="PROTOCOL", help="The protocol to speak: editor or mcp.")],
+    trace: Trace = None,
     store: Store = None,
 ) -> None:
-    """Serve agents on stdin and stdout, as editors expect it of an agent that they start.
+    """Serve agents on stdin and stdout, as editors and assistants expect it of what they start.
 
     Standard output carries the protocol and nothing else: what agents print goes to standard error. Ends when its
     standard input does; what still runs then is finished by the next process that serves the same agents.

@@ -54,6 +54,7 @@ from .workspace import Editor
 
 _BACKLOG = 50_000
 _ENVELOPE = 64 * 1024  # of a request around its input
+_LONGEST = 9_999_999_999  # seconds; what comes after is beyond the clock
 
 
 class Engine(Threads):
@@ -96,6 +97,7 @@ class Engine(Threads):
         self.store.on_foreign_change = self.worker.foreign_change
         await self._publish_cards()
         self.agents.listeners.append(self._agents_changed)
+        await self._count_pending()
         await self.worker.start()
         self.callbacks.start()
         self._stall = StallWatch(self.settings.stall_warning)
@@ -182,7 +184,7 @@ class Engine(Threads):
         row = RunRow(
             run, card.name, card.version, Status.PENDING, request.caller.id, request.thread,
             parent.id if parent is not None else None, path, values.encode(request.metadata), time, time,
-            None, 0, 1, chain.GENESIS, 0, 0, 0, None,
+            None, 0, 1, chain.GENESIS, 0, 0, 0, None, request.extra.get("mark"),
         )  # fmt: skip
         created = RunCreated(
             request, agent.digest if agent is not None else values.digest(msgspec.to_builtins(card)),
@@ -233,7 +235,7 @@ class Engine(Threads):
                 await self.worker.claim_and_enter(done.cancel)
         if done.row.worker != self.worker.id:
             self.bus.publish(WORK)
-        return self._view(done.row, created)
+        return self.view(done.row, created)
 
     async def _place(self, submission: Submission, created: RunCreated, agent: Agent[..., Any] | None) -> Submitted:
         """Write a run down, and enter it where it may start here."""
@@ -253,14 +255,19 @@ class Engine(Threads):
             self.worker.unexpect(run)
 
     async def _pending_runs(self) -> int:
-        """How many wait for a slot; counted at most some times per second."""
+        """How many wait for a slot. Counted some times per second and beside; only where the limit may be near is a
+        count waited for: submissions that wait here overtake each other."""
         time = asyncio.get_running_loop().time()
-        if time - self._counted_at > 0.2:
-            self._counted = await self.store.count_pending(self.settings.max_pending + 1)
+        self._counted += 1
+        if self._counted * 2 > self.settings.max_pending:
+            await self._count_pending()
+        elif time - self._counted_at > 0.2:
             self._counted_at = time
-        else:
-            self._counted += 1
+            self.worker.spawn(self._count_pending())
         return self._counted
+
+    async def _count_pending(self) -> None:
+        self._counted = await self.store.count_pending(now(), self.settings.max_pending + 1)
 
     def _check_sizes(self, request: RunRequest, whole: int) -> None:
         limit = self.settings.max_input_bytes
@@ -291,8 +298,10 @@ class Engine(Threads):
         elif card.config is not None and card.config.get("required"):
             raise InvalidConfig(f"agent {card.name} needs a config with {', '.join(card.config['required'])}")
         for name, value in (("delay", request.delay), ("timeout", request.timeout)):
-            if value is not None and not 0 <= value < 1e10:
-                raise InvalidRequest(f"{name} is {value}; it is a number of seconds, 0 or more", path=f"/{name}")
+            if value is not None and not 0 <= value <= _LONGEST:
+                raise InvalidRequest(
+                    f"{name} is {value}; it is a number of seconds, from 0 to {_LONGEST:,}", path=f"/{name}"
+                )
 
     async def run(self, run: str) -> Run:
         """A run as it is now."""
@@ -311,7 +320,7 @@ class Engine(Threads):
 
     async def runs(self, where: RunFilter) -> list[Run]:
         """Newest first."""
-        return [self._view(row, None) for row in await self.store.runs(where)]
+        return [self.view(row, None) for row in await self.store.runs(where)]
 
     async def wait(self, run: str, *, timeout: float | None = None, settled: bool = False) -> Run:
         """Wait until a run has ended (`settled`: or waits for an answer). Raises TimeoutError.
@@ -329,17 +338,21 @@ class Engine(Threads):
                     status = log.committed_row.status if log.committed_row is not None else Status.PENDING
                 else:
                     changed = self.next_hint(run)
-                    row = await self.store.run(run)
-                    if row is None:
-                        raise RunNotFound(f"there is no run {run}")
-                    status = row.status
-                if status.final:
-                    return await self.run(run)
-                if settled and status is Status.WAITING:
-                    view = await self.run(run)
-                    if view.status is Status.WAITING or view.status.final:
-                        return view
-                await changed
+                try:
+                    if log is None:
+                        row = await self.store.run(run)
+                        if row is None:
+                            raise RunNotFound(f"there is no run {run}")
+                        status = row.status
+                    if status.final:
+                        return await self.run(run)
+                    if settled and status is Status.WAITING:
+                        view = await self.run(run)
+                        if view.status is Status.WAITING or view.status.final:
+                            return view
+                    await changed
+                finally:
+                    changed.cancel()  # nobody is told of what nobody waits for
 
     async def events(self, run: str, *, after: int = 0, follow: bool = True) -> AsyncIterator[Event]:
         """The log of a run after event `after`, and on as it grows, to its end.
@@ -399,9 +412,12 @@ class Engine(Threads):
         await self.store.deliver(run, "message", body, now())
         self.worker.told(run)
 
-    async def delete(self, run: str) -> None:
-        """Forget a run that has ended, and its children. A tombstone with its last hash remains."""
-        for gone in await self.store.delete_run(run, now()):
+    async def delete(self, run: str, *, rollback: bool = False) -> None:
+        """Forget a run that has ended, and its children. A tombstone with its last hash remains.
+
+        `rollback`: also what it did to its thread, where nobody has built on that yet.
+        """
+        for gone in await self.store.delete_run(run, now(), rollback=rollback):
             self.worker.forget(gone)
 
     async def erase(self, run: str, seq: int) -> None:
@@ -478,7 +494,7 @@ class Engine(Threads):
         row = log.committed_row
         assert row is not None
         log.created = created
-        view = self._view(row, created)
+        view = self.view(row, created)
         if log.finished is not None:
             view.output, view.error, view.usage = log.finished.output, log.finished.error, log.finished.usage
         return view
@@ -486,7 +502,7 @@ class Engine(Threads):
     async def _full_view(self, row: RunRow) -> Run:
         first = await self.store.events(row.id, 0, 1)
         created = first[0].body if first and isinstance(first[0].body, RunCreated) else None
-        view = self._view(row, created)
+        view = self.view(row, created)
         if row.status.final:
             last = await self.store.last_event(row.id)
             if last is not None and isinstance(last.body, RunFinished):
@@ -498,7 +514,8 @@ class Engine(Threads):
         return view
 
     @staticmethod
-    def _view(row: RunRow, created: RunCreated | None) -> Run:
+    def view(row: RunRow, created: RunCreated | None) -> Run:
+        """A run, as far as its row and its first event tell."""
         return Run(
             row.id, row.agent, row.version, row.status, row.created_at, row.updated_at, row.caller, row.next_seq - 1,
             row.head.hex(), row.thread, row.parent, row.path.split("/")[1] if row.path else row.id,

@@ -30,9 +30,9 @@ from ..model.errors import (
     RunLost,
     RunTimedOut,
     StoreError,
+    ThreadBusy,
     ThreadConflict,
     TooLarge,
-    describe,
 )
 from ..model.events import (
     CancelRequested,
@@ -48,6 +48,7 @@ from ..model.run import RunRequest
 from ..model.status import Status
 from ..store.base import Change, ChildNews, CloseQuestion, CommitThread, DeleteRun, PutInbox, Submitted
 from . import invoke, mounting, tracing
+from .crash import describe
 from .ids import new_id, now
 from .log import LiveLog
 from .operations import Operations, Unwound
@@ -214,6 +215,7 @@ class Execution(Operations):
                     upto = checkpoint.messages if checkpoint is not None else 0
                     self.history = await store.messages(thread.id, upto=upto)
             return
+        taken_by = None
         if row.thread is not None:
             if replay.started:
                 self._checkpoint = replay.checkpoint
@@ -223,6 +225,7 @@ class Execution(Operations):
                 if thread is not None:
                     self._checkpoint, self._thread_version = thread.checkpoint, thread.version
                     self._state = thread.values
+                    taken_by = thread.active if thread.active != row.id else None
             if self._checkpoint is not None:
                 checkpoint = await store.checkpoint(self._checkpoint)
                 if checkpoint is not None:
@@ -230,6 +233,8 @@ class Execution(Operations):
                     if self.agent is not None and self.agent.ctx_param is not None:
                         self.history = await store.messages(row.thread, upto=checkpoint.messages)
         await self._pull()
+        if taken_by is not None and not self.cancelling:
+            raise ThreadBusy(f"thread {row.thread} was busy with run {taken_by} when the time of this run had come")
 
     _checkpoint: str | None = None
     _state: Any = None
@@ -375,6 +380,7 @@ class Execution(Operations):
                 CommitThread(
                     row.thread, row.id, self._thread_version, state, checkpoint,
                     self._said(output) if checkpoint else [], status in (Status.FAILED, Status.TIMED_OUT),
+                    f"{row.agent}@{row.version}",
                 )
             )  # fmt: skip
         if row.parent is not None:

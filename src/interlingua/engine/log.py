@@ -246,7 +246,8 @@ class LiveLog:
         self.committed_row = sealed.row
         run = self.row.id
         for row, body in zip(sealed.events, sealed.bodies, strict=True):
-            self.recent.append(Event(run, row.seq, row.time, row.hash, body, row.seq))
+            size = len(row.body) if row.body is not None else 0
+            self.recent.append(Event(run, row.seq, row.time, row.hash, body, row.seq, size))
             if type(body) is RunFinished:
                 self.finished = body
         self._wake()

@@ -31,7 +31,6 @@ from ..model.errors import (
     InvalidRequest,
     QuestionExpired,
     StepFailed,
-    describe,
 )
 from ..model.events import (
     ArtifactAdded,
@@ -53,6 +52,7 @@ from ..model.status import Status
 from ..store.base import Change, PutInbox, PutQuestion
 from . import tracing
 from .codec import Codec
+from .crash import describe
 from .ids import new_id, now
 from .inbox import Inbox
 from .questions import answer_schema

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..model import values
-from ..model.errors import InvalidInput, InvalidOutput, describe
+from ..model.errors import InvalidInput, InvalidOutput
 from .agents import Agent
+from .crash import describe
 
 _HEAD = struct.Struct("!I")
 _loaded: dict[tuple[str, str], Agent[..., Any]] = {}

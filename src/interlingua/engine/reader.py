@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from ..model.errors import InvalidRequest, RunNotFound
 from ..model.events import Event, RunFinished
-from .log import compose_runs
+from .log import LiveLog, compose_runs
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 _PAGE = 512
+_PIECE = 256 * 1024  # bytes that a reader gets at once: one that is far behind must not get all of it in one piece
 
 
 class Reader:
@@ -28,6 +29,7 @@ class Reader:
         self.cursor = after
         self.over = False  # the run has ended, and all of it was given
         self._checked = not after
+        self._log: LiveLog | None = None  # read last: of a run that is rolled back, only this still has the end
         self._waiting: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
@@ -39,19 +41,28 @@ class Reader:
             await self._check()
         while not self.over:
             log = self._engine.worker.log_of(self._run)
+            if log is None and self._log is not None and self._log.finished is not None:
+                log = self._log
+            self._log = log
             batch = log.since(self.cursor) if log is not None else None
-            changed = None if log is not None else self._engine.next_hint(self._run)
+            changed: asyncio.Future[None] | None = None
             if batch is None:
+                # Before the store is read: what is committed meanwhile must not be waited for.
+                changed = log.changed() if log is not None else self._engine.next_hint(self._run)
                 batch = await self._engine.store.events(self._run, self.cursor, _PAGE)
                 if not batch and not self.cursor and log is None and await self._engine.store.run(self._run) is None:
+                    changed.cancel()
                     raise RunNotFound(f"there is no run {self._run}")
             if batch:
+                if changed is not None:
+                    changed.cancel()
+                batch = _piece(batch)
                 self.cursor = batch[-1].seq
                 self.over = isinstance(batch[-1].body, RunFinished)
                 return compose_runs(batch) if len(batch) > 1 else batch
             if log is not None:
                 self.over = log.finished is not None and log.committed_seq <= self.cursor
-                changed = log.changed()
+                changed = changed or log.changed()
             else:
                 row = await self._engine.store.run(self._run)
                 self.over = row is None or (row.status.final and row.next_seq - 1 <= self.cursor)
@@ -96,18 +107,14 @@ class Reader:
                 self._timer.cancel()
             self._timer = loop.call_at(self._deadline, self._ring)
         self._waiting = changed
+        self._rung = False
         try:
             await changed
-        except asyncio.CancelledError:
-            if not self._rung:
-                raise
-            self._rung = False
-            return False
         finally:
             self._waiting = None
-        return True
+        return not self._rung
 
-    _rung = False
+    _rung = False  # the time was up
 
     def _ring(self) -> None:
         self._timer = None
@@ -118,9 +125,18 @@ class Reader:
             self._timer = loop.call_at(self._deadline, self._ring)
         elif not self._waiting.done():
             self._rung = True
-            self._waiting.cancel()
+            self._waiting.set_result(None)  # not cancelled: that could not be told from a cancellation of the task
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _piece(batch: list[Event]) -> list[Event]:
+    size = 0
+    for place, event in enumerate(batch):
+        size += event.size
+        if size > _PIECE and place:
+            return batch[:place]
+    return batch

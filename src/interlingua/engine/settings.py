@@ -28,6 +28,8 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     """Seconds between looks for dead workers and forgotten work."""
     keep_finished: int = 512
     """Finished runs that are kept in memory for readers."""
+    keep_finished_bytes: int = 16 * 1024 * 1024
+    """Of what those runs have said."""
     ttl_runs: float | None = None
     """Seconds after which a finished run is deleted; None keeps them."""
     ttl_threads: float | None = None

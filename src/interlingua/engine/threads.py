@@ -131,11 +131,10 @@ class Threads:
         for limit in _LOOK_BACK if thread.values else ():
             states = await self.history(thread.id, before=before, limit=limit)
             for state in states:
-                run = await self.store.run(state.run) if state.run is not None else None
-                if run is None:
+                writer = await self._writer(state)
+                if writer is None:
                     continue
-                agent = self.agents.find(run.agent, run.version)
-                card = agent.card if agent is not None else await self.store.card(run.agent, run.version)
+                card = await self._card_of(*writer)
                 if card is None or card.state is not None:
                     return True
                 written = True
@@ -144,23 +143,56 @@ class Threads:
             before = states[-1].id
         return not written
 
+    async def _writer(self, state: Checkpoint) -> tuple[str, str] | None:
+        """Name and version of the agent that left a state; None for what was put there from outside."""
+        if "agent" in state.metadata:
+            name, _, version = str(state.metadata["agent"]).partition("@")
+            return name, version
+        run = await self.store.run(state.run) if state.run is not None else None  # written before that was kept
+        return (run.agent, run.version) if run is not None else None
+
+    async def _card_of(self, name: str, version: str) -> AgentCard | None:
+        agent = self.agents.find(name, version)
+        return agent.card if agent is not None else await self.store.card(name, version)
+
     async def _keeper(self, thread: str) -> AgentCard | None:
-        """The card of the agent whose state the thread holds: the newest that ran there and keeps one."""
+        """The card of the agent whose state the thread holds: the newest that ran there and keeps one.
+
+        Runs tell first: one that has not ended yet has left no state. On a copy, and after runs were deleted, it is
+        the state that tells.
+        """
         known: set[tuple[str, str]] = set()
         offset = 0
         for limit in _LOOK_BACK:
             runs = await self.store.runs(RunFilter(thread=thread, limit=limit, offset=offset))
-            for run in runs:
-                if (run.agent, run.version) in known:
-                    continue
-                known.add((run.agent, run.version))
-                agent = self.agents.find(run.agent, run.version)
-                card = agent.card if agent is not None else await self.store.card(run.agent, run.version)
-                if card is not None and card.state is not None:
-                    return card
+            writers = {(run.agent, run.version): None for run in runs}
+            card = await self._first_with_state(writers, known)
+            if card is not None:
+                return card
             if len(runs) < limit:
                 break
             offset += limit
+        before: str | None = None
+        for limit in _LOOK_BACK:
+            states = await self.history(thread, before=before, limit=limit)
+            writers = {writer: None for state in states if (writer := await self._writer(state)) is not None}
+            card = await self._first_with_state(writers, known)
+            if card is not None:
+                return card
+            if len(states) < limit:
+                break
+            before = states[-1].id
+        return None
+
+    async def _first_with_state(
+        self, writers: dict[tuple[str, str], None], known: set[tuple[str, str]]
+    ) -> AgentCard | None:
+        for writer in writers:
+            if writer not in known:
+                known.add(writer)
+                card = await self._card_of(*writer)
+                if card is not None and card.state is not None:
+                    return card
         return None
 
 

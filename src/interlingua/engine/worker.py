@@ -70,6 +70,7 @@ class Worker:
         self.processes = ProcessPool(settings.processes)
         self._executions: dict[str, Execution] = {}
         self._finished: OrderedDict[str, LiveLog] = OrderedDict()
+        self._finished_bytes = 0
         self._ready = asyncio.Event()
         self._foreign = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -165,8 +166,25 @@ class Worker:
         execution = self._executions.get(run)
         return execution.log if execution is not None else self._finished.get(run)
 
+    def _keep(self, run: str, log: LiveLog) -> None:
+        """For readers that come soon. Bounded in number and in bytes: the store has them all."""
+        self._finished[run] = log
+        self._finished_bytes += log.bytes
+        limits = self.settings
+        while self._finished and (
+            len(self._finished) > limits.keep_finished or self._finished_bytes > limits.keep_finished_bytes
+        ):
+            self.forget(next(iter(self._finished)))
+
     def forget(self, run: str) -> None:
-        self._finished.pop(run, None)
+        log = self._finished.pop(run, None)
+        if log is not None:
+            self._finished_bytes -= log.bytes
+
+    def _forget_under(self, path: str) -> None:
+        """The runs that a run has called: they are forgotten with it."""
+        for run in [run for run, log in self._finished.items() if log.row.path.startswith(path)]:
+            self.forget(run)
 
     @staticmethod
     def path_of(row: RunRow) -> str:
@@ -273,12 +291,12 @@ class Worker:
             del self._executions[run]
             log.wake_readers()
             if log.finished is not None:
-                if not execution.rollback and not (sealed is not None and sealed.forgotten):
-                    self._finished[run] = log
+                if execution.rollback or (sealed is not None and sealed.forgotten):
+                    self._forget_under(self.path_of(log.row))
+                else:
+                    self._keep(run, log)
                 ended = (log.row.agent, log.finished.status.value)
                 self.finished_runs[ended] = self.finished_runs.get(ended, 0) + 1
-                if len(self._finished) > self.settings.keep_finished:
-                    self._finished.popitem(last=False)
             else:
                 self._ready.set()  # something may have come in while it was being set aside
         self.bus.publish(run)
@@ -317,8 +335,11 @@ class Worker:
             self._executions.pop(run, None)
             row = await self.store.run(run)
             if row is not None and row.worker == self.id and not row.status.final:
+                events = await self.all_events(run)
                 log = LiveLog(self.store, row, in_store=True)
-                replay = Replay.of(await self.all_events(run))
+                log.recent.extend(events[-64:])
+                log.committed_row = copy.copy(row)
+                replay = Replay.of(events)
                 execution = Execution(self, self.registry.find(row.agent, row.version), log, replay)
                 execution._resume_waits()
                 self._executions[run] = execution
@@ -363,7 +384,10 @@ class Worker:
                 rows = await self.store.claim(self.id, agents, now(), room, suspects=not self._suspect_at_large())
             finally:
                 self.reserved -= room
-            await self._enter_all(rows)
+            mine = [row for row in rows if row.worker is not None]
+            if len(mine) < len(rows):
+                self._foreign.set()  # whom they told to stop may be here
+            await self._enter_all(mine)
             if not rows:
                 return 0.05  # only suspects are left, and one is being watched
 

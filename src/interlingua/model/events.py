@@ -230,6 +230,7 @@ class Event(msgspec.Struct, gc=False):
     hash: bytes
     body: Body | None
     first: int = 0
+    size: int = 0  # bytes of the body as it is written down, where that is known
 
     @property
     def kind(self) -> str:

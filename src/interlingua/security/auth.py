@@ -127,7 +127,7 @@ def check_bind(host: str, authenticator: Authenticator) -> None:
     if authenticator.open_to_all and not is_loopback(host):
         raise UnsafeBind(
             f"Refused to listen on {host or 'all addresses'!r} without authentication: anyone who reaches it could run "
-            "the agents. Make a key with `interlingua keys add NAME`, or stay on this machine with --bind 127.0.0.1"
+            "the agents. Make a key with `interlingua keys add NAME`, or stay on this machine with --host 127.0.0.1"
         )
 
 

@@ -17,7 +17,7 @@ import msgspec
 from ..model.card import AgentCard
 from ..model.content import Message
 from ..model.errors import ErrorInfo
-from ..model.events import Body, Event
+from ..model.events import Body, Event, RunCreated
 from ..model.run import Checkpoint, Instance, Question, RunRequest, Thread
 from ..model.status import Status
 
@@ -44,6 +44,7 @@ class RunRow(msgspec.Struct):
     crashes: int  # since the last new record
     ran: int  # microseconds of running so far
     queued: int | None  # place in its thread's queue; None: it has the thread, or needs none
+    marked: str | None = None  # by the door that submitted it, for its own searches: `mark` in the request's `extra`
 
 
 class EventRow(msgspec.Struct, array_like=True, gc=False):
@@ -96,7 +97,7 @@ class ChildNews(msgspec.Struct):
 
 
 class DeleteRun(msgspec.Struct):
-    """Forget the run with its own end (a rollback)."""
+    """Forget the run with its own end, and what it did to its thread (a rollback)."""
 
     run: str
 
@@ -111,6 +112,7 @@ class CommitThread(msgspec.Struct):
     checkpoint: str | None = None
     messages: list[Message] = []
     failed: bool = False
+    agent: str | None = None  # NAME@VERSION of whoever leaves this state: known also when the run is gone
     passed_on: bool = False  # told by the store: another run has the thread now
 
 
@@ -188,13 +190,14 @@ class InboxItem(msgspec.Struct):
 class RunFilter(msgspec.Struct, kw_only=True):
     agent: str | None = None
     version: str | None = None
+    agents: list[str] | None = None  # any of these: NAME, NAME@VERSION or PREFIX*
     status: list[Status] | None = None
     caller: str | None = None
     thread: str | None = None
     parent: str | None = None
     root: str | None = None
     metadata: dict[str, Any] | None = None
-    marked: str | None = None  # by the door that submitted it: a true member of the request's `extra`
+    marked: str | None = None
     limit: int = 10
     offset: int = 0
 
@@ -208,6 +211,9 @@ class ThreadFilter(msgspec.Struct, kw_only=True):
     offset: int = 0
 
 
+Standing = Literal["good", "new", "failing"]  # of a receiver: it answers well, is not known to, or is silent
+
+
 class CallbackRow(msgspec.Struct):
     id: int
     run: str
@@ -219,14 +225,25 @@ class CallbackRow(msgspec.Struct):
     attempts: int
     next_at: int
     error: str | None
+    receiver: str
+    standing: Standing = "new"  # of its receiver, when it was claimed
+    failures: int = 0  # of its receiver in a row, when it was claimed
 
-    @property
-    def receiver(self) -> str:
-        """Who is to be told: the host and port of the address."""
-        try:
-            return urlsplit(self.url).netloc
-        except ValueError:
-            return self.url
+
+class Places(msgspec.Struct, frozen=True):
+    """How many callbacks may be claimed: at all, and of those for receivers that are new, or failing."""
+
+    all: int
+    new: int
+    failing: int
+
+
+def receiver_of(url: str) -> str:
+    """Who is to be told: the host and port of an address."""
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return url
 
 
 class WorkerRow(msgspec.Struct):
@@ -260,9 +277,9 @@ class Store(Protocol):
     async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]: ...
     async def tombstone(self, run: str) -> bool: ...
     async def last_event(self, run: str) -> Event | None: ...
-    async def delete_run(self, run: str, now: int) -> list[str]: ...
+    async def delete_run(self, run: str, now: int, *, rollback: bool = False) -> list[str]: ...
     async def erase_event(self, run: str, seq: int) -> None: ...
-    async def count_pending(self, upto: int) -> int: ...
+    async def count_pending(self, now: int, upto: int) -> int: ...
 
     # inboxes and questions
     async def deliver(self, run: str, kind: str, body: bytes, now: int) -> tuple[int, str | None]: ...
@@ -286,7 +303,10 @@ class Store(Protocol):
     async def bury(self) -> list[str]: ...
     async def claim(
         self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True
-    ) -> list[RunRow]: ...
+    ) -> list[RunRow]:
+        """Those that are due and may start. One without a worker only got in line, and the run before it was told."""
+        ...
+
     async def claim_one(self, worker: str, run: str) -> RunRow | None: ...
     async def next_wake(self, agents: list[str]) -> int | None: ...
     async def owned(self, worker: str) -> list[str]: ...
@@ -318,12 +338,15 @@ class Store(Protocol):
 
     # callbacks
     async def claim_callbacks(
-        self, now: int, lease_until: int, limit: int, *, busy: dict[str, int], per_receiver: int
+        self, now: int, lease_until: int, places: Places, *, busy: dict[str, int], per_receiver: int
     ) -> list[CallbackRow]: ...
     async def next_callback(self) -> int | None: ...
     async def settle_callback(
-        self, id_: int, *, state: str, attempts: int, next_at: int, error: str | None
-    ) -> None: ...
+        self, row: CallbackRow, *, state: str, attempts: int, next_at: int, error: str | None,
+        standing: Standing, failures: int, rest_until: int, now: int,
+    ) -> None: ...  # fmt: skip
+    async def give_up_callbacks(self, receiver: str, before: int, error: str) -> int: ...
+    async def deleted_run(self, callback: int) -> tuple[RunRow, RunCreated | None] | None: ...
     async def callbacks(
         self, *, run: str | None = None, state: str | None = None, failing: bool = False, newest: bool = False,
         limit: int = 100,
@@ -341,8 +364,9 @@ class Store(Protocol):
     ) -> list[Instance]: ...  # fmt: skip
     async def delete_instance(self, instance: str) -> None: ...
     async def put_key(self, id_: str, record: bytes) -> None: ...
+    async def change_key(self, id_: str, change: Callable[[bytes], bytes | None]) -> bool: ...
     async def key_record(self, id_: str) -> bytes | None: ...
-    async def key_records(self) -> list[bytes]: ...
+    async def key_records(self, limit: int = -1) -> list[bytes]: ...
 
     # upkeep
     async def expire(

@@ -41,10 +41,12 @@ from .base import (
     Submission,
     Submitted,
     WorkerRow,
+    receiver_of,
 )
 from .liveness import Locks
+from .sqlite_callbacks import CallbackQueries
 from .sqlite_changes import FINAL_SQL, delete_run, put_inbox
-from .sqlite_query import select_runs
+from .sqlite_query import json_contains, select_runs
 from .sqlite_records import RecordQueries
 from .sqlite_threads import ThreadQueries
 from .sqlite_transactions import RUN, run_row
@@ -56,7 +58,7 @@ _questions = msgspec.json.Decoder(Question)
 _cards = msgspec.json.Decoder(AgentCard)
 
 
-class SQLiteStore(ThreadQueries, RecordQueries):
+class SQLiteStore(ThreadQueries, CallbackQueries, RecordQueries):
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.on_foreign_change: Callable[[], None] = lambda: None
@@ -69,7 +71,8 @@ class SQLiteStore(ThreadQueries, RecordQueries):
     async def open(self) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._loop = asyncio.get_running_loop()
-        self._readers = ThreadPoolExecutor(2, thread_name_prefix="interlingua-reader")
+        self._readers = ThreadPoolExecutor(4, thread_name_prefix="interlingua-reader")
+        self._searchers = ThreadPoolExecutor(2, thread_name_prefix="interlingua-search")
         await self._loop.run_in_executor(self._readers, migrate, self.path)
         self._writer = Writer(self.path, self._loop, lambda: self.on_foreign_change())
 
@@ -78,6 +81,7 @@ class SQLiteStore(ThreadQueries, RecordQueries):
         for worker in list(self._locks._held):
             self._locks.release(worker)
         self._readers.shutdown(wait=True)
+        self._searchers.shutdown(wait=True)
         for conn in self._connections:
             conn.close()
         self._connections.clear()
@@ -96,8 +100,15 @@ class SQLiteStore(ThreadQueries, RecordQueries):
         return self._writer.call(fn)
 
     async def _read(self, fn: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._read_on(self._readers, fn)
+
+    async def _search(self, fn: Callable[[sqlite3.Connection], T]) -> T:
+        """As `_read`, for what may have to look at every row: searches wait for each other, and nobody for them."""
+        return await self._read_on(self._searchers, fn)
+
+    async def _read_on(self, threads: ThreadPoolExecutor, fn: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            return await self._loop.run_in_executor(self._readers, self._with_connection, fn)
+            return await self._loop.run_in_executor(threads, self._with_connection, fn)
         except (sqlite3.Error, msgspec.DecodeError) as error:
             raise StoreError(f"the store could not be read: {error}") from error
         except UnicodeEncodeError:
@@ -107,6 +118,7 @@ class SQLiteStore(ThreadQueries, RecordQueries):
         conn = getattr(self._local, "conn", None)
         if conn is None:
             conn = self._local.conn = connect(self.path, read_only=True)
+            conn.create_function("json_contains", 2, json_contains, deterministic=True)
             self._connections.append(conn)
         return fn(conn)
 
@@ -122,7 +134,7 @@ class SQLiteStore(ThreadQueries, RecordQueries):
 
     async def runs(self, where: RunFilter) -> list[RunRow]:
         sql, args = select_runs(RUN, where)
-        rows = await self._read(lambda conn: conn.execute(sql, args).fetchall())
+        rows = await self._search(lambda conn: conn.execute(sql, args).fetchall())
         return [run_row(row) for row in rows]
 
     async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]:
@@ -137,7 +149,9 @@ class SQLiteStore(ThreadQueries, RecordQueries):
 
     async def events(self, run: str, after: int, limit: int) -> list[Event]:
         return [
-            Event(r.run, r.seq, r.time, r.hash, None if r.body is None else body_decoder.decode(r.body), r.seq)
+            Event(r.run, r.seq, r.time, r.hash, None, r.seq)
+            if r.body is None
+            else Event(r.run, r.seq, r.time, r.hash, body_decoder.decode(r.body), r.seq, len(r.body))
             for r in await self.event_rows(run, after, limit)
         ]
 
@@ -157,8 +171,8 @@ class SQLiteStore(ThreadQueries, RecordQueries):
         found = await self._read(lambda conn: conn.execute("SELECT 1 FROM tombstones WHERE run=?", (run,)).fetchone())
         return found is not None
 
-    async def delete_run(self, run: str, now: int) -> list[str]:
-        gone: list[str] = await self._write(lambda conn: delete_run(conn, run, now))
+    async def delete_run(self, run: str, now: int, *, rollback: bool = False) -> list[str]:
+        gone: list[str] = await self._write(lambda conn: delete_run(conn, run, now, rollback=rollback))
         return gone
 
     async def erase_event(self, run: str, seq: int) -> None:
@@ -175,11 +189,12 @@ class SQLiteStore(ThreadQueries, RecordQueries):
 
         await self._write(erase)
 
-    async def count_pending(self, upto: int) -> int:
+    async def count_pending(self, now: int, upto: int) -> int:
+        """How many runs wait though their time has come."""
         row = await self._read(
             lambda conn: conn.execute(
-                "SELECT count(*) FROM (SELECT 1 FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL LIMIT ?)",
-                (upto,),
+                "SELECT count(*) FROM (SELECT 1 FROM runs WHERE worker IS NULL AND wake_at<=? LIMIT ?)",
+                (now, upto),
             ).fetchone()
         )
         return int(row[0])
@@ -454,6 +469,7 @@ def migrate(path: Path) -> None:
         key=lambda entry: entry.name,
     )
     conn = connect(path)
+    conn.create_function("receiver_of", 1, receiver_of, deterministic=True)
     try:
         path.chmod(0o600)
         begin(conn)

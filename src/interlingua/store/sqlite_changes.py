@@ -21,6 +21,7 @@ from .base import (
     PutInbox,
     PutQuestion,
 )
+from .sqlite_callbacks import keep_run, put_callback
 
 FINAL_SQL = "('succeeded','failed','cancelled','timed_out')"
 
@@ -38,15 +39,12 @@ def apply_change(conn: sqlite3.Connection, change: Change, now: int) -> None:
             conn.execute(f"DELETE FROM inbox WHERE id IN ({','.join('?' * len(ids))})", ids)
         case PutInbox(run=run, kind=kind, body=body):
             put_inbox(conn, run, kind, body, now)
-        case PutCallback(run=run, url=url, format=format_, status=status):
-            conn.execute(
-                "INSERT INTO callbacks (run, url, format, status, time, state, next_at) VALUES (?,?,?,?,?,'due',0)",
-                (run, url, format_, status.value, now),
-            )
+        case PutCallback():
+            put_callback(conn, change, now)
         case CommitThread():
             _end_turn(conn, change, now)
         case DeleteRun(run=run):
-            delete_run(conn, run, now)
+            delete_run(conn, run, now, rollback=True)
         case ChildNews():
             raise AssertionError("sealing turns it into a PutInbox")
 
@@ -80,7 +78,16 @@ def _end_turn(conn: sqlite3.Connection, end: CommitThread, now: int) -> None:
         conn.execute(
             "INSERT INTO checkpoints (id, thread, version, state, messages, run, created_at, metadata) "
             "VALUES (?,?,?,?,?,?,?,?)",
-            (end.checkpoint, end.thread, end.version + 1, state, count, end.run, now, b"{}"),
+            (
+                end.checkpoint,
+                end.thread,
+                end.version + 1,
+                state,
+                count,
+                end.run,
+                now,
+                values.encode({"agent": end.agent} if end.agent else {}),
+            ),
         )
         conn.execute(
             "UPDATE threads SET version=version+1, checkpoint=?, state=?, updated_at=? WHERE id=?",
@@ -124,8 +131,11 @@ def rolled_back(conn: sqlite3.Connection, runs: list[str]) -> list[str]:
     return list(dict.fromkeys(run for (run,) in found))
 
 
-def delete_run(conn: sqlite3.Connection, run: str, now: int) -> list[str]:
-    """Forget a run that has ended, and its children that have. Returns their ids."""
+def delete_run(conn: sqlite3.Connection, run: str, now: int, *, rollback: bool = False) -> list[str]:
+    """Forget a run that has ended, and its children that have. Returns their ids.
+
+    A rollback also takes back what the run did to its thread, and its other children are forgotten when they end.
+    """
     found = conn.execute("SELECT agent, status, next_seq, head, thread FROM runs WHERE id=?", (run,)).fetchone()
     if found is None:
         raise RunNotFound(f"there is no run {run}")
@@ -135,7 +145,12 @@ def delete_run(conn: sqlite3.Connection, run: str, now: int) -> list[str]:
     gone = [run]
     children = conn.execute(f"SELECT id FROM runs WHERE parent=? AND status IN {FINAL_SQL}", (run,)).fetchall()
     for (child,) in children:
-        gone.extend(delete_run(conn, child, now))
+        gone.extend(delete_run(conn, child, now, rollback=rollback))
+    if rollback:
+        body = values.encode({"reason": "its parent was rolled back", "rollback": True})
+        for (child,) in conn.execute("SELECT id FROM runs WHERE parent=?", (run,)).fetchall():
+            put_inbox(conn, child, "cancel", body, now)
+    keep_run(conn, run)
     conn.execute(
         "INSERT OR REPLACE INTO tombstones (run, agent, status, seq, head, deleted_at) VALUES (?,?,?,?,?,?)",
         (run, agent, status, next_seq - 1, head, now),
@@ -147,4 +162,29 @@ def delete_run(conn: sqlite3.Connection, run: str, now: int) -> list[str]:
         active = conn.execute("SELECT active FROM threads WHERE id=?", (thread,)).fetchone()
         if active is not None and active[0] == run:
             pass_on(conn, thread, now)
+        if rollback:
+            _take_back(conn, thread, run, now)
+        conn.execute("UPDATE checkpoints SET run=NULL WHERE thread=? AND run=?", (thread, run))
     return gone
+
+
+def _take_back(conn: sqlite3.Connection, thread: str, run: str, now: int) -> None:
+    """Give a thread the state back that it had before a run, where nobody has built on what the run left."""
+    newest = conn.execute(
+        "SELECT c.id, c.version FROM threads t JOIN checkpoints c ON c.id=t.checkpoint WHERE t.id=? AND c.run=? AND "
+        "(t.active IS NULL OR EXISTS (SELECT 1 FROM runs r WHERE r.id=t.active AND r.worker IS NULL "
+        "AND r.status='pending'))",
+        (thread, run),
+    ).fetchone()
+    if newest is None:
+        return
+    before = conn.execute(
+        "SELECT id, state, messages FROM checkpoints WHERE thread=? AND version<? ORDER BY version DESC LIMIT 1",
+        (thread, newest[1]),
+    ).fetchone() or (None, values.encode(None), 0)
+    conn.execute("DELETE FROM messages WHERE thread=? AND n>?", (thread, before[2]))
+    conn.execute("DELETE FROM checkpoints WHERE id=?", (newest[0],))
+    # The version stays: it only ever grows, so that nobody takes one state for another.
+    conn.execute(
+        "UPDATE threads SET checkpoint=?, state=?, updated_at=? WHERE id=?", (before[0], before[1], now, thread)
+    )

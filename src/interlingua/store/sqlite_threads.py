@@ -79,14 +79,16 @@ def take_thread(conn: sqlite3.Connection, row: RunRow, request: RunRequest, now:
             '"enqueue", "interrupt" or "rollback"'
         )
     row.wake_at = None
-    if request.when_busy == "enqueue":
-        row.queued = now
-        return thread, None
-    front = conn.execute("SELECT MIN(queued) FROM runs WHERE thread=? AND queued IS NOT NULL", (thread.id,)).fetchone()[
-        0
-    ]
-    row.queued = min(now, (front or now) - 1)
-    return thread, thread.active
+    row.queued = place_in_line(conn, thread.id, request.when_busy, now)
+    return thread, None if request.when_busy == "enqueue" else thread.active
+
+
+def place_in_line(conn: sqlite3.Connection, thread: str, when_busy: str, now: int) -> int:
+    """At the end, or, for a run that makes the one before it give way, at the front."""
+    if when_busy == "enqueue":
+        return now
+    front = conn.execute("SELECT MIN(queued) FROM runs WHERE thread=? AND queued IS NOT NULL", (thread,)).fetchone()[0]
+    return min(now, (front or now) - 1)
 
 
 class ThreadQueries:
@@ -95,6 +97,9 @@ class ThreadQueries:
     _write: Callable[[Call], asyncio.Future[Any]]
 
     async def _read(self, fn: Callable[[sqlite3.Connection], T]) -> T:
+        raise AssertionError("given by SQLiteStore")
+
+    async def _search(self, fn: Callable[[sqlite3.Connection], T]) -> T:
         raise AssertionError("given by SQLiteStore")
 
     async def create_thread(self, thread: Thread, *, if_exists: Literal["raise", "keep"]) -> Thread:
@@ -133,7 +138,7 @@ class ThreadQueries:
             f"SELECT * FROM (SELECT {_THREAD} AS status FROM threads t) {'WHERE ' if terms else ''}"
             f"{' AND '.join(terms)} ORDER BY id DESC LIMIT ? OFFSET ?"
         )
-        rows = await self._read(lambda conn: conn.execute(sql, [*args, where.limit, where.offset]).fetchall())
+        rows = await self._search(lambda conn: conn.execute(sql, [*args, where.limit, where.offset]).fetchall())
         return [_thread(row) for row in rows]
 
     async def patch_thread(
@@ -185,9 +190,9 @@ class ThreadQueries:
                 f"SELECT {_CHECKPOINT} FROM checkpoints WHERE thread=? ORDER BY version", (thread,)
             ).fetchall():
                 ids[row[0]] = new_id()
-                conn.execute(
+                conn.execute(  # without its run, which is none of the new thread's; whose state it is stays known
                     f"INSERT INTO checkpoints ({_CHECKPOINT}) VALUES (?,?,?,?,?,?,?,?)",
-                    (ids[row[0]], new, *row[2:]),
+                    (ids[row[0]], new, *row[2:6], None, row[7]),
                 )
             conn.execute(
                 "INSERT INTO messages (thread, n, run, message) SELECT ?, n, run, message FROM messages WHERE thread=?",

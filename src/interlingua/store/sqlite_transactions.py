@@ -16,7 +16,7 @@ from ..model.errors import KeyReused
 from ..model.status import Status
 from .base import EVENT_COLUMNS, SUSPECT, RunRow, Submission, Submitted
 from .sqlite_changes import FINAL_SQL, put_inbox
-from .sqlite_threads import take_thread
+from .sqlite_threads import place_in_line, take_thread
 from .sqlite_writer import RUN_COLUMNS, insert
 
 RUN = ", ".join(RUN_COLUMNS)
@@ -52,15 +52,13 @@ def submit(conn: sqlite3.Connection, s: Submission) -> Submitted:
             (row.caller, request.key, row.id, s.digest),
         )
     if cancel is not None:
-        body = values.encode(
-            {
-                "by": row.caller,
-                "reason": f"run {row.id} took its thread",
-                "rollback": request.when_busy == "rollback",
-            }
-        )
-        put_inbox(conn, cancel, "cancel", body, s.now)
+        _make_way(conn, cancel, row, request.when_busy, s.now)
     return Submitted(row, thread=thread, cancel=cancel)
+
+
+def _make_way(conn: sqlite3.Connection, run: str, successor: RunRow, when_busy: str, now: int) -> None:
+    why = {"by": successor.caller, "reason": f"run {successor.id} took its thread"}
+    put_inbox(conn, run, "cancel", values.encode({**why, "rollback": when_busy == "rollback"}), now)
 
 
 def claim(
@@ -91,13 +89,28 @@ def take(conn: sqlite3.Connection, worker: str, run: str, now: int | None = None
     if row.status.final:
         return None
     if row.thread is not None and now is not None:
-        # A delayed run gets its thread only now; one whose thread is taken gets in line.
+        # A delayed run gets its thread only now. Where that is taken, it does what it was submitted to do then: one
+        # that would rather be refused is let in without its thread, and fails.
         active = conn.execute("SELECT active FROM threads WHERE id=?", (row.thread,)).fetchone()
         if active is not None and active[0] is None:
             conn.execute("UPDATE threads SET active=?, updated_at=? WHERE id=?", (run, now, row.thread))
         elif active is not None and active[0] != run:
-            conn.execute("UPDATE runs SET queued=?, wake_at=NULL WHERE id=?", (now, run))
-            return None
+            when_busy = _when_busy(conn, run) if row.queued is None else "enqueue"
+            if when_busy != "reject":
+                row.queued, row.wake_at = place_in_line(conn, row.thread, when_busy, now), None
+                conn.execute("UPDATE runs SET queued=?, wake_at=NULL WHERE id=?", (row.queued, run))
+                if when_busy == "enqueue":
+                    return None
+                _make_way(conn, active[0], row, when_busy, now)
+                return row
     row.worker, row.wake_at, row.epoch = worker, None, row.epoch + 1
     conn.execute("UPDATE runs SET worker=?, wake_at=NULL, epoch=? WHERE id=?", (worker, row.epoch, run))
     return row
+
+
+def _when_busy(conn: sqlite3.Connection, run: str) -> str:
+    """What a run was submitted to do where its thread is taken."""
+    found = conn.execute(
+        "SELECT json_extract(CAST(body AS TEXT), '$.request.when_busy') FROM events WHERE run=? AND seq=1", (run,)
+    ).fetchone()
+    return str(found[0]) if found is not None and found[0] is not None else "reject"

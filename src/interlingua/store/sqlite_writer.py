@@ -51,7 +51,8 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     conn.execute("PRAGMA synchronous=FULL")
     conn.execute("PRAGMA foreign_keys=OFF")
     conn.execute("PRAGMA wal_autocheckpoint=4000")
-    conn.execute("PRAGMA cache_size=-65536")
+    # Readers are many, and the system keeps the file's pages for all of them.
+    conn.execute(f"PRAGMA cache_size={-4096 if read_only else -32768}")
     conn.execute("PRAGMA temp_store=MEMORY")
     if not read_only:
         conn.execute("PRAGMA busy_timeout=0")  # see begin()

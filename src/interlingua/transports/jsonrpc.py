@@ -69,13 +69,16 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True):
 class Call:
     """A request of the peer. It is answered exactly once, through `Rpc.answer` or `Rpc.fail`."""
 
-    __slots__ = ("answered", "batch", "id", "method", "params")
+    __slots__ = ("answered", "batch", "envelope", "id", "method", "params")
 
-    def __init__(self, id_: Id, method: str, params: Any, batch: Batch | None = None) -> None:
+    def __init__(
+        self, id_: Id, method: str, params: Any, batch: Batch | None = None, envelope: dict[str, Any] | None = None
+    ) -> None:
         self.id = id_
         self.method = method
         self.params = params  # an object, an array, or None
         self.batch = batch
+        self.envelope = envelope or {}  # the whole message: some peers put members beside params
         self.answered = False
 
     def __repr__(self) -> str:
@@ -201,7 +204,7 @@ class Rpc:
         if "id" not in message:
             self._take_notice(Notice(message["method"], params), out)
             return
-        call = Call(message["id"], message["method"], params, batch)
+        call = Call(message["id"], message["method"], params, batch, message)
         if batch is not None:
             batch.open += 1
         self._open += 1
@@ -257,7 +260,11 @@ class Rpc:
     def fail(self, call: Call, error: RpcError) -> None:
         self._close(call, _failure(call.id, error))
 
-    def _close(self, call: Call, answer: bytes) -> None:
+    def drop(self, call: Call) -> None:
+        """Never answer a request: its peer has taken it back, in a protocol where that means silence."""
+        self._close(call, None)
+
+    def _close(self, call: Call, answer: bytes | None) -> None:
         if call.answered:
             return
         call.answered = True
@@ -265,9 +272,11 @@ class Rpc:
         if self._theirs.get(call.id) is call:
             del self._theirs[call.id]
         if call.batch is None:
-            self.sends.append(answer)
+            if answer is not None:
+                self.sends.append(answer)
         else:
-            call.batch.answers.append(answer)
+            if answer is not None:
+                call.batch.answers.append(answer)
             self._entry_done(call.batch)
 
     def _entry_done(self, batch: Batch) -> None:
@@ -350,6 +359,13 @@ def _told_error(error: Any) -> RpcError:
         text if type(text) is str else "the peer answered with an error",
         told.get("data"),
     )
+
+
+def problem(message: Any) -> str | None:
+    """What keeps a value from being a message, for transports that refuse such a thing themselves."""
+    if type(message) is not dict:
+        return f"{_kind(message)} is not a message; send an object"
+    return None if _is_response(message) else _problem(message)
 
 
 def _is_response(message: Any) -> bool:

@@ -47,7 +47,11 @@ class Reader:
 
 
 class Outbox:
-    def __init__(self, keep: int, held: Held) -> None:
+    def __init__(self, keep: int, held: Held, *, ids: str | None = "", kind: str | None = None) -> None:
+        """`ids` stands before the number of each message, where one client has several streams; None: they have no
+        ids. `kind` is the name of every event."""
+        self._head = b"" if kind is None else b"event: %s\n" % kind.encode()
+        self._ids = None if ids is None else ids.encode()
         self.reader: Reader | None = None
         self.used = False  # somebody has read from it
         self.waiting = 0  # bytes
@@ -67,13 +71,17 @@ class Outbox:
         if self._finished:
             return
         self._last += 1
-        event = _event(self._last, frame)
+        event = self._head + self.place(self._last) + b"data: %s\n\n" % _ascii(frame)
         self._waiting.append((self._last, event))
         self._wait(len(event))
         if self.waiting > _HIGH:
             self._room.clear()
         if self.reader is not None:
             self.reader.news.set()
+
+    def place(self, number: int) -> bytes:
+        """The line that names a message, for who comes back."""
+        return b"" if self._ids is None else b"id: %s%d\n" % (self._ids, number)
 
     def _wait(self, size: int) -> None:
         self.waiting += size
@@ -157,8 +165,18 @@ class EventStream:
     """An outbox as the answer to a GET: an ASGI application that ends with its reader."""
 
     def __init__(
-        self, outbox: Outbox, reader: Reader, *, keep_alive: float, stall: float, left: Callable[[], None]
+        self,
+        outbox: Outbox,
+        reader: Reader,
+        *,
+        keep_alive: float,
+        stall: float,
+        left: Callable[[], None],
+        first: bytes | None = None,
     ) -> None:
+        # At once: some clients count a stream as open with its first byte. And who has an id can take the stream up
+        # again, even before the first message.
+        self._first = outbox.place(reader.after) + b"\n" if first is None else first
         self._outbox = outbox
         self._reader = reader
         self._keep_alive = keep_alive
@@ -180,9 +198,7 @@ class EventStream:
 
     async def _pump(self, send: Send) -> None:
         outbox, reader = self._outbox, self._reader
-        # At once: some clients count a stream as open with its first byte. And who has an id can take the stream up
-        # again, even before the first message.
-        piece = b"id: %d\n\n" % reader.after
+        piece = self._first
         while not reader.ended:
             if piece:
                 async with asyncio.timeout(self._stall):
@@ -207,9 +223,9 @@ class EventStream:
         self._reader.end()
 
 
-def _event(number: int, frame: bytes) -> bytes:
-    """In ASCII: a reader that decodes each piece of the network alone breaks where one cuts a character
+def _ascii(frame: bytes) -> bytes:
+    """A reader that decodes each piece of the network alone breaks where one cuts a character
     (agent-client-protocol 0.12.1)."""
-    if not frame.isascii():
-        frame = _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], frame.decode()).encode()
-    return b"id: %d\ndata: %s\n\n" % (number, frame)
+    if frame.isascii():
+        return frame
+    return _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], frame.decode()).encode()

@@ -18,6 +18,7 @@ import sys
 import threading
 
 from .lines import LineReader
+from .unread import printing_to
 
 _READ = 256 * 1024
 _HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes queued at which senders wait, and at which they go on
@@ -343,7 +344,10 @@ def divert_stdio() -> tuple[int, int]:
     os.dup2(printed, 1)
     os.close(nothing)
     os.close(printed)
-    if hasattr(sys.stdout, "reconfigure"):
+    if _pollable(1):
+        sys.stdout = sys.__stdout__ = printing_to(1)  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = printing_to(2)  # type: ignore[misc]
+    elif hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # like stderr, into which it goes now
     return reads, writes
 

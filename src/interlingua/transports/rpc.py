@@ -17,6 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
+from . import tap
 from .channel import Channel
 from .jsonrpc import (
     CANCELLED,
@@ -81,13 +82,15 @@ class Connection:
         limits: Limits | None = None,
         cancel: tuple[str, str] | None = ("$/cancel_request", "requestId"),
         batches: bool = True,
+        silent_cancel: bool = False,
         trace: Trace | None = None,
     ) -> None:
         self.channel = channel
         self.handler = handler
         self.rpc = Rpc(limits, cancel=cancel, batches=batches)
         self.lost = False
-        self._trace = trace
+        self._silent_cancel = silent_cancel  # a request that was taken back gets no answer
+        self._trace = trace if trace is not None else tap.current
         self._unread = 0  # bytes of answers since the channel last had room
         self._ended = False  # nothing more comes from the peer, though it may still read
         self._tasks: dict[Call, asyncio.Task[None]] = {}
@@ -97,36 +100,48 @@ class Connection:
 
     # -- asking -------------------------------------------------------------------------------------------
 
-    async def request(self, method: str, params: Any = None, *, timeout: float | None = None) -> Any:
+    async def request(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        timeout: float | None = None,
+        about: Id | None = None,
+        opened: Callable[[asyncio.Future[Any]], None] | None = None,
+    ) -> Any:
         """Ask the peer. Raises RpcError for its error, ConnectionLost when it goes, TimeoutError when it is late.
 
-        Cancelling this takes the request back at the peer's too.
+        Cancelling this takes the request back at the peer's too. `about` names the peer's own request that this has
+        to do with, for channels that carry each request apart. `opened` is given what is done as soon as the answer has
+        come: before anything that came after it is looked at.
         """
         if self.lost or self._ended:
             raise ConnectionLost(f"{method}: the peer is gone")
         id_, frame = self.rpc.request(method, params)
         future = self._open[id_] = asyncio.get_running_loop().create_future()
-        self._send(frame)
+        if opened is not None:
+            opened(future)
+        self._send(frame, about)
         try:
             async with asyncio.timeout(timeout):
                 return await future
         except (asyncio.CancelledError, TimeoutError):
-            self._take_back(id_)
+            self._take_back(id_, about)
             raise
         finally:
             self._forget(id_)
 
-    def _take_back(self, id_: Id) -> None:
+    def _take_back(self, id_: Id, about: Id | None = None) -> None:
         cancel = self.rpc.cancel(id_)
         if cancel is not None and not self.lost:
-            self._send(cancel)
+            self._send(cancel, about)
 
     def _forget(self, id_: Id) -> None:
         self._open.pop(id_, None)
         self.rpc.forget(id_)
 
-    def notify(self, method: str, params: Any = None) -> None:
-        self._send(self.rpc.notify(method, params))
+    def notify(self, method: str, params: Any = None, *, about: Id | None = None) -> None:
+        self._send(self.rpc.notify(method, params), about)
 
     async def batch(self, calls: Iterable[tuple[str, Any, bool]], *, timeout: float | None = None) -> list[Any]:
         """Send one array, and wait for all answers: results, and RpcErrors in the places of those that failed.
@@ -153,7 +168,7 @@ class Connection:
             for id_ in ids:
                 self._forget(id_)
 
-    async def drain(self, topic: str | None = None) -> None:
+    async def drain(self, topic: Id | None = None) -> None:
         """Wait while the peer is slow to take what was sent; on that topic, where the channel tells topics apart."""
         drain_topic = getattr(self.channel, "drain_topic", None)
         if topic is None or drain_topic is None:
@@ -161,10 +176,13 @@ class Connection:
         else:
             await drain_topic(topic)
 
-    def _send(self, frame: bytes) -> None:
+    def _send(self, frame: bytes, about: Id | None = None) -> None:
         if self._trace is not None:
             self._trace.sent(frame)
-        self.channel.send(frame)
+        if about is not None and (send_about := getattr(self.channel, "send_about", None)) is not None:
+            send_about(frame, about)
+        else:
+            self.channel.send(frame)
 
     def _send_all(self) -> None:
         if self.rpc.sends:
@@ -249,7 +267,10 @@ class Connection:
                 result, then = result.result, result.then
             self.rpc.answer(call, result)
         except asyncio.CancelledError:
-            self.rpc.fail(call, RpcError(CANCELLED, "the request was cancelled"))
+            if self._silent_cancel:
+                self.rpc.drop(call)
+            else:
+                self.rpc.fail(call, RpcError(CANCELLED, "the request was cancelled"))
         except RpcError as error:
             self.rpc.fail(call, error)
         except Exception as error:

@@ -15,7 +15,7 @@ import pytest
 import interlingua as il
 from interlingua.engine.engine import Engine
 from interlingua.model.errors import InvalidRequest
-from interlingua.model.events import Plan, ToolCall
+from interlingua.model.events import Plan, ToolCall, Warned
 from interlingua.protocols.editor.batches import LIFECYCLE
 from interlingua.protocols.editor.peer import Peer, Place
 from interlingua.transports.jsonrpc import RpcError
@@ -171,6 +171,18 @@ async def test_what_an_agent_writes_to_stderr_may_be_ignored(store: Path, caplog
     async with mounted(store, {"stderr": 1000}) as (eng, _):
         assert (await finish(eng, AGENT, script("say here"))).output == {"text": "here"}
     assert "of the log" not in caplog.text
+
+
+async def test_a_log_line_about_a_message_is_noise_and_is_not_answered(store: Path, tmp_path: Path) -> None:
+    lines = ['DEBUG sent {"jsonrpc": "2.0", "id": 1, "result": {}}', "> [Object: null]", "\u001b[32m{ok}\u001b[0m"]
+    path = tmp_path / "stdin"
+    async with mounted(store, line=recorded(path, {"noise": lines})) as (eng, _):
+        run = await finish(eng, AGENT, script("say fine"))
+        assert run.output == {"text": "fine"}
+        (warning,) = await bodies(eng, run.id, Warned)
+        assert warning.details == {"lines": 3, "first": lines[0]}
+    written = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert not [message for message in written if "error" in message]
 
 
 async def test_updates_of_kinds_to_come_and_of_no_kind_are_skipped(store: Path) -> None:

@@ -314,6 +314,31 @@ async def test_two_clients_watch_one_session_and_the_first_answer_counts(store: 
         assert one.text(session) == two.text(session) == "done"
 
 
+async def test_the_files_of_a_turn_are_those_of_the_client_that_prompts(store: Path) -> None:
+    able = {"clientCapabilities": {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": False}}
+
+    @il.agent
+    async def reads(text: str, ctx: il.Context[Any, Any]) -> str:
+        return await ctx.editor.read("/a") if ctx.editor is not None else "no editor"
+
+    async with Engine(store, agents=[reads]) as engine, client_of(engine) as (one, _):
+        one.on("fs/read_text_file", lambda _: {"content": "of the first"})
+        await one.initialize(**able)
+        session = await one.new_session()
+        async with client_of(engine) as (two, _):
+            two.on("fs/read_text_file", lambda _: {"content": "of the second"})
+            await two.initialize(**able)
+            await two.ask("session/load", {"sessionId": session, "cwd": "/tmp", "mcpServers": []})
+            await two.prompt(session, "go")
+            assert two.text(session) == "of the second"
+            await one.prompt(session, "go")
+            assert one.text(session).endswith("of the first")
+            await two.prompt(session, "go")
+        before = len(one.text(session))
+        await one.prompt(session, "go")  # the second has left
+        assert one.text(session)[before:] == "of the first"
+
+
 async def test_a_client_that_comes_back_finds_its_turn_running_and_sees_the_rest(store: Path) -> None:
     async with Engine(store, agents=[agents.listens]) as engine:
         async with client_of(engine) as (client, _):

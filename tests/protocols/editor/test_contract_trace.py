@@ -49,7 +49,7 @@ async def traced(client: Process) -> None:
 async def test_the_trace_has_every_message_of_both_directions_in_order(tmp_path: Path) -> None:
     trace = tmp_path / "logs" / "wire.jsonl"
     options = ("--trace", str(trace))
-    async with stdio(tmp_path, Path(agents.__file__), *options, env={"PYTHONPATH": str(Path.cwd())}) as client:
+    async with stdio(tmp_path, Path(agents.__file__), *options) as client:
         await traced(client)
         await client.end_input()
         assert await client.wait() == 0
@@ -80,7 +80,7 @@ def _shape(frame: Any) -> Any:
 async def test_the_trace_has_no_secrets(tmp_path: Path) -> None:
     trace = tmp_path / "wire.jsonl"
     options = ("--trace", str(trace))
-    async with stdio(tmp_path, Path(agents.__file__), *options, env={"PYTHONPATH": str(Path.cwd())}) as client:
+    async with stdio(tmp_path, Path(agents.__file__), *options) as client:
         await traced(client)
         await client.end_input()
         assert await client.wait() == 0

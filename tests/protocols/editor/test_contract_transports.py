@@ -250,7 +250,7 @@ def test_how_messages_are_exchanged_on_a_transport_of_ones_own_is_documented() -
 async def test_messages_are_written_in_utf_8_and_read_in_nothing_else(tmp_path: Path) -> None:
     text = "grüße \u2028 \U0001f600 \u00e9"
     pieces: list[bytes] = []
-    async with stdio(tmp_path, Path(agents.__file__), env={"PYTHONPATH": str(Path.cwd())}) as client:
+    async with stdio(tmp_path, Path(agents.__file__)) as client:
         reader = client._reader
         read = reader.read
 

@@ -605,7 +605,7 @@ async def test_resume_takes_a_session_up_without_a_word(tmp_path: Path) -> None:
 
 
 async def test_a_question_that_was_open_is_asked_again_after_load(tmp_path: Path) -> None:
-    async with stdio(tmp_path, Path(agents.__file__), env={"PYTHONPATH": "."}) as client:
+    async with stdio(tmp_path, Path(agents.__file__)) as client:
         await client.initialize()
         session = await client.new_session()
         await client.ask("session/set_mode", {"sessionId": session, "modeId": "careful@0.1.0"})
@@ -613,7 +613,7 @@ async def test_a_question_that_was_open_is_asked_again_after_load(tmp_path: Path
         await client.request("session/request_permission")
         client.process.kill()
         await client.wait()
-    async with stdio(tmp_path, Path(agents.__file__), env={"PYTHONPATH": "."}) as client:
+    async with stdio(tmp_path, Path(agents.__file__)) as client:
         await client.initialize()
         await client.ask("session/load", {"sessionId": session, "cwd": "/tmp", "mcpServers": []})
         asked = await client.request("session/request_permission")

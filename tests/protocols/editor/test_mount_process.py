@@ -60,7 +60,7 @@ async def test_letting_go_ends_the_agent_behind_a_wrapper_too(tmp_path: Path) ->
 async def test_an_agent_that_does_not_end_with_its_input_is_made_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.protocols.editor.process._PATIENCE", (0.2, 2.0))
+    monkeypatch.setattr("interlingua.transports.children._PATIENCE", (0.2, 2.0))
     line, pids = wrapper(tmp_path, {"deaf": True})
     made = mount(line=line)
     await made.agent()

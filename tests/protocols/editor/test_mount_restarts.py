@@ -30,7 +30,7 @@ ON_VERSION_2 = {
 
 
 def kill_agent(eng: il.Engine, made: Any) -> None:
-    os.kill(made.host._link._process.pid, signal.SIGKILL)
+    os.kill(made.host._link._child.pid, signal.SIGKILL)
 
 
 async def test_a_permission_that_was_open_is_matched_when_the_agent_asks_again(store: Path) -> None:

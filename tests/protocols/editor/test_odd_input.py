@@ -103,9 +103,8 @@ async def test_ids_are_kept_exactly(store: Path) -> None:
 async def test_of_duplicate_keys_the_last_wins(store: Path) -> None:
     async with in_process(store, echo) as client:
         await client.initialize()
-        [answer] = await answers_to(
-            client, b'{"jsonrpc":"2.0","id":"a","method":"_nothing","id":"b","method":"session/list"}'
-        )
+        await client.raw(b'{"jsonrpc":"2.0","id":"a","method":"_nothing","id":"b","method":"session/list"}\n')
+        answer = await client.answer("b")
         assert answer["id"] == "b"
         assert "result" in answer
 

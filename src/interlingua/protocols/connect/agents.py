@@ -26,11 +26,11 @@ class Agents(Operations):
         """By id or by name; without either, the first agent of this server. One that is out of reach is not there."""
         known = self._known()
         if wanted is None:
-            found = next(iter(known.values()), None)
+            found = next((c for c in known.values() if scopes.may(caller, action, c.key)), None)
         else:
             found = known.get(wanted) or next((c for c in known.values() if c.name == wanted), None)
         if found is None or not scopes.may(caller, action, found.key).allowed:
-            raise AgentNotFound(f"there is no agent {wanted}" if wanted else "this server has no agents")
+            raise AgentNotFound(f"there is no agent {wanted}" if wanted else "there is no agent for this caller")
         return found
 
     async def search_agents(self, request: Request, caller: Caller) -> Response:
@@ -86,7 +86,11 @@ class Agents(Operations):
         return found
 
     async def get_configuration(self, request: Request, caller: Caller) -> Response:
-        return json_response(translate.instance(await self._instance(request.path_params["config_id"], caller)))
+        found = await self._instance(request.path_params["config_id"], caller)
+        scopes.require(caller, "read")
+        if not scopes.may(caller, "read", f"{found.agent}@{found.version}"):
+            raise NotFound(f"there is no configured instance {found.id}")
+        return json_response(translate.instance(found))
 
     async def delete_configuration(self, request: Request, caller: Caller) -> Response:
         found = await self._instance(request.path_params["config_id"], caller)

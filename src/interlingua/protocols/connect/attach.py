@@ -24,6 +24,7 @@ from .calls import (
     Patience,
     Refused,
     RemoteError,
+    Silent,
     error_of,
     interrupt_of,
     json_of,
@@ -165,7 +166,7 @@ class Attachment:
                 if current is None or current.kind != "interrupt" or not same_interrupt(current.output, asked):
                     return
                 response = await self.http.post(self._handle.path, json=answer)
-            except httpx2.TransportError as error:
+            except (httpx2.TransportError, Silent) as error:
                 await self._patience.spend(error)
                 continue
             if response.status_code != 409:  # the first answer wins, and another was first

@@ -17,7 +17,8 @@ from . import translate
 
 KEY_VARIABLE = "INTERLINGUA_CONNECT_KEY"
 PATIENCE = 60.0
-"""Seconds for which a server that cannot be reached is tried again before the run fails as transient."""
+"""Seconds for which a server that cannot be reached, or tells nothing, is tried again before the run fails as
+transient."""
 TRANSIENT = frozenset({408, 425, 429, 502, 503, 504})
 
 
@@ -44,6 +45,10 @@ class Refused(RemoteError):
         self.status = status
 
 
+class Silent(Exception):
+    """The server answered, and told nothing of the run."""
+
+
 class Patience:
     """How long to go on trying, and how long to wait in between."""
 
@@ -59,7 +64,8 @@ class Patience:
         time = asyncio.get_running_loop().time()
         self._since = time if self._since is None else self._since
         if time - self._since > PATIENCE:
-            raise Unavailable(f"{self._base} cannot be reached: {words_of(error)}") from error
+            how = "tells nothing" if isinstance(error, Silent) else "cannot be reached"
+            raise Unavailable(f"{self._base} {how}: {words_of(error)}") from error
         await self.pause()
 
     async def pause(self) -> None:

@@ -15,11 +15,14 @@ import msgspec
 
 from ...engine.mounting import Mounted
 from ...model.delta import ABSENT
+from ...transports import tap
 from ...transports.sse import read
-from .calls import TRANSIENT, Patience, RemoteError, json_of, object_or_empty, whole_value
+from .calls import TRANSIENT, Patience, RemoteError, Silent, json_of, object_or_empty, whole_value
 from .mirror import Mirror
 from .remote import Remote
 from .stream import place_of
+
+_FINAL = frozenset({401, 403, 404, 410})  # the run is gone, or is not for us any more: asking again does not help
 
 
 class Stretch(msgspec.Struct):
@@ -56,9 +59,7 @@ class Follower:
             try:
                 ended = await self._read() if self._streams else None
                 ended = ended or await self.settled(blocking=not self._streams)
-            except httpx2.ReadTimeout:
-                continue
-            except httpx2.TransportError as error:
+            except (httpx2.TransportError, Silent) as error:
                 await self._patience.spend(error)
                 continue
             if ended is not None:
@@ -82,7 +83,13 @@ class Follower:
     # -- by the stream ------------------------------------------------------------------------------------
 
     async def _read(self) -> Stretch | None:
-        """One connection. None where it ended before the run did."""
+        """One connection. None where it ended before the run did, or said nothing for too long."""
+        try:
+            return await self._read_on()
+        except httpx2.ReadTimeout:
+            return None  # there may be nothing to say: whether the server is there, its other answers tell
+
+    async def _read_on(self) -> Stretch | None:
         headers = {"accept": "text/event-stream"}
         if self._cursor is not None:
             headers["last-event-id"] = self._cursor
@@ -127,19 +134,30 @@ class Follower:
 
     async def settled(self, *, blocking: bool = False) -> Stretch | None:
         """How the run stands when it has ended or asks, by its status and `wait`; None while it goes on."""
+        ended = await self._settled(blocking)
+        self._patience.reset()
+        return ended
+
+    async def _settled(self, blocking: bool) -> Stretch | None:
         response = await self._http.get(self._path)
+        status = None
         if response.is_success:
-            self._patience.reset()
             status = object_or_empty(json_of(response)).get("status")
             if status == "pending" and not (blocking and self._waits):
                 return None
-        elif response.status_code == 404:
-            json_of(response)  # raises: the run is gone
-        else:
-            status = None
-        response = await self._http.get(f"{self._path}/wait") if self._waits else response
-        if response.status_code in TRANSIENT or response.status_code == 204:
+        elif response.status_code in _FINAL:
+            json_of(response)  # raises
+        if self._waits:
+            try:
+                response = await self._http.get(f"{self._path}/wait")
+            except httpx2.ReadTimeout:
+                if status != "pending":
+                    raise
+                return None  # it waits with us
+        if response.status_code == 204 or (response.status_code in TRANSIENT and status == "pending"):
             return None
+        if response.status_code in TRANSIENT:
+            raise Silent(f"it answered {response.status_code}")
         if not response.is_success:
             self._waits = False
         told = object_or_empty(json_of(response)) if response.is_success else {}
@@ -158,12 +176,15 @@ class Follower:
                 json_of(response)
                 raise RemoteError(f"{self._remote.base} says that the run succeeded, but not with what")
             return Stretch("result", {"values": self._mirror.last})
-        return None
+        if status == "pending":
+            return None
+        raise Silent(f"it answered {response.status_code}, and status {status!r}")
 
 
 async def _received(response: httpx2.Response) -> AsyncGenerator[tuple[str | None, dict[str, Any]], None]:
     async with contextlib.aclosing(read(response.aiter_bytes())) as events:  # type: ignore[type-var]
         async for event in events:
+            tap.event(event.data)
             with contextlib.suppress(ValueError):
                 update = json.loads(event.data)
                 if isinstance(update, dict):

@@ -68,6 +68,12 @@ def own(caller: Caller) -> dict[str, Any]:
     return {} if scopes.sees(caller, "*") else {"caller": caller.id}
 
 
+def reach(caller: Caller) -> list[str] | None:
+    """The agents whose runs a caller may find; None: of all."""
+    given = [scope.removeprefix("agents:") for scope in caller.scopes if scope.startswith("agents:")]
+    return None if scopes.EVERYTHING in caller.scopes or not given else given
+
+
 def cancels(run: Run) -> bool:
     return bool(run.request is not None and run.request.extra.get("watched"))
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from ...engine.ids import new_id
+from ...engine.ids import new_id, now
 from ...model.card import AgentCard
 from ...model.errors import (
     AgentNotFound,
@@ -20,10 +21,11 @@ from ...model.errors import (
     InvalidAnswer,
     InvalidRequest,
     NotFound,
+    RunCancelled,
     RunNotFound,
     ThreadNotFound,
 )
-from ...model.run import Callback, Caller, Run, RunRequest
+from ...model.run import Callback, Caller, Run, RunRequest, Thread
 from ...model.status import Status
 from ...security import scopes
 from ...store.base import RunFilter
@@ -34,9 +36,19 @@ from .agents import Agents
 from .stream import Place, follow
 from .threads import Threads
 
+_RESOLUTION = 0.01  # seconds by which a timer may ring early
+_MANY = 100_000
+
+
+class Watch:
+    """A connection that a run with on_disconnect=cancel has."""
+
+    answered = False  # it was told what there is to tell: how the run stands, or that the time it gave is over
+
 
 class Runs(Agents, Threads):
     _watchers: dict[str, int]  # connections that a run with on_disconnect=cancel still has
+    _left: dict[str, tuple[float, int]]  # runs whose last one dropped: until when it may come back, and since when
 
     # -- making runs --------------------------------------------------------------------------------------
 
@@ -59,6 +71,7 @@ class Runs(Agents, Threads):
                 reading.check_uuid(thread, "thread_id")
             else:
                 raise ThreadNotFound(f"there is no thread {thread}")
+            await self._check_may_replace(found, body.multitask_strategy, card, caller)
         modes = reading.modes(body.stream_mode)
         if streams or body.stream_mode is not None:
             missing = [mode for mode in modes if not able["streaming"][mode]]
@@ -70,11 +83,12 @@ class Runs(Agents, Threads):
         url = translate.webhook(body)
         if url is not None:
             reading.check_url(url, "webhook" if body.webhook is not None else "callback")
-        keep = thread is None and body.on_completion == "keep"
+        keep = thread is None and body.on_completion == "keep" and able["threads"]
         key = header(request, b"idempotency-key")
         kept = None
         if keep:
-            kept = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{caller.id} {key}")) if key else new_id()
+            # The same key finds the same thread, and nobody can guess its id and make it first.
+            kept = await self.engine.store.link("connect kept", f"{caller.id} {key}", new_id()) if key else new_id()
         made = await self.engine.submit(
             RunRequest(
                 card.name,
@@ -93,11 +107,21 @@ class Runs(Agents, Threads):
                 extra={
                     "connect": translate.creation(body),
                     "watched": watched and body.on_disconnect == "cancel",
-                    "stateless": thread is None,
+                    "mark": "stateless" if thread is None else None,
                 },
             )
         )
         return made, body
+
+    async def _check_may_replace(self, thread: Thread | None, strategy: str, card: AgentCard, caller: Caller) -> None:
+        """Refuse to take a thread from another run for whoever may not cancel runs, or delete them (a rollback)."""
+        if strategy not in ("interrupt", "rollback"):
+            return
+        active = await self.engine.store.run(thread.active) if thread is not None and thread.active else None
+        for agent in {card.key, f"{active.agent}@{active.version}" if active is not None else card.key}:
+            scopes.require(caller, "cancel", agent)
+            if strategy == "rollback":
+                scopes.require(caller, "delete", agent)
 
     async def _agent_to_run(self, body: wire.RunCreate, caller: Caller) -> tuple[AgentCard, Any]:
         """The agent, and its configuration: the run's own, else that of a configured instance."""
@@ -139,7 +163,7 @@ class Runs(Agents, Threads):
         made, body = await self._submit(request, caller, watched=True)
         if made.status.final:
             return self._wait_response(made)
-        return await self._wait_for(request, made.id, cancels=body.on_disconnect == "cancel")
+        return await self._wait_for(request, made, cancels=body.on_disconnect == "cancel")
 
     async def create_and_stream(self, request: Request, caller: Caller) -> Response:
         made, body = await self._submit(request, caller, streams=True, watched=True)
@@ -148,10 +172,14 @@ class Runs(Agents, Threads):
 
     # -- runs ---------------------------------------------------------------------------------------------
 
-    async def _run(self, request: Request, caller: Caller) -> Run:
+    async def _run(self, request: Request, caller: Caller, action: scopes.Action = "read") -> Run:
+        """A run that is somebody else's, or of an agent that is out of reach, is not there."""
         run = await self.engine.run(request.path_params["run_id"])
         thread = request.path_params.get("thread_id")
-        if not scopes.sees(caller, run.caller) or (thread is not None and run.thread != thread):
+        found = scopes.sees(caller, run.caller) and (thread is None or run.thread == thread)
+        if found:
+            scopes.require(caller, action)
+        if not found or not scopes.may(caller, action, f"{run.agent}@{run.version}"):
             raise RunNotFound(f"there is no run {run.id}" + (f" on thread {thread}" if thread else ""))
         return run
 
@@ -170,11 +198,13 @@ class Runs(Agents, Threads):
         return json_response(self._told(await self._run(request, caller)))
 
     async def search_runs(self, request: Request, caller: Caller) -> Response:
+        scopes.require(caller, "read")
         wanted = await self._read(request, wire.RunSearchRequest, optional=True)
         where = RunFilter(
             metadata=wanted.metadata,
             limit=wanted.limit,
             offset=wanted.offset,
+            agents=reading.reach(caller),
             marked="stateless",
             **reading.own(caller),
         )
@@ -185,20 +215,29 @@ class Runs(Agents, Threads):
             where.agent, where.version = card.name, card.version
         if wanted.status is not None:
             where.status = translate.STATUSES[wanted.status]
-        return json_response([self._told(await self.engine.run(run.id)) for run in await self.engine.runs(where)])
+        return json_response(await self._listed(where))
+
+    async def _listed(self, where: RunFilter) -> list[dict[str, Any]]:
+        told = []
+        for run in await self.engine.runs(where):
+            with contextlib.suppress(RunNotFound):  # deleted meanwhile
+                told.append(self._told(await self.engine.run(run.id)))
+        return told
 
     async def thread_runs(self, request: Request, caller: Caller) -> Response:
         thread = await self._thread(request.path_params["thread_id"], caller)
+        scopes.require(caller, "read")
         where = RunFilter(
             thread=thread.id,
             limit=reading.number(request, "limit", 10, 1, 1000),
             offset=reading.number(request, "offset", 0),
+            agents=reading.reach(caller),
+            **reading.own(caller),
         )
-        return json_response([self._told(await self.engine.run(run.id)) for run in await self.engine.runs(where)])
+        return json_response(await self._listed(where))
 
     async def resume(self, request: Request, caller: Caller) -> Response:
-        run = await self._run(request, caller)
-        scopes.require(caller, "answer", f"{run.agent}@{run.version}")
+        run = await self._run(request, caller, "answer")
         payload = await self._read(request, Any)
         if run.status is not Status.WAITING or not run.questions:
             raise Conflict(f"run {run.id} is {translate.STATUS[run.status]}; only an interrupted run can be resumed")
@@ -215,8 +254,7 @@ class Runs(Agents, Threads):
         return json_response(self._told(await self.engine.run(run.id)))
 
     async def delete_run(self, request: Request, caller: Caller) -> Response:
-        run = await self._run(request, caller)
-        scopes.require(caller, "delete", f"{run.agent}@{run.version}")
+        run = await self._run(request, caller, "delete")
         if not run.status.final:
             with contextlib.suppress(AlreadyFinished):
                 await self.engine.cancel(run.id, by=caller, reason="it is being deleted")
@@ -226,20 +264,24 @@ class Runs(Agents, Threads):
 
     async def wait(self, request: Request, caller: Caller) -> Response:
         run = await self._run(request, caller)
-        return await self._wait_for(request, run.id, cancels=reading.cancels(run))
+        return await self._wait_for(request, run, cancels=reading.cancels(run))
 
-    async def _wait_for(self, request: Request, run: str, *, cancels: bool) -> Response:
+    async def _wait_for(self, request: Request, run: Run, *, cancels: bool) -> Response:
         timeout = reading.seconds(request, "timeout")
-        waiting = asyncio.ensure_future(self.engine.wait(run, timeout=timeout, settled=True))
+        waiting = asyncio.ensure_future(self.engine.wait(run.id, timeout=timeout, settled=True))
         gone = asyncio.ensure_future(reading.disconnected(request))
-        with self._watching(run, cancels):
+        with self._watching(run.id, cancels) as watch:
             try:
                 await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
                 if not waiting.done():
                     return Response(status_code=499)
+                watch.answered = True
                 return self._wait_response(waiting.result())
             except TimeoutError:
                 return Response(status_code=204)
+            except RunNotFound:  # it was there when the wait began
+                error = RunCancelled(translate.GONE).info()
+                return self._wait_response(msgspec.structs.replace(run, status=Status.CANCELLED, error=error))
             finally:
                 waiting.cancel()
                 gone.cancel()
@@ -265,21 +307,18 @@ class Runs(Agents, Threads):
         return self._streaming(run.id, after=after, modes=modes, cancels=reading.cancels(run))
 
     def _streaming(self, run: str, *, after: Place | None, modes: list[str], cancels: bool) -> Response:
-        async def body() -> AsyncIterator[bytes]:
-            with self._watching(run, cancels):
-                async for chunk in follow(self.engine, run, after, modes, self.settings, KEEP_ALIVE):
-                    yield chunk
-
-        return StreamingResponse(body(), media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        updates = follow(self.engine, run, after, modes, self.settings, KEEP_ALIVE)
+        return WatchedStream(updates, self._watching(run, cancels))
 
     async def cancel(self, request: Request, caller: Caller) -> Response:
-        run = await self._run(request, caller)
-        scopes.require(caller, "cancel", f"{run.agent}@{run.version}")
+        run = await self._run(request, caller, "cancel")
         action = request.query_params.get("action", "interrupt")
         if action not in ("interrupt", "rollback"):
             raise InvalidRequest(f"action is {action!r}; it is interrupt or rollback", path="/action")
         wait = reading.flag(request, "wait")
         rollback = action == "rollback"
+        if rollback:
+            scopes.require(caller, "delete", f"{run.agent}@{run.version}")
         if not run.status.final:
             with contextlib.suppress(AlreadyFinished):
                 await self.engine.cancel(run.id, by=caller, rollback=rollback)
@@ -296,35 +335,61 @@ class Runs(Agents, Threads):
     async def _gone(self, run: str) -> None:
         with contextlib.suppress(RunNotFound):
             await self.engine.wait(run)
-            await self.engine.delete(run)
+            await self.engine.delete(run, rollback=True)
 
     @contextlib.contextmanager
-    def _watching(self, run: str, cancels: bool) -> Any:
-        """Count who watches a run that shall not outlive its watchers."""
+    def _watching(self, run: str, cancels: bool) -> Iterator[Watch]:
+        """Count who watches a run that shall not outlive its watchers. Whoever got an answer has not dropped."""
+        watch = Watch()
         if not cancels:
-            yield
+            yield watch
             return
         self._watchers[run] = self._watchers.get(run, 0) + 1
+        self._left.pop(run, None)
         try:
-            yield
+            yield watch
         finally:
             self._watchers[run] -= 1
             if not self._watchers[run]:
                 del self._watchers[run]
                 log = self.engine.worker.log_of(run) if self.engine.running else None
-                if log is None or log.finished is None:
-                    loop = asyncio.get_running_loop()
-                    loop.call_later(self.settings.disconnect_grace, self._unwatched, run)
+                if not watch.answered and (log is None or log.finished is None):
+                    loop, grace = asyncio.get_running_loop(), self.settings.disconnect_grace
+                    timer = loop.call_later(grace, self._unwatched, run)
+                    self._left[run] = timer.when(), now()
 
     def _unwatched(self, run: str) -> None:
-        if run in self._watchers or not self.engine.running:
-            return  # taken up again; or it is the server that left, and the run is handed on
+        until, since = self._left.get(run, (0.0, 0))
+        if not since or until > asyncio.get_running_loop().time() + _RESOLUTION:
+            return  # taken up again, and maybe dropped again: then there is another grace
+        del self._left[run]
+        if not self.engine.running:
+            return  # it is the server that left, and the run is handed on
         log = self.engine.worker.log_of(run)
         if log is None or log.finished is None:
-            self.engine.worker.spawn(self._cancel_unwatched(run))
+            self.engine.worker.spawn(self._cancel_unwatched(run, since))
 
-    async def _cancel_unwatched(self, run: str) -> None:
+    async def _cancel_unwatched(self, run: str, since: int) -> None:
+        """At an interrupt a stream ends by itself: a run that asks, or has asked since, needs nobody who watches."""
         with contextlib.suppress(NotFound, Conflict):
             view = await self.engine.run(run)
-            if view.status is not Status.WAITING and not view.status.final:  # at an interrupt a stream ends by itself
-                await self.engine.cancel(run, reason="its client disconnected")
+            asked = await self.engine.questions(run=run, state=None, limit=_MANY)
+            if view.status is Status.WAITING or view.status.final or any(q.asked_at >= since for q in asked):
+                return
+            await self.engine.cancel(run, reason="its client disconnected")
+
+
+class WatchedStream(StreamingResponse):
+    """A stream that counts as watching from the first moment, and as answered once it was given to its end."""
+
+    def __init__(self, updates: AsyncIterator[bytes], watching: contextlib.AbstractContextManager[Watch]) -> None:
+        super().__init__(updates, media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        self._watching = watching
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._watching as self._watch:
+            await super().__call__(scope, receive, send)
+
+    async def stream_response(self, send: Send) -> None:
+        await super().stream_response(send)
+        self._watch.answered = True

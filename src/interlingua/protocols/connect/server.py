@@ -30,7 +30,7 @@ class ConnectDoor(Runs):
         self.engine = engine
         self.auth = auth
         self.settings = settings or ConnectSettings()
-        self._watchers = {}
+        self._watchers, self._left = {}, {}
         self._cards = {}
         engine.agents.add_check(translate.refused)
         engine.agents.listeners.append(self._cards.clear)

@@ -14,6 +14,7 @@ import msgspec
 from ...engine.engine import Engine
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, Joiner
+from ...model.errors import RunCancelled, RunNotFound
 from ...model.events import (
     Event,
     OutputDelta,
@@ -118,6 +119,10 @@ class Projection:
         question = next(iter(self._open.values()))
         return [((seq, 1), {**translate.interrupt(question), "run_id": self._run, "status": "interrupted"})]
 
+    def gone(self, seq: int) -> list[Update]:
+        """The end of a run that is not there any more to say how it ended."""
+        return [((seq, 1), self._end(RunFinished(Status.CANCELLED, error=RunCancelled(translate.GONE).info())))]
+
     def _end(self, body: RunFinished) -> dict[str, Any]:
         self.pending_id = None
         if body.status is Status.SUCCEEDED:
@@ -139,7 +144,11 @@ async def follow(
 
     The stream ends with the run, or where it waits for an answer.
     """
-    view = await engine.run(run)
+    try:
+        view = await engine.run(run)
+    except RunNotFound:
+        yield _encoded(Projection(run, modes, None).gone(1), (0, 0))
+        return
     agent = engine.agents.find(view.agent, view.version)
     projection = Projection(run, modes, agent.card if agent is not None else None)
     seen = (view.seq, 1) if after is None else after
@@ -161,6 +170,7 @@ async def follow(
         yield _encoded(projection.newest() + projection.interrupt(seen[0]), (seen[0] - 1, 1))
         return
     reader = engine.reader(run, after=seen[0])
+    finished = view.status.final and seen[0] >= view.seq  # and the reader knows
     try:
         while not reader.over:
             idle = settings.keep_alive
@@ -188,6 +198,10 @@ async def follow(
                     reached = seen if last.seq > seen[0] else (last.seq - 1, 1)
                     yield _encoded(projection.newest() + projection.interrupt(last.seq), reached)
                     return
+        if not finished:
+            raise RunNotFound(f"there is no run {run}")
+    except RunNotFound:
+        yield _encoded(projection.gone(reader.cursor + 1), seen)
     finally:
         reader.close()
 

@@ -14,6 +14,8 @@ from ...transports.http import json_response
 from . import reading, translate, wire
 from .operations import Operations
 
+_PAGE = 100  # threads that are looked at together
+
 
 class Threads(Operations):
     async def _thread(self, thread: str, caller: Caller) -> Thread:
@@ -26,7 +28,10 @@ class Threads(Operations):
         """As callers see it: state whose format no descriptor defines stays here."""
         return thread if await self.engine.is_described(thread) else msgspec.structs.replace(thread, values=None)
 
-    async def _thread_response(self, thread: Thread) -> Response:
+    async def _thread_response(self, thread: Thread, caller: Caller) -> Response:
+        """A caller that may make and change threads, and not read, is not told what is on them."""
+        if not scopes.may(caller, "read"):
+            return json_response(translate.thread(msgspec.structs.replace(thread, values=None)))
         return json_response(translate.thread(await self._shown(thread), await self.engine.messages(thread.id)))
 
     async def create_thread(self, request: Request, caller: Caller) -> Response:
@@ -40,19 +45,34 @@ class Threads(Operations):
         )  # fmt: skip
         if not scopes.sees(caller, thread.caller):
             raise Conflict(f"there is a thread {thread.id} already")
-        return await self._thread_response(thread)
+        return await self._thread_response(thread, caller)
 
     async def search_threads(self, request: Request, caller: Caller) -> Response:
+        scopes.require(caller, "read")
         body = await self._read(request, wire.ThreadSearchRequest, optional=True)
         where = ThreadFilter(
             status=body.status, metadata=body.metadata, values=body.values, limit=body.limit, offset=body.offset,
             **reading.own(caller),
         )  # fmt: skip
-        found = await self.engine.threads(where)
+        found = await (self._by_values(where) if where.values else self.engine.threads(where))
         return json_response([translate.thread(await self._shown(thread)) for thread in found])
 
+    async def _by_values(self, where: ThreadFilter) -> list[Thread]:
+        """What stays here cannot be guessed at by searching for it either: such threads are not among those found."""
+        found: list[Thread] = []
+        page = msgspec.structs.replace(where, limit=_PAGE, offset=0)
+        while len(found) < where.offset + where.limit:
+            threads = await self.engine.threads(page)
+            found += [thread for thread in threads if await self.engine.is_described(thread)]
+            if len(threads) < _PAGE:
+                break
+            page.offset += _PAGE
+        return found[where.offset : where.offset + where.limit]
+
     async def get_thread(self, request: Request, caller: Caller) -> Response:
-        return await self._thread_response(await self._thread(request.path_params["thread_id"], caller))
+        thread = await self._thread(request.path_params["thread_id"], caller)
+        scopes.require(caller, "read")
+        return await self._thread_response(thread, caller)
 
     async def patch_thread(self, request: Request, caller: Caller) -> Response:
         thread = await self._thread(request.path_params["thread_id"], caller)
@@ -70,7 +90,7 @@ class Threads(Operations):
             messages=None if body.messages is None else [translate.to_message(m) for m in body.messages],
             checkpoint=base,
         )
-        return await self._thread_response(changed)
+        return await self._thread_response(changed, caller)
 
     async def delete_thread(self, request: Request, caller: Caller) -> Response:
         thread = await self._thread(request.path_params["thread_id"], caller)
@@ -80,6 +100,7 @@ class Threads(Operations):
 
     async def history(self, request: Request, caller: Caller) -> Response:
         thread = await self._thread(request.path_params["thread_id"], caller)
+        scopes.require(caller, "read")
         limit = reading.number(request, "limit", 10, 1, 1000)
         states = await self.engine.history(thread.id, before=request.query_params.get("before"), limit=limit)
         if not await self.engine.is_described(thread):
@@ -89,4 +110,4 @@ class Threads(Operations):
     async def copy_thread(self, request: Request, caller: Caller) -> Response:
         thread = await self._thread(request.path_params["thread_id"], caller)
         scopes.require(caller, "run")
-        return await self._thread_response(await self.engine.copy_thread(thread.id))
+        return await self._thread_response(await self.engine.copy_thread(thread.id), caller)

@@ -21,7 +21,7 @@ from ...model.content import Message as ModelMessage
 from ...model.errors import ErrorInfo, InterlinguaError, all_errors
 from ...model.run import Checkpoint, Instance, Question, Run, Thread
 from ...model.status import Status
-from ...security.errors import HostRefused, OriginRefused, Unauthenticated
+from ...security.errors import HostRefused, KeysUnavailable, OriginRefused, Unauthenticated
 from ...transports.http import SlowBody, WrongContentType
 from .wire import Message, RunCreate, RunStatus
 
@@ -41,6 +41,8 @@ STATUSES: dict[RunStatus, list[Status]] = {
     wire: [status for status in Status if STATUS[status] == wire] for wire in STATUS.values()
 }
 
+GONE = "the run was cancelled and deleted"  # while somebody looked on
+
 # Every error has a number that never changes: HTTP's where there is one, else from 1000 on.
 ERRCODES: dict[str, int] = {
     "internal": 500, "invalid": 422, "invalid_input": 4221, "invalid_config": 4222, "invalid_output": 1002,
@@ -51,10 +53,12 @@ ERRCODES: dict[str, int] = {
     "key_reused": 4096, "denied": 403, "run_failed": 1000, "agent_error": 1001, "agent_crashed": 1004,
     "cancelled": 1005, "timed_out": 1006, "run_lost": 1007, "question_expired": 1008, "child_failed": 1009,
     "step_failed": 1010, "overloaded": 429, "unavailable": 503, "store_error": 5031, "definition_error": 1011,
-    "unauthenticated": 401, "host_refused": 4031, "origin_refused": 4032, "slow_body": 408, "wrong_content_type": 415,
+    "unauthenticated": 401, "keys_unavailable": 5032, "host_refused": 4031, "origin_refused": 4032, "slow_body": 408,
+    "wrong_content_type": 415,
 }  # fmt: skip
 AT_THE_DOOR: tuple[type[InterlinguaError], ...] = (
     Unauthenticated,
+    KeysUnavailable,
     HostRefused,
     OriginRefused,
     SlowBody,
@@ -387,7 +391,6 @@ def thread_state(checkpoint: Checkpoint) -> dict[str, Any]:
         "checkpoint": {"checkpoint_id": checkpoint.id},
         "values": checkpoint.values or {},  # there may be messages and no state yet
         "metadata": {
-            **checkpoint.metadata,
             "created_at": when(checkpoint.created_at),
             **({"run_id": checkpoint.run} if checkpoint.run else {}),
         },

@@ -51,7 +51,7 @@ class RunCreate(msgspec.Struct, kw_only=True):
     stream_mode: list[StreamMode] | StreamMode | None = None
     on_disconnect: Literal["cancel", "continue"] = "cancel"
     multitask_strategy: Literal["reject", "rollback", "interrupt", "enqueue"] = "reject"
-    after_seconds: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    after_seconds: Annotated[int, msgspec.Meta(ge=0, le=9_999_999_999)] | None = None
 
 
 class RunCreateStateful(RunCreate, kw_only=True):

@@ -17,8 +17,9 @@ import msgspec
 from ...model.errors import Denied, InvalidRequest, Unavailable
 from ...transports.channel import Channel
 from ...transports.rpc import ConnectionLost, RpcError, Trace
+from . import process
 from .peer import AuthenticationNeeded, Peer, Place, Session
-from .process import AgentProcess, environment, words_of
+from .process import Child, environment, words_of
 from .served import LocalWork, Policies, Policy
 from .translate import AUTH_REQUIRED
 
@@ -101,15 +102,15 @@ class Source(Protocol):
 
 
 class ProcessLink:
-    def __init__(self, process: AgentProcess) -> None:
-        self._process = process
-        self.channel: Channel = process.channel
-        self.end = process.end
-        self.why = process.how_it_ended
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self.channel: Channel = child.channel
+        self.end = child.end
+        self.why = child.how_it_ended
 
     @property
     def noise(self) -> tuple[int, str]:
-        return self._process.channel.noise, self._process.channel.first_noise
+        return self._child.channel.noise, self._child.channel.first_noise
 
 
 class ProcessSource:
@@ -117,11 +118,11 @@ class ProcessSource:
 
     def __init__(self, command: str, settings: MountSettings) -> None:
         self.name = command
-        self.command = words_of(command)
+        self.command = words_of(command, "editor")
         self._settings = settings
 
     async def open(self) -> Link:
-        return ProcessLink(await AgentProcess.start(self.command, self._settings.root, environment(os.environ)))
+        return ProcessLink(await process.start(self.command, self._settings.root, environment(os.environ)))
 
 
 class AddressLink:

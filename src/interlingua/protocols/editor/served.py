@@ -114,6 +114,7 @@ class LocalWork:
         return self.asker.editor if self.asker is not None else None
 
     async def _read(self, wanted: _Read) -> str:
+        self._not_denied("read")
         editor = self._editor
         if editor is not None and editor.can_read:
             return await editor.read(wanted.path, line=wanted.line, limit=wanted.limit)
@@ -122,6 +123,7 @@ class LocalWork:
         return await asyncio.to_thread(self._directory.read, wanted.path, wanted.line, wanted.limit)
 
     async def _write(self, wanted: _Write) -> None:
+        self._not_denied("write")
         editor = self._editor
         if editor is not None and editor.can_write:
             await editor.write(wanted.path, wanted.content)
@@ -146,6 +148,7 @@ class LocalWork:
     # -- terminals ----------------------------------------------------------------------------------------
 
     async def _create(self, wanted: _Run) -> str:
+        self._not_denied("terminal")
         env = {variable.name: variable.value for variable in wanted.env or []}
         editor = self._editor
         if editor is not None and editor.can_run:
@@ -187,13 +190,16 @@ class LocalWork:
 
     # -- the policy ---------------------------------------------------------------------------------------
 
+    def _not_denied(self, kind: Literal["read", "write", "terminal"]) -> None:
+        """Agents may ask for what they were not offered; what is denied is denied in an editor too."""
+        if getattr(self._policies, kind) == "deny":
+            raise Denied(f"{kind} is not allowed here")
+
     async def _allowed(self, kind: Literal["read", "write", "terminal"], prompt: str, payload: dict[str, Any]) -> None:
         """Return where it is; raise where it is not."""
         policy: Policy = getattr(self._policies, kind)
         if policy == "allow" or kind in self._always:
             return
-        if policy == "deny":
-            raise Denied(f"{kind} is not allowed here")
         if self.asker is None:
             raise Denied(f"{kind} must be allowed by somebody, and no turn runs in which they could be asked")
         options = [

@@ -153,6 +153,7 @@ class Session:
         scopes.require(connection.caller, "run", card.key)
         trace = {name: meta[name] for name in _TRACE if isinstance(meta.get(name), str)} if meta else None
         text = translate.prompt_text(parts)
+        self.engine.editors[self.id] = self.editor  # of several clients, it is whoever prompts
         made = await self.engine.submit(
             RunRequest(
                 card.name,

@@ -20,10 +20,10 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from ...model.card import AgentCard, Schema
+from ...model.card import AgentCard
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidInput
-from ...model.run import Option, Question
+from ...model.forms import Choices, choices, fenced, form, particulars, resolved, spoken, written_answer
 from ...transports.jsonrpc import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from . import wire
 
@@ -207,195 +207,10 @@ def said(message: Message) -> list[dict[str, Any]]:
     return [block(part) for part in message.parts]
 
 
-def fenced(value: Any) -> str:
-    return f"```json\n{json.dumps(value, indent=2, ensure_ascii=False)}\n```"
-
-
 def title(text: str) -> str:
     """A title for a session: the first line of its first prompt."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= 80 else line[:79].rstrip() + "…"
-
-
-# -- questions ------------------------------------------------------------------------------------------------
-
-
-class Choices(msgspec.Struct):
-    """A question whose answer is one of a few: what to offer, and the answer that each stands for."""
-
-    options: list[Option]
-    answers: dict[str, Any]
-
-    def rejection(self) -> Any:
-        """The answer that allows nothing, where there is one."""
-        for option in self.options:
-            if (option.kind or "").startswith("reject"):
-                return self.answers[option.id]
-        return msgspec.UNSET
-
-
-def choices(question: Question) -> Choices | None:
-    schema = question.answer_schema
-    if question.options:
-        answers: dict[str, Any] = {}
-        for option in question.options:
-            answer = _answer_for(option, schema)
-            if answer is msgspec.UNSET:
-                return None
-            answers[option.id] = answer
-        kinds = [Option(o.id, o.label, o.kind or "allow_once") for o in question.options]
-        return Choices(kinds, answers)
-    member = _only_member(schema)
-    if member is None:
-        return None
-    name, inner = member
-    if inner.get("type") == "boolean":
-        return Choices(
-            [Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once")],
-            {"yes": {name: True}, "no": {name: False}},
-        )
-    values = inner.get("enum")
-    if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
-        return Choices(
-            [Option(value, value, "allow_once") for value in values], {value: {name: value} for value in values}
-        )
-    return None
-
-
-def _answer_for(option: Option, schema: Schema) -> Any:
-    if schema.get("type") == "string":
-        return option.id
-    member = _only_member(schema)
-    if member is None:
-        return msgspec.UNSET
-    name, inner = member
-    if inner.get("type") == "boolean":
-        return {name: (option.kind or "").startswith("allow")}
-    return {name: option.id} if inner.get("type", "string") == "string" else msgspec.UNSET
-
-
-def _only_member(schema: Schema) -> tuple[str, Schema] | None:
-    """The one member that an answer must have, where there is just one."""
-    properties = schema.get("properties", {})
-    required = schema.get("required", [])
-    if len(required) != 1 or required[0] not in properties:
-        return None
-    return required[0], resolved(properties[required[0]], schema)
-
-
-def resolved(schema: Any, root: Schema) -> Schema:
-    """A schema with its local reference followed, and `null` as an alternative left out."""
-    for _ in range(8):
-        if not isinstance(schema, dict):
-            return {}
-        if isinstance(schema.get("$ref"), str):
-            found: Any = root
-            for step in schema["$ref"].lstrip("#/").split("/"):
-                found = found.get(step, {}) if isinstance(found, dict) else {}
-            schema = {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
-            continue
-        alternatives = schema.get("anyOf")
-        if isinstance(alternatives, list):
-            others = [entry for entry in alternatives if entry != {"type": "null"}]
-            if len(others) == 1 and len(alternatives) == 2:
-                schema = {**others[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
-                continue
-        return schema
-    return {}
-
-
-_FORM_KEYS = {
-    "string": ("minLength", "maxLength", "pattern", "format", "default", "enum", "oneOf"),
-    "number": ("minimum", "maximum", "default"),
-    "integer": ("minimum", "maximum", "default"),
-    "boolean": ("default",),
-    "array": ("minItems", "maxItems", "default"),
-}
-_FORMATS = ("email", "uri", "date", "date-time")
-
-
-def form(schema: Schema) -> Schema | None:
-    """An answer's schema as a flat form, where it is one."""
-    if schema.get("type") != "object" or not schema.get("properties"):
-        return None
-    fields: dict[str, Any] = {}
-    for name, inner in schema["properties"].items():
-        field = _field(resolved(inner, schema))
-        if field is None:
-            if name in schema.get("required", ()):
-                return None
-            continue  # what cannot be shown and need not be given is left out
-        fields[name] = field
-    told: Schema = {"type": "object", "properties": fields}
-    if schema.get("required"):
-        told["required"] = list(schema["required"])
-    return told
-
-
-def _field(inner: Schema) -> Schema | None:
-    kind = inner.get("type")
-    if kind is None and inner.get("enum"):
-        kind = "string"
-    if not isinstance(kind, str) or kind not in _FORM_KEYS:
-        return None
-    field = {"type": kind, **{key: inner[key] for key in (*_FORM_KEYS[kind], "title", "description") if key in inner}}
-    if "enum" in field and not all(isinstance(value, str) for value in field["enum"]):
-        return None
-    if "format" in field and field["format"] not in _FORMATS:
-        del field["format"]
-    if kind == "array":
-        items = inner.get("items", {})
-        if not isinstance(items.get("enum"), list):
-            return None
-        field["items"] = {"type": "string", "enum": items["enum"]}
-    return field
-
-
-def particulars(question: Question) -> list[str]:
-    """What a question shows beside its prompt, to be read by a human. Nothing where there is nothing else."""
-    payload = question.payload
-    if not isinstance(payload, dict):
-        return [] if payload in (None, question.prompt) else [str(payload)]
-    lines = [
-        f"**{name.replace('_', ' ')}**: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        for name, value in payload.items()
-        if value != question.prompt and name not in ("options", "diff", "diffs", "kind")
-    ]
-    return ["\n\n".join(lines)] if lines else []
-
-
-def spoken(question: Question) -> str:
-    """A question as a message, for a client that can show neither choices nor a form of it."""
-    told = [question.prompt or question.type.replace("_", " ")]
-    told += particulars(question)
-    if question.options:
-        told += [f"- {option.id}: {option.label}" for option in question.options]
-    member = _only_member(question.answer_schema)
-    if member is None or member[1].get("type") not in ("string", "boolean", "integer", "number"):
-        told.append("Answer with JSON that fits:\n" + fenced(question.answer_schema))
-    else:
-        told.append("Write your answer as the next message.")
-    return "\n\n".join(told)
-
-
-def written_answer(question: Question, text: str) -> Any:
-    """What somebody wrote in answer to a spoken question."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text.strip()
-    schema = question.answer_schema
-    if isinstance(value, dict) or schema.get("type") != "object":
-        return value
-    member = _only_member(schema)
-    if member is None:
-        return value
-    name, inner = member
-    if inner.get("type") == "boolean" and isinstance(value, str):
-        value = {"yes": True, "y": True, "ok": True, "no": False, "n": False}.get(value.lower(), value)
-    elif inner.get("type") == "string" and not isinstance(value, str):
-        value = text.strip()
-    return {name: value}
 
 
 # -- configuration --------------------------------------------------------------------------------------------
@@ -447,3 +262,10 @@ def config_options(card: AgentCard, chosen: dict[str, Any]) -> list[ConfigOption
 def _one_of(current: Any, offered: list[tuple[str, str, str]]) -> str:
     values = [value for value, _, _ in offered]
     return current if current in values else values[0]
+
+
+__all__ = [
+    "AUTH_REQUIRED", "ERRORS", "NOT_FOUND", "Choices", "ConfigOption", "block", "choices", "config_options", "fenced",
+    "form", "particulars", "parts", "prompt_input", "prompt_text", "rpc_error", "run_error", "said", "spoken", "title",
+    "written_answer",
+]  # fmt: skip

@@ -1,0 +1,158 @@
+"""What a server asks while a run of it goes on, as questions of the run here: forms, and addresses to visit.
+
+Any door may answer. Nobody answering in time declines, and never accepts. A server that is met again and asks the same
+again is given the question that is open, or the answer that it did not hear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ...engine.mounting import Mounted
+from ...model import values
+from ...model.card import Schema
+from ...model.errors import DefinitionError, QuestionExpired
+from ...model.run import Option
+from ...model.schemas import Validator, check_refs_local
+from . import wire
+
+
+class Settled(Exception):
+    """There will be no answer: the run ends."""
+
+
+class Asking:
+    """The questions of one run."""
+
+    def __init__(self, mounted: Mounted, within: float) -> None:
+        self._mounted = mounted
+        self._within = within
+        self._open: dict[str, tuple[Any, asyncio.Task[Any]]] = {}  # key → what was asked, and the wait for its answer
+        self._uses: dict[str, int] = {}
+        self.silent = False  # the run is only set aside: what is asked stays open, there too
+        self.server_is_gone: Callable[[], bool] = lambda: False
+
+    def met_again(self) -> None:
+        """A server that was gone asks from the beginning again what is still open."""
+        self._uses.clear()
+
+    async def settle(self) -> None:
+        """The run is over: whoever waits is told that there is no answer."""
+        tasks = [task for _, task in self._open.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def elicit(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The result of an elicitation."""
+        message = str(params.get("message") or "The server asks")
+        meta = params.get("_meta")
+        known = meta.get(wire.META_QUESTION) if isinstance(meta, dict) else None
+        try:
+            if params.get("mode") == "url":
+                return await self._visit(message, str(params.get("url")), known)
+            if params.get("mode") not in ("form", None):
+                return {"action": "decline"}
+            schema = usable_form(params.get("requestedSchema"))
+            mark = known or [message, schema]
+            answer = await self._ask("elicitation", mark, {"message": message}, schema, message, _options(schema))
+            return {"action": "accept", "content": answer}
+        except QuestionExpired:
+            return {"action": "decline"}
+        except Settled:
+            return {"action": "cancel"}
+
+    async def _visit(self, message: str, url: str, known: Any) -> dict[str, Any]:
+        options = [
+            Option("accept", "I have opened it, or will", "allow_once"),
+            Option("decline", "I will not", "reject_once"),
+        ]
+        choice = {"type": "string", "enum": [option.id for option in options]}
+        schema = {"type": "object", "properties": {"choice": choice}, "required": ["choice"]}
+        payload = {"message": message, "url": url}
+        answer = await self._ask("visit", known or payload, payload, schema, message, options)
+        return {"action": answer["choice"]}
+
+    async def _ask(
+        self, type_: str, mark: Any, payload: Any, schema: Schema, prompt: str, options: list[Option] | None = None
+    ) -> Any:
+        """`mark` is what makes it the same question when it is asked again."""
+        place = f"{type_}-{values.digest(mark)[:16]}"
+        self._uses[place] = self._uses.get(place, 0) + 1
+        key = f"{place}-{self._uses[place]}"
+        asked, task = self._open.get(key, (None, None))
+        if task is not None and asked != payload:
+            task.cancel()
+            self._mounted.withdraw(key, "the server asks something else now")
+            task = None
+        if task is None:
+            wait = self._mounted.ask(
+                type_, payload, schema, key=key, prompt=prompt, options=options, deadline=self._within
+            )
+            task = asyncio.ensure_future(wait)
+            self._open[key] = (payload, task)
+        try:
+            answer = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                if not self.server_is_gone():  # it may come back otherwise, and ask again
+                    self._open.pop(key, None)
+                    task.cancel()
+                    self._mounted.withdraw(key, "the server no longer asks")
+                raise
+            self._open.pop(key, None)
+            if self.silent:
+                await asyncio.Event().wait()  # until the connection ends
+            raise Settled from None
+        except BaseException:
+            self._open.pop(key, None)
+            raise
+        self._open.pop(key, None)
+        return answer
+
+
+_NO = ("no", "n", "false", "reject", "deny", "decline", "cancel")
+
+
+def _options(schema: Schema) -> list[Option]:
+    """A form that only lets choose is a choice, with the names that the server gives to what can be chosen."""
+    properties = schema.get("properties")
+    member = next(iter(properties.values())) if isinstance(properties, dict) and len(properties) == 1 else None
+    if not isinstance(member, dict) or schema.get("required") != list(properties or ()):
+        return []
+    titled, chosen, names = member.get("oneOf"), member.get("enum"), member.get("enumNames")
+    if isinstance(titled, list):
+        pairs = [(entry.get("const"), entry.get("title")) for entry in titled if isinstance(entry, dict)]
+    elif isinstance(chosen, list):
+        named = isinstance(names, list) and len(names) == len(chosen)
+        pairs = list(zip(chosen, names if named and isinstance(names, list) else chosen, strict=True))
+    else:
+        return []
+    if not all(isinstance(value, str) for value, _ in pairs):
+        return []
+    return [
+        Option(str(value), str(name or value), "reject_once" if str(value).lower() in _NO else "allow_once")
+        for value, name in pairs
+    ]
+
+
+def usable_form(schema: Any) -> Schema:
+    """The form that is asked for. What cannot be checked is asked for freely: the server checks by itself."""
+    found = _without_nulls(schema) if isinstance(schema, dict) else {}
+    found.setdefault("type", "object")
+    try:
+        check_refs_local(found, "form")
+        Validator(found, what="form")
+    except DefinitionError:
+        return {"type": "object"}
+    return dict(found)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Some servers write every member that they leave out as null, which no JSON Schema may."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

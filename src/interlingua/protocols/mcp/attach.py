@@ -1,0 +1,299 @@
+"""One run of a mounted agent: one `agents/run`, and all that comes of it.
+
+That it begins is recorded before the request is sent. Over pipes, and at servers that are not ours, the request is sent
+once: a run that is entered again, or whose server died, fails as transient, because nobody can tell how far the agent
+came. A server of ours behind an address keeps the run: the same request with the same key finds it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from typing import Any
+
+import msgspec
+
+from ...engine.context import Context
+from ...engine.mounting import LeftRun, Mounted
+from ...model.errors import (
+    ErrorInfo,
+    InterlinguaError,
+    Invalid,
+    InvalidOutput,
+    RunCancelled,
+    RunError,
+    RunLost,
+    RunTimedOut,
+    StepFailed,
+    Unavailable,
+)
+from ...model.schemas import Validator
+from ...transports.rpc import ConnectionLost, RpcError
+from . import wire
+from .asking import Asking
+from .host import Host
+from .mirror import Mirror
+from .peer import Peer
+
+_THREADS = uuid.UUID("2c9f6d0e-3a55-5c0f-8a5f-6f3d0f6f9b1a")  # names remote threads after local ones
+_CANCEL_WITHIN = 5.0
+_BEGUN = 1.0  # seconds for a run to be found again before it is cancelled
+
+
+class RemoteError(RunError):
+    """The remote agent failed. Its own code, number and details are kept."""
+
+    code = "remote_failed"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, transient: bool | None = None, details: Any = None
+    ) -> None:
+        super().__init__(message, transient=transient, details=details)
+        self.remote_code = code or type(self).code
+
+    def info(self) -> ErrorInfo:
+        return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
+
+
+class Handle(msgspec.Struct):
+    """What is recorded before the request is sent."""
+
+    again: bool  # whether the run can be found again
+
+
+class Attachment:
+    def __init__(self, host: Host, name: str, schema: Validator, ctx: Context[Any, Any]) -> None:
+        self._host = host
+        self._name = name  # as the server calls it
+        self._schema = schema  # of its output, as the server tells it
+        self._ctx = ctx
+        self._mounted = Mounted(ctx)
+        self._mirror = Mirror(self._mounted)
+        self._asking = Asking(self._mounted, host.settings.answer_within)
+        self._peer: Peer | None = None
+        self._again = False
+        self._token = ""
+        self._request: asyncio.Future[Any] | None = None
+        self._answer: asyncio.Future[Any] | None = None
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._heard = False  # the server said something since it was last lost
+        self._over = False
+
+    async def run(self, input_: dict[str, Any]) -> dict[str, Any]:
+        async with self._host.using():
+            try:
+                return await self._run(input_)
+            except StepFailed as failure:
+                error = failure.error
+                raise RemoteError(
+                    error.message, code=error.code, transient=error.transient, details=error.details
+                ) from failure
+            except asyncio.CancelledError:
+                # A run that is only set aside is found again later, where that is possible.
+                self._asking.silent = self._again and not self._mounted.leaving_for_good
+                if not self._asking.silent:
+                    self._take_back()
+                raise
+            finally:
+                await self._leave()
+
+    async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
+        entered_again = self._mounted.recorded("start")
+        handle = await self._ctx.step("start", self._start, key="start")
+        self._again = handle.again
+        if entered_again:
+            await self._mirror.begin_again()
+            if not handle.again:
+                raise RunLost(f"this process ended in the middle of a run at {self._host.source.name}")
+        told = await self._result(input_)
+        output = told.get("output")
+        if "output" not in told:
+            raise RemoteError(f"{self._host.source.name} answered agents/run without an output")
+        result = output if isinstance(output, dict) else {} if output is None else {"value": output}
+        await self._mirror.compare(result)
+        try:
+            self._schema.check(result, InvalidOutput)
+        except Invalid as error:
+            await self._mirror.warn(f"the output does not fit the schema that the server tells: {error.message}")
+        for message, details in self._host.notes():
+            await self._mirror.warn(message, details)
+        return result
+
+    async def _start(self) -> Handle:
+        """Nothing is sent yet that could have to be found again."""
+        peer = await self._listed()
+        return Handle(peer.finds_again)
+
+    async def _listed(self) -> Peer:
+        peer = await self._host.peer()
+        if peer.agents is not None and self._name not in peer.agents:
+            raise RemoteError(
+                f"{self._host.source.name} no longer has an agent {self._name!r}; it has: {', '.join(peer.agents)}",
+                code="agent_not_found",
+            )
+        return peer
+
+    # -- the request --------------------------------------------------------------------------------------
+
+    async def _result(self, input_: dict[str, Any]) -> dict[str, Any]:
+        """What the request is answered with, over any number of connections."""
+        loop = asyncio.get_running_loop()
+        lost_at: float | None = None
+        pause = 0.05
+        while True:
+            try:
+                peer = await self._listed()
+                return await self._attempt(peer, input_)
+            except (ConnectionLost, Unavailable) as error:
+                if isinstance(error, ConnectionLost):
+                    lost_at = None if self._heard else lost_at  # it was there again in between
+                    self._heard = False
+                if isinstance(error, Unavailable) and not (self._again and error.transient):
+                    raise
+                if not self._again:
+                    raise RunLost(f"the server died in the middle of a run: {await self._host.why()}") from error
+                lost_at = loop.time() if lost_at is None else lost_at
+                if loop.time() - lost_at > self._host.settings.patience:
+                    raise RunLost(f"the server is gone, in the middle of a run: {error}") from error
+            self._answer = None
+            self._mirror.met_again()
+            self._asking.met_again()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 2.0)
+
+    async def _attempt(self, peer: Peer, input_: dict[str, Any]) -> dict[str, Any]:
+        self._peer = peer
+        self._asking.server_is_gone = lambda: peer.rpc.lost
+        more: dict[str, Any] = {}
+        while True:
+            told = await self._ask(peer, {"name": self._name, "input": input_, **more})
+            if told.get("resultType") != "input_required":
+                return told
+            more = await self._answers(told)
+
+    async def _ask(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        self._token = token = f"il-{uuid.uuid4().hex}"  # a new one each time: what comes for an old one is too late
+        meta: dict[str, Any] = {"progressToken": token}
+        if peer.ours:
+            meta[wire.META_KEY] = self._ctx.run_id
+            if self._ctx.thread_id is not None:
+                meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, self._ctx.thread_id))
+        peer.listeners[token] = self
+        self._request = asyncio.ensure_future(
+            peer.request("agents/run", {**params, "_meta": meta}, opened=self._opened)
+        )
+        self._request.add_done_callback(_noticed)
+        either: set[asyncio.Future[Any]] = {self._request, self._broken}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if self._broken.done():
+            self._take_back()
+            self._broken.result()
+        peer.listeners.pop(token, None)
+        try:
+            told = self._request.result()
+        except RpcError as error:
+            raise failure(error) from error
+        return told if isinstance(told, dict) else {}
+
+    def _opened(self, answer: asyncio.Future[Any]) -> None:
+        self._answer = answer
+
+    async def _answers(self, told: dict[str, Any]) -> dict[str, Any]:
+        """The revision without requests of the server's: it is answered by asking again."""
+        requests = told.get("inputRequests")
+        given: dict[str, Any] = {}
+        for key, request in requests.items() if isinstance(requests, dict) else ():
+            params = request.get("params") if isinstance(request, dict) else None
+            if not isinstance(params, dict) or request.get("method") != "elicitation/create":
+                raise RemoteError(f"the server wants {request!r}, which cannot be asked here")
+            given[key] = await self._asking.elicit({"_meta": {wire.META_QUESTION: key}, **params})
+        more: dict[str, Any] = {"inputResponses": given}
+        if told.get("requestState") is not None:
+            more["requestState"] = told["requestState"]
+        return more
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def _take_back(self) -> None:
+        """Tell the server that nobody wants the answer any more. One that comes all the same is nothing."""
+        if self._request is not None and not self._request.done():
+            self._request.cancel()
+
+    async def _leave(self) -> None:
+        self._over = True
+        peer = self._peer
+        if peer is not None:
+            peer.listeners.pop(self._token, None)
+            if self._asking.silent:
+                peer.keep_session()
+        await self._asking.settle()
+
+    # -- what the server says -----------------------------------------------------------------------------
+
+    async def told(self, delta: Any) -> None:
+        if self._over or self._answer is None or self._answer.done():
+            return
+        self._heard = True
+        try:
+            await self._mirror.take(delta)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            # The run is being left, and takes no more; the connection goes on.
+        except InterlinguaError as error:
+            if not self._broken.done():
+                self._broken.set_exception(error)
+
+    async def asked(self, params: dict[str, Any]) -> dict[str, Any]:
+        self._heard = True
+        return await self._asking.elicit(params)
+
+    async def not_asked(self) -> None:
+        if not self._over:
+            with contextlib.suppress(asyncio.CancelledError, InterlinguaError):
+                await self._mirror.warn("the server asked something, and did not say for which of several runs")
+
+
+async def cancel_left(host: Host, name: str, left: LeftRun) -> None:
+    """A run was cancelled while its handler was not here. Where it can be found again, it is, and cancelled."""
+    handle = left.recorded("start")
+    if not isinstance(handle, dict) or not handle.get("again"):
+        return  # a process of ours ended with us, and others cannot be told
+    try:
+        async with asyncio.timeout(_CANCEL_WITHIN), host.using():
+            peer = await host.peer()
+            params = {"name": name, "input": left.request.input, "_meta": {wire.META_KEY: left.id}}
+            if left.thread is not None:
+                params["_meta"][wire.META_THREAD] = str(uuid.uuid5(_THREADS, left.thread))
+            request = asyncio.ensure_future(peer.request("agents/run", params))
+            request.add_done_callback(_noticed)
+            await asyncio.wait({request}, timeout=_BEGUN)
+            request.cancel()
+            await asyncio.wait({request})
+            await peer.rpc.drain()
+    except (ConnectionLost, RpcError) as error:
+        raise Unavailable(f"{host.source.name} could not be told: {error}") from error
+
+
+def failure(error: RpcError) -> RunError:
+    """Codes mean nothing here: the published servers answer 0 to everything. Ours says code and transient beside it."""
+    told = error.data if isinstance(error.data, dict) else {}
+    code, transient = told.get("code"), told.get("transient")
+    if code == "cancelled":
+        return RunCancelled(f"the remote run was cancelled: {error.message}")
+    if code == "timed_out":
+        return RunTimedOut(error.message)
+    details = {"code": error.code, **({} if error.data is None else {"data": error.data})}
+    return RemoteError(
+        error.message or "the server answered with an error and no words",
+        code=code if isinstance(code, str) else None,
+        transient=transient is True,
+        details=details,
+    )
+
+
+def _noticed(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()  # the run may be over by then

@@ -1,0 +1,247 @@
+"""Keeps a server reachable: starts or reaches it when needed, for any number of runs, and lets go when it is idle.
+
+Two ways lead to a server, a process of ours and an address; both give a link, and what is above cannot tell them apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from ...model.errors import InvalidRequest, Unavailable
+from ...security.redaction import redact_text
+from ...transports.channel import Channel
+from ...transports.children import Child, environment, words_of
+from ...transports.rpc import ConnectionLost
+from .peer import Peer
+
+log = logging.getLogger("interlingua.mcp")
+_said = logging.getLogger("interlingua.mcp.server")
+
+_PREFIX = "INTERLINGUA_MCP_"
+
+
+class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
+    """Each can be given in the environment, as INTERLINGUA_MCP_ and its name in capitals."""
+
+    key: str | None = None
+    """A bearer token for servers at an address."""
+    start_timeout: float = 60.0
+    """Seconds for a server to start and to agree on a revision. Package runners download first."""
+    idle_timeout: float = 300.0
+    """Seconds without a run after which a server is let go."""
+    answer_within: float = 3600.0
+    """Seconds for whoever shall answer what a server asks; then it is declined."""
+    patience: float = 60.0
+    """Seconds for which a server that a run can be found at again is tried before the run fails as transient."""
+
+    @classmethod
+    def from_environment(cls) -> MountSettings:
+        names = {name: _PREFIX + name.upper() for name in cls.__struct_fields__}
+        given = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
+        try:
+            return msgspec.convert(given, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"a variable {_PREFIX}… is wrong: {error}") from None
+
+
+class Link(Protocol):
+    """A way to a server that is open."""
+
+    @property
+    def channel(self) -> Channel: ...
+    @property
+    def noise(self) -> tuple[int, str]: ...
+    async def why(self) -> str: ...
+    async def end(self) -> None: ...
+
+
+class Source(Protocol):
+    """How to open one."""
+
+    name: str  # for messages
+    command: list[str]  # none where it is an address
+
+    async def open(self) -> Link: ...
+
+
+class ProcessLink:
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self.channel: Channel = child.channel
+        self.end = child.end
+        self.why = child.how_it_ended
+
+    @property
+    def noise(self) -> tuple[int, str]:
+        return self._child.channel.noise, self._child.channel.first_noise
+
+
+class ProcessSource:
+    """mcp:COMMAND"""
+
+    def __init__(self, command: str) -> None:
+        self.name = redact_text(command)
+        self.command = words_of(command, "mcp")
+
+    async def open(self) -> Link:
+        child = await Child.start(self.command, str(Path.cwd()), environment(os.environ), clean=redact_text, log=_said)
+        return ProcessLink(child)
+
+
+class AddressLink:
+    def __init__(self, channel: Channel, name: str) -> None:
+        self.channel = channel
+        self.noise = (0, "")
+        self._name = name
+
+    async def why(self) -> str:
+        return f"the connection to {self._name} ended"
+
+    async def end(self) -> None:
+        await self.channel.close()
+
+
+class AddressSource:
+    """mcp+http(s)://…"""
+
+    def __init__(self, address: str, settings: MountSettings) -> None:
+        self._address = address
+        self.name = redact_text(address)
+        self.command: list[str] = []
+        self._settings = settings
+
+    async def open(self) -> Link:
+        from .remote import HttpChannel
+
+        key = self._settings.key
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return AddressLink(HttpChannel(self._address, headers), self.name)
+
+
+class Host:
+    """One server. Belongs to an event loop: it ends with it."""
+
+    def __init__(self, source: Source, settings: MountSettings) -> None:
+        self.source = source
+        self.settings = settings
+        self._peer: Peer | None = None
+        self._link: Link | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._users = 0
+        self._idle: asyncio.TimerHandle | None = None
+        self._noise_told = False
+        self.starts = 0
+
+    async def peer(self) -> Peer:
+        """The connection with its agents known; made if there is none, and listed anew if they have changed."""
+        async with self._opening:
+            if self._peer is None or self._peer.rpc.lost:
+                await self._start()
+            peer = self._peer
+            assert peer is not None
+            if peer.agents is None:
+                await self._asked(peer, peer.find_agents())
+            return peer
+
+    async def _start(self) -> None:
+        if self._keeper is not None:
+            await asyncio.wait([self._keeper])  # what is left of the one before is ended first
+        link = await self.source.open()
+        peer = Peer(link.channel, self.source.name)
+        self._link, self._noise_told = link, False
+        keeper = self._keeper = asyncio.get_running_loop().create_task(_keep(peer, link))
+        try:
+            await self._asked(peer, peer.open())
+        except BaseException:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+            raise
+        self._peer = peer
+        self.starts += 1
+        self._rest()
+
+    async def _asked(self, peer: Peer, work: Any) -> None:
+        """Do something that the server must answer soon, and say plainly why it did not."""
+        name, within = self.source.name, self.settings.start_timeout
+        try:
+            async with asyncio.timeout(within):
+                await work
+        except ConnectionLost as error:
+            starts = peer.version == "" and bool(self.source.command)
+            said = f"{name} {'did not start' if starts else 'is gone'}: {await self.why()}"
+            if not self.source.command:
+                said = str(error) if name in str(error) else f"{name} is gone: {error}"
+            raise Unavailable(said, transient=not starts) from error
+        except TimeoutError as error:
+            raise Unavailable(f"{name} did not answer within {within:g} s") from error
+
+    async def why(self) -> str:
+        """Why the server is gone."""
+        return await self._link.why() if self._link is not None else "it was never there"
+
+    def notes(self) -> list[tuple[str, Any]]:
+        """What is odd about the server; told once for each connection."""
+        found: list[tuple[str, Any]] = []
+        if self._peer is not None and self._peer.note is not None:
+            found.append((self._peer.note, None))
+            self._peer.note = None
+        if self._link is not None and self._link.noise[0] and not self._noise_told:
+            self._noise_told = True
+            count, first = self._link.noise
+            lines = "1 line that is no message" if count == 1 else f"{count} lines that are no messages"
+            found.append((f"the server wrote {lines} to its output", {"lines": count, "first": first}))
+        return found
+
+    @contextlib.asynccontextmanager
+    async def using(self) -> AsyncIterator[None]:
+        """As long as this lasts, the server is not idle."""
+        self._users += 1
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self._rest()
+
+    def _rest(self) -> None:
+        if not self._users and self._idle is None:
+            self._idle = asyncio.get_running_loop().call_later(self.settings.idle_timeout, self._too_idle)
+
+    def _too_idle(self) -> None:
+        self._idle = None
+        if not self._users and self._keeper is not None:
+            log.info("%s is let go: nobody has used it for %g s", self.source.name, self.settings.idle_timeout)
+            self._peer = None  # whoever comes now waits for its end, and starts it again
+            self._keeper.cancel()
+
+    async def close(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+
+
+async def _keep(peer: Peer, link: Link) -> None:
+    """Read what the server says until it is gone or not wanted any more; what was started for it ends here, always."""
+    try:
+        await peer.rpc.run()
+    except Exception:
+        log.exception("the connection to a server failed")
+    finally:
+        ending = asyncio.ensure_future(link.end())
+        while not ending.done():
+            with contextlib.suppress(asyncio.CancelledError):  # it takes a few seconds at most, and must be done
+                await asyncio.shield(ending)

@@ -1,0 +1,407 @@
+"""A channel to a server at an address: Streamable HTTP, and the older pair of an event stream and posts.
+
+Which of the two is told by how the address answers the first message. Each request is a POST of its own, answered by
+JSON or by an event stream; a stream that breaks is taken up again with `Last-Event-ID` where the server numbers its
+events. What cannot be answered any more is answered here, with an error that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import httpx2
+import msgspec
+
+from ...transports.jsonrpc import INTERNAL_ERROR, Id
+from ...transports.sse import Reader
+from . import wire
+from .peer import DENIED, LOST, NO_SERVER
+from .queues import Queues
+
+log = logging.getLogger("interlingua.mcp")
+
+_CLOSING = 2.0
+_SOON = 0.2
+_SENT_WITHIN = 1.0  # seconds for a request to be on its way before it is taken back
+_ENDPOINT_WITHIN = 10.0
+_MAX_EVENT = 64 * 1024 * 1024
+_NOT_HERE = (400, 404, 405, 406, 415, 501)  # a first message is answered so where only the older pair is spoken
+_AGAIN = (0.1, 0.5, 2.0)  # seconds before each attempt to take up a broken stream
+_STREAMING = httpx2.Timeout(None, connect=10.0, write=30.0, pool=30.0)
+
+
+class _Message(msgspec.Struct):
+    """The little that tells where a message belongs."""
+
+    id: Any = None
+    method: str | None = None
+    params: Any = None
+
+    def member(self, *path: str) -> Any:
+        found: Any = self.params
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+
+class _Seen(msgspec.Struct):
+    id: Any = None
+    method: str | None = None
+
+
+_message = msgspec.json.Decoder(_Message).decode
+_seen = msgspec.json.Decoder(_Seen).decode
+
+
+class _Exchange:
+    """A request, until it has been answered."""
+
+    def __init__(self, id_: Id | None = None, token: Any = None) -> None:
+        self.id = id_
+        self.token = token  # the progress token, by which its run is known
+        self.sent = asyncio.Event()  # the server has begun to answer
+        self.answered = False
+        self.last_id: str | None = None
+        self.task: asyncio.Task[Any] | None = None
+
+
+class HttpChannel(Queues):
+    def __init__(self, url: str, headers: dict[str, str]) -> None:
+        super().__init__(url)
+        self._url = url
+        self._client = httpx2.AsyncClient(
+            headers=headers,
+            timeout=httpx2.Timeout(60.0, connect=10.0),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # a run holds a connection
+            follow_redirects=True,
+        )
+        self.streamable = False  # which of the two it is; neither is known before the first answer
+        self._posts: str | None = None  # the older pair: where messages go
+        self._session: str | None = None
+        self._version: str | None = None
+        self.keeps_session = False  # somebody will come back for what runs in it
+        self.about: dict[Id, Any] = {}  # requests of the server: the progress token of the run that they belong to
+        self._exchanges: dict[Id, _Exchange] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    # -- the channel --------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSING):
+                await self._empty.wait()
+        self._lost()
+        self._writing.cancel()
+        await asyncio.gather(self._writing, return_exceptions=True)
+        if self._session is not None and not self.keeps_session:
+            with contextlib.suppress(httpx2.HTTPError, OSError, TimeoutError):
+                async with asyncio.timeout(_CLOSING):
+                    await self._client.delete(self._url, headers=self._headers())
+        self._session = None
+        # Most servers end the streams now. Those who do not are left; the readers notice that, and close their sockets,
+        # which they would not do if they were cancelled.
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_SOON)
+        await self._client.aclose()
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    # -- sending ------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        async for frame in self._outgoing():
+            try:
+                await self._deliver(frame, _message(frame))
+            except (httpx2.HTTPError, OSError) as error:
+                log.info("%s did not take a message: %s", self._url, _told(error))
+
+    async def _deliver(self, frame: bytes, message: _Message) -> None:
+        if message.method is None or message.id is None:
+            await self._tell(frame, message)
+            return
+        exchange = self._exchanges[message.id] = _Exchange(message.id, message.member("_meta", "progressToken"))
+        if message.method in ("initialize", "server/discover"):  # what comes after it depends on the answer
+            await self._first(frame, message, exchange)
+        elif self._posts is not None:
+            await self._post(frame, message, exchange)
+        else:
+            exchange.task = self._spawn(self._ask(frame, message, exchange))
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _first(self, frame: bytes, message: _Message, exchange: _Exchange) -> None:
+        if self._posts is not None:
+            await self._post(frame, message, exchange)
+            return
+        refused = await self._ask(frame, message, exchange, first=True)
+        if refused is None:
+            return
+        status, said = refused
+        if status in _NOT_HERE and await self._open_pair():
+            await self._post(frame, message, exchange)
+            return
+        where = "" if urlsplit(self._url).path.strip("/") else "; servers are often at a path, such as /mcp"
+        self._fail(exchange, f"{self._url} does not speak MCP: it answered {status}{said}{where}", {"code": NO_SERVER})
+
+    async def _ask(
+        self, frame: bytes, message: _Message, exchange: _Exchange, *, first: bool = False
+    ) -> tuple[int, str] | None:
+        """A request over Streamable HTTP, to its answer. Gives a refusal that is no message, of the first alone."""
+        broke = "the server ended the stream before the answer"
+        try:
+            headers = {**self._headers(message), "accept": "application/json, text/event-stream"}
+            async with self._client.stream(
+                "POST", self._url, content=frame, headers=headers, timeout=_STREAMING
+            ) as answer:
+                exchange.sent.set()
+                if not answer.is_success:
+                    return await self._refused(answer, exchange, first=first)
+                if first:
+                    self.streamable = True
+                    self._session = answer.headers.get("mcp-session-id", self._session)
+                if "text/event-stream" in answer.headers.get("content-type", ""):
+                    await self._read(answer, exchange, first=first)
+                else:
+                    self._received(await answer.aread(), exchange, first=first)
+        except (httpx2.HTTPError, OSError, ValueError) as error:
+            broke = _told(error)
+            if first:
+                self._fail(exchange, f"{self._url} cannot be reached: {broke}", {"code": LOST})
+                self._lost(broke)
+                return None
+        finally:
+            self._exchanges.pop(exchange.id, None)  # type: ignore[arg-type]
+        if not exchange.answered and not self._gone:
+            await self._take_up(exchange, broke)
+        return None
+
+    async def _refused(self, answer: httpx2.Response, exchange: _Exchange, *, first: bool) -> tuple[int, str] | None:
+        body, status = await answer.aread(), answer.status_code
+        said = f": {body[:300].decode(errors='replace').strip()}" if body else ""
+        if status in (401, 403):
+            self._fail(exchange, f"{self._url} answered {status}{said}", {"code": DENIED, "status": status})
+            return None
+        if status == 404 and self._session is not None:
+            self._session = None
+            self._fail(exchange, f"{self._url} no longer knows the session", {"code": LOST})
+            self._lost("it no longer knows the session")
+            return None
+        error = _error_in(body)
+        if error is not None:
+            self._take(msgspec.json.encode({"jsonrpc": "2.0", "id": exchange.id, "error": error}))
+            exchange.answered = True
+        elif first:
+            return status, said
+        else:
+            self._fail(exchange, f"{self._url} answered {status}{said}", {})
+        return None
+
+    async def _tell(self, frame: bytes, message: _Message) -> None:
+        """A notification, or an answer to the server."""
+        if message.method is None:
+            self.about.pop(message.id, None)
+        if message.method == "notifications/cancelled" and self._posts is None:
+            exchange = self._exchanges.get(message.member("requestId"))
+            if exchange is not None and self._version == wire.MODERN:
+                if exchange.task is not None:
+                    exchange.task.cancel()  # there, to leave is to cancel
+                return
+            if exchange is not None:
+                with contextlib.suppress(TimeoutError):  # it must not come before what it cancels
+                    await asyncio.wait_for(exchange.sent.wait(), _SENT_WITHIN)
+        url = self._posts or self._url
+        headers = {**self._headers(message), "accept": "application/json, text/event-stream"}
+        answer = await self._client.post(url, content=frame, headers=headers)
+        if not answer.is_success:
+            log.info("%s answered %s to %s", self._url, answer.status_code, message.method or "an answer")
+        if message.method == "notifications/initialized" and self._posts is None:
+            self._spawn(self._listen())
+
+    def _headers(self, message: _Message | None = None) -> dict[str, str]:
+        headers = {"content-type": "application/json"} if message is not None else {}
+        if self._session is not None:
+            headers["mcp-session-id"] = self._session
+        if message is not None and message.member("_meta", wire.META_VERSION) == wire.MODERN:
+            self._version = wire.MODERN
+            headers["mcp-method"] = str(message.method)
+            name = message.member("name")
+            if isinstance(name, str) and name.isascii() and name.isprintable():
+                headers["mcp-name"] = name
+        if self._version is not None:
+            headers["mcp-protocol-version"] = self._version
+        return headers
+
+    def _fail(self, exchange: _Exchange, why: str, data: dict[str, Any]) -> None:
+        """A request that cannot be answered any more is answered with an error, as if by the server."""
+        if not exchange.answered and exchange.id is not None:
+            exchange.answered = True
+            error = {"code": INTERNAL_ERROR, "message": why, "data": {"transient": True, **data}}
+            self._take(msgspec.json.encode({"jsonrpc": "2.0", "id": exchange.id, "error": error}))
+
+    # -- receiving ----------------------------------------------------------------------------------------
+
+    def _received(self, frame: bytes, exchange: _Exchange, *, first: bool = False) -> None:
+        if not frame.strip():
+            return
+        try:
+            for seen in map(_seen, [frame] if frame.lstrip()[:1] != b"[" else msgspec.json.decode(frame, type=_RAWS)):
+                if seen.method is None:
+                    exchange.answered = exchange.answered or seen.id == exchange.id
+                elif exchange.token is not None and type(seen.id) in (int, str):
+                    self.about[seen.id] = exchange.token
+        except msgspec.DecodeError:
+            pass  # the connection counts and tells what it cannot read
+        if first and exchange.answered:
+            self._version = self._version or _version_in(frame)
+        self._take(frame)
+
+    async def _read(self, answer: httpx2.Response, exchange: _Exchange, *, first: bool = False) -> None:
+        reader = Reader(_MAX_EVENT)
+        async for chunk in answer.aiter_bytes():
+            for received in reader.feed(chunk):
+                self._received(received.data.encode(), exchange, first=first)
+            exchange.last_id = reader.last_id or exchange.last_id
+            await self._in_room.wait()
+            if self._gone or (first and exchange.answered):
+                break
+
+    async def _take_up(self, exchange: _Exchange, why: str) -> None:
+        """Go on with a stream that broke, where its events are numbered."""
+        waits = iter(_AGAIN)
+        while exchange.last_id is not None and not exchange.answered and not self._gone:
+            before = exchange.last_id
+            wait = next(waits, None)
+            if wait is None:
+                break
+            await asyncio.sleep(wait)
+            try:
+                status = await self._get(exchange)
+            except (httpx2.HTTPError, OSError, ValueError) as error:
+                why = _told(error)
+                continue
+            if status != 200:
+                why = f"it was answered with {status} when it was taken up again"
+                break
+            if exchange.last_id != before:
+                waits = iter(_AGAIN)
+        if not self._gone:
+            self._fail(exchange, f"the answer of {self._url} was lost: {why}", {"code": LOST})
+
+    async def _get(self, exchange: _Exchange) -> int:
+        """Read an event stream to its end."""
+        headers = {**self._headers(), "accept": "text/event-stream"}
+        if exchange.last_id is not None:
+            headers["last-event-id"] = exchange.last_id
+        async with self._client.stream("GET", self._url, headers=headers, timeout=_STREAMING) as answer:
+            if answer.status_code == 200 and "text/event-stream" in answer.headers.get("content-type", ""):
+                await self._read(answer, exchange)
+            return answer.status_code
+
+    async def _listen(self) -> None:
+        """What the server says that belongs to no request. Many have nothing to say, and refuse."""
+        exchange, waits = _Exchange(), iter(_AGAIN)
+        while not self._gone:
+            before = exchange.last_id
+            with contextlib.suppress(httpx2.HTTPError, OSError, ValueError):
+                if await self._get(exchange) != 200:
+                    return
+            if exchange.last_id != before:
+                waits = iter(_AGAIN)
+            wait = next(waits, None)
+            if wait is None:
+                return
+            await asyncio.sleep(wait)
+
+    # -- the older pair -----------------------------------------------------------------------------------
+
+    async def _open_pair(self) -> bool:
+        ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._spawn(self._read_pair(ready))
+        try:
+            return await asyncio.wait_for(ready, _ENDPOINT_WITHIN)
+        except TimeoutError:
+            return False
+
+    async def _read_pair(self, ready: asyncio.Future[bool]) -> None:
+        """The stream on which everything comes, until it ends: then all is lost, for nothing is numbered."""
+        why = "its event stream ended"
+        any_ = _Exchange()
+        try:
+            accept = {"accept": "text/event-stream"}
+            async with self._client.stream("GET", self._url, headers=accept, timeout=_STREAMING) as answer:
+                if answer.status_code == 200 and "text/event-stream" in answer.headers.get("content-type", ""):
+                    reader = Reader(_MAX_EVENT)
+                    async for chunk in answer.aiter_bytes():
+                        for received in reader.feed(chunk):
+                            if received.event == "endpoint":
+                                self._posts = _same_server(str(answer.url), received.data)
+                                if not ready.done():
+                                    ready.set_result(True)
+                            elif self._posts is not None:
+                                self._received(received.data.encode(), any_)
+                        await self._in_room.wait()
+                        if self._gone:
+                            return
+        except (httpx2.HTTPError, OSError, ValueError) as error:
+            why = _told(error)
+        finally:
+            if not ready.done():
+                ready.set_result(False)
+        if self._posts is not None:
+            self._lost(why)
+
+    async def _post(self, frame: bytes, message: _Message, exchange: _Exchange) -> None:
+        assert self._posts is not None
+        self._exchanges.pop(message.id, None)
+        try:
+            answer = await self._client.post(self._posts, content=frame, headers=self._headers(message))
+        except (httpx2.HTTPError, OSError) as error:
+            self._fail(exchange, f"{self._posts} cannot be reached: {_told(error)}", {"code": LOST})
+            return
+        if not answer.is_success:
+            denied = {"code": DENIED, "status": answer.status_code} if answer.status_code in (401, 403) else {}
+            self._fail(exchange, f"{self._posts} answered {answer.status_code}: {answer.text[:300]}", denied)
+
+
+_RAWS = list[msgspec.Raw]
+
+
+def _same_server(stream: str, endpoint: str) -> str:
+    """Where messages go: an address of the same server, or somebody else would hear them."""
+    url = urljoin(stream, endpoint)
+    here, there = urlsplit(stream), urlsplit(url)
+    if (here.scheme, here.netloc) != (there.scheme, there.netloc):
+        raise ValueError(f"the server names an endpoint elsewhere: {url}")
+    return url
+
+
+def _error_in(body: bytes) -> dict[str, Any] | None:
+    try:
+        told = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None
+    error = told.get("error") if isinstance(told, dict) and "jsonrpc" in told else None
+    return error if isinstance(error, dict) else None
+
+
+def _version_in(frame: bytes) -> str | None:
+    told = msgspec.json.decode(frame)
+    result = told.get("result") if isinstance(told, dict) else None
+    version = result.get("protocolVersion") if isinstance(result, dict) else None
+    return version if isinstance(version, str) else None
+
+
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,299 @@
+"""One request that runs an agent, from its submission to its answer: deltas or progress, questions, cancelling."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...engine.reader import Reader
+from ...model.card import AgentCard
+from ...model.delta import ABSENT, DeltaError, Joiner, diff
+from ...model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound
+from ...model.events import (
+    Event,
+    OutputDelta,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionWithdrawn,
+    RunFinished,
+    RunRestarted,
+    Warned,
+)
+from ...model.run import Question, Run, RunRequest
+from ...model.status import Status
+from ...security import scopes
+from ...transports.jsonrpc import INVALID_PARAMS, Call, RpcError
+from ...transports.rpc import ConnectionLost
+from . import translate, wire
+
+if TYPE_CHECKING:
+    from .server import McpConnection
+
+_SHOWN = 3  # times that a form is shown, while its answers do not fit
+_TEXT_EVERY = 0.05  # seconds between two tellings of a tool's text so far
+_TEXT_RATE = 2_000_000  # characters per second of it: the whole text per token would be quadratic
+
+
+class InputWanted(Exception):
+    """The run asks, and this revision is told by a result: the request comes again with the answer."""
+
+    def __init__(self, question: Question, run: str) -> None:
+        super().__init__(question.id)
+        self.question = question
+        self.run = run
+
+
+class Running:
+    """A run that a request waits for."""
+
+    def __init__(self, connection: McpConnection, call: Call, card: AgentCard, version: str, *, tool: bool) -> None:
+        self.connection = connection
+        self.engine = connection.door.engine
+        self.call = call
+        self.card = card
+        self.version = version
+        self.tool = tool
+        meta = connection.meta(call)
+        self.meta = meta
+        self.token = meta.get("progressToken")
+        self.wants = "progressToken" in meta and type(self.token) in (str, int)
+        self._joined = Joiner()
+        self._joins = True  # deltas still lead to the output
+        self._told = 0  # progress notifications of a tool
+        self._text: list[str] = []  # of a tool, so far
+        self._length = 0  # of it
+        self._text_at = 0.0  # when it may be told next
+        self._text_timer: asyncio.Handle | None = None
+        self._asks: dict[str, asyncio.Task[None]] = {}
+        self.run = ""
+
+    async def start(self, input_: dict[str, Any], config: Any) -> None:
+        """Submit, or join the run that the request names."""
+        joins = self._named(wire.META_RUN)
+        if joins is not None:
+            await self.join(joins)
+            return
+        thread = self._named(wire.META_THREAD)
+        trace = {n: self.meta[n] for n in ("traceparent", "tracestate") if isinstance(self.meta.get(n), str)}
+        request = RunRequest(
+            self.card.name,
+            self.card.version,
+            input_,
+            config,
+            caller=self.connection.caller,
+            thread=thread,
+            create_thread=thread is not None,
+            when_busy="enqueue",
+            key=self._named(wire.META_KEY) or None,
+            trace=trace or None,
+        )
+        submitting = asyncio.ensure_future(self.engine.submit(request))
+        try:
+            self.run = (await asyncio.shield(submitting)).id
+        except asyncio.CancelledError:  # taken back while it is written down: it would run for nobody
+            submitting.add_done_callback(self._cancel_late)
+            raise
+
+    def _named(self, key: str) -> str | None:
+        """A member of `_meta` that is ours."""
+        value = self.meta.get(key)
+        if value is not None and not isinstance(value, str):
+            raise RpcError(INVALID_PARAMS, f"_meta {key!r} is {value!r}; it is a string")
+        return value
+
+    async def join(self, run: str) -> None:
+        """Follow a run that exists, if this client may know of it."""
+        view = await self.engine.run(run)
+        if not scopes.sees(self.connection.caller, view.caller) or view.agent != self.card.name:
+            raise RunNotFound(f"there is no run {run} of {self.card.name}")
+        self.run = run
+
+    async def end(self) -> RunFinished:
+        """Follow the run to its end. A client that takes its request back takes the run along; when it only goes, the
+        run goes on, and can be joined again."""
+        try:
+            return await self._follow()
+        except asyncio.CancelledError:
+            await asyncio.shield(self._cancel())
+            raise
+        finally:
+            for task in self._asks.values():
+                task.cancel()
+            if self._text_timer is not None:
+                self._text_timer.cancel()
+
+    async def _cancel(self) -> None:
+        if self.connection.rpc.lost and (self.connection.runs_go_on or self.connection.door.stopping):
+            return
+        with contextlib.suppress(Conflict, NotFound):
+            await self.engine.cancel(self.run, by=self.connection.caller, reason="the request was cancelled")
+
+    def _cancel_late(self, submitted: asyncio.Future[Run]) -> None:
+        if not submitted.cancelled() and submitted.exception() is None:
+            self.run = submitted.result().id
+            self.connection.door.spawn(self._cancel())
+
+    async def _follow(self) -> RunFinished:
+        reader = self.engine.reader(self.run)
+        try:
+            while not reader.over:
+                for event in await (self._read_beside(reader) if self._asks else reader.read()):
+                    self._take(event.body)
+                    if isinstance(event.body, RunFinished):
+                        self._last_delta(event.body)
+                        return event.body
+                await self.connection.rpc.drain(self.call.id)
+        finally:
+            reader.close()
+        raise RunNotFound(f"run {self.run} was deleted")
+
+    async def _read_beside(self, reader: Reader) -> list[Event]:
+        """Read on while questions are open: one that cannot be asked ends the request."""
+        reading = asyncio.ensure_future(reader.read())
+        try:
+            while not reading.done():
+                done, _ = await asyncio.wait({reading, *self._asks.values()}, return_when=asyncio.FIRST_COMPLETED)
+                for task in done - {reading}:
+                    self._asks = {id_: other for id_, other in self._asks.items() if other is not task}
+                    task.result()
+            return reading.result()
+        finally:
+            reading.cancel()
+
+    def _take(self, body: Any) -> None:
+        if isinstance(body, OutputDelta):
+            self._delta(body.delta)
+        elif isinstance(body, RunRestarted):
+            self._joins = False  # what was sent cannot be taken back; the result is what counts
+        elif isinstance(body, QuestionAsked):
+            self._ask(body.question)
+        elif isinstance(body, QuestionAnswered | QuestionWithdrawn):
+            task = self._asks.pop(body.question, None)
+            if task is not None:
+                task.cancel()
+        else:
+            if isinstance(body, Warned):
+                self.connection.warn(self.card.name, body.message, about=self.call.id)
+            if self.tool and self.wants and (line := translate.activity(body)) is not None:
+                self._tell_text()  # what came before it
+                self._progress(line)
+
+    # -- progress -----------------------------------------------------------------------------------------
+
+    def _delta(self, delta: Any) -> None:
+        if not self.wants or not self._joins:
+            return
+        if self.tool:
+            text = delta.get(self.card.output_text) if self.card.output_text and isinstance(delta, dict) else None
+            if isinstance(text, str):
+                self._more_text(text)
+            return
+        try:
+            self._joined.add(delta)
+        except DeltaError:
+            self._joins = False
+            return
+        self._send_delta(delta)
+
+    def _send_delta(self, delta: Any) -> None:
+        params = {"progressToken": self.token, "delta": delta}
+        self.connection.rpc.notify("notifications/agents/run/progress", params, about=self.call.id)
+
+    def _more_text(self, text: str) -> None:
+        self._text.append(text)
+        self._length += len(text)
+        if self._text_timer is None:
+            loop = asyncio.get_running_loop()
+            wait = self._text_at - loop.time()
+            self._text_timer = loop.call_later(wait, self._tell_text) if wait > 0 else loop.call_soon(self._tell_text)
+
+    def _tell_text(self) -> None:
+        """The text so far, if there is more than was told."""
+        if self._text_timer is None:
+            return
+        self._text_timer.cancel()
+        self._text_timer = None
+        self._text = ["".join(self._text)]
+        gap = max(_TEXT_EVERY, self._length / _TEXT_RATE)
+        self._text_at = asyncio.get_running_loop().time() + gap
+        self._progress(self._text[0])
+
+    def _progress(self, message: str) -> None:
+        self._told += 1
+        params: dict[str, Any] = {"progressToken": self.token, "progress": self._told}
+        if self.version >= "2025-03-26":
+            params["message"] = message
+        self.connection.rpc.notify("notifications/progress", params, about=self.call.id)
+
+    def _last_delta(self, finished: RunFinished) -> None:
+        """What leads from the deltas that were sent to the output, where a delta can."""
+        self._tell_text()
+        if self.tool or not self.wants or not self._joins or finished.status is not Status.SUCCEEDED:
+            return
+        try:
+            delta = diff(self._joined.value, finished.output)
+        except DeltaError:
+            return
+        if delta is not ABSENT and delta:
+            self._send_delta(delta)
+
+    # -- questions ----------------------------------------------------------------------------------------
+
+    def _ask(self, question: Question) -> None:
+        if question.answerer not in (None, self.connection.caller.id):
+            return
+        task = self._asks[question.id] = asyncio.ensure_future(self._ask_client(question))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # several may fail, and one is told
+
+    async def _ask_client(self, question: Question) -> None:
+        _, state, _ = await self.engine.question(question.id)
+        if state != "open":
+            return  # a run that is joined again tells what was asked before
+        params = translate.elicitation(question, self.version)
+        if params is None or not self.connection.asks(self.call):
+            raise translate.question_open(question, self.run)
+        if self.version == wire.MODERN:
+            raise InputWanted(question, self.run)
+        await self._elicit(question, params)
+
+    async def _elicit(self, question: Question, params: dict[str, Any]) -> None:
+        meta: dict[str, Any] = {wire.META_QUESTION: question.id}
+        if self.wants:  # over one pipe nothing else tells which of several runs asks
+            meta[wire.META_TOKEN] = self.token
+        asked = {**params, "_meta": meta}
+        for _ in range(_SHOWN):
+            try:
+                told = msgspec.convert(
+                    await self.connection.rpc.request("elicitation/create", asked, about=self.call.id),
+                    wire.ElicitResult,
+                )
+                if not await self.give(question, told):
+                    break
+            except ConnectionLost:
+                return
+            except (InvalidAnswer, msgspec.ValidationError) as error:
+                asked["message"] = f"{error}\n\n{params['message']}"
+                continue
+            except RpcError:
+                break
+            return
+        raise translate.question_open(question, self.run)
+
+    async def give(self, question: Question, told: wire.ElicitResult) -> bool:
+        """Whether the question is answered now."""
+        value = translate.answer(question, told)
+        if value is msgspec.UNSET:
+            return False
+        scopes.require(self.connection.caller, "answer", self.card.key)
+        with contextlib.suppress(Conflict, NotFound):  # the first answer wins, and another was first
+            await self.engine.answer(question.id, value, by=self.connection.caller)
+        return True
+
+
+def failed(finished: RunFinished) -> ErrorInfo | None:
+    if finished.status is Status.SUCCEEDED:
+        return None
+    return finished.error or ErrorInfo("run_failed", f"the run {finished.status.value.replace('_', ' ')}")

@@ -1,0 +1,239 @@
+"""What one client is sent over HTTP: a message goes into the answer to the POST that it belongs to, or to the stream
+that a GET has opened.
+
+The answer to a POST is plain JSON where it comes soon and nothing comes before it, and an event stream otherwise. Each
+stream has an outbox of its own: one that is not read holds up only what it carries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+
+from ...transports.http import HttpLimits
+from ...transports.jsonrpc import INVALID_REQUEST, Id, RpcError
+from ...transports.outbox import Held, Outbox
+
+
+class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
+    http: HttpLimits = HttpLimits(max_body_bytes=32 * 1024 * 1024)
+    patience: float = 0.2
+    """Seconds after which the answer to a POST becomes an event stream: only that can be taken up again, and only then
+    is it noticed when its reader leaves."""
+    keep_alive: float = 15.0
+    """Seconds after which a silent stream gets a comment."""
+    stall: float = 60.0
+    """Seconds after which a stream is given up whose reader takes nothing."""
+    idle: float = 1800.0
+    """Seconds after which a session is forgotten that has no stream and sends nothing. Until then its runs go on."""
+    max_sessions: int = 1000
+    max_requests: int = 10_000
+    """Requests without a session that may be open."""
+    max_buffered_bytes: int = 64 * 1024 * 1024
+    """Of messages that wait for the readers of one session."""
+    keep_bytes: int = 1024 * 1024
+    """Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID."""
+    keep_streams: int = 8
+    """Of a session's streams that have ended: the newest of them can be read again."""
+
+
+class Refused(Exception):
+    """An answer that is no success."""
+
+    def __init__(self, status: int, message: str, code: int = INVALID_REQUEST, data: Any = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = RpcError(code, message, data)
+
+
+class _Named(msgspec.Struct):
+    request: Any = msgspec.field(name="requestId", default=None)
+
+
+class _Sent(msgspec.Struct):
+    """The little of a message of ours that tells where it goes."""
+
+    id: Any = None
+    method: str | None = None
+    params: _Named | None = None
+
+
+_sent = msgspec.json.Decoder(_Sent | list[_Sent]).decode
+
+_REQUEST = b'{"jsonrpc":"2.0","id":'  # how a request of ours begins; a notification has no id
+
+
+class Exchange:
+    """One POST with requests in it, and what is sent because of them."""
+
+    def __init__(self, number: int, ids: list[Id], outbox: Outbox) -> None:
+        self.number = number
+        self.ids = ids
+        self.outbox = outbox
+        self.answer: bytes | None = None  # where it is all that was sent
+        self.streams = False
+        self.over = False
+        self.ours: set[Id] = set()  # requests of ours that were sent here
+        self._news = asyncio.Event()
+
+    async def alone(self, patience: float | None) -> bytes | None:
+        """The answer, where it comes soon and nothing comes before it. Otherwise None: this is a stream now."""
+        if not self._news.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._news.wait()
+        if self.answer is None:
+            self.streams = True
+        return self.answer
+
+    def put(self, frame: bytes) -> None:
+        self.streams = True
+        self.outbox.put(frame)
+        self._news.set()
+
+    def end(self, answer: bytes | None) -> None:
+        """The answer is the last message. None: there will be no answer."""
+        self.over = True
+        if answer is not None:
+            if self.streams:
+                self.outbox.put(answer)
+            else:
+                self.answer = answer
+        self.outbox.finish()
+        self._news.set()
+
+
+class PostsChannel:
+    """The channel of a client that sends POSTs."""
+
+    def __init__(self, settings: WebSettings, *, resumable: bool = True) -> None:
+        self.settings = settings
+        self.too_much = asyncio.Event()
+        self.closed = False
+        self._held = Held()
+        self._resumable = resumable
+        self._asked: dict[Id, Exchange] = {}  # by the requests that have no answer
+        self._kept: dict[int, Exchange] = {}  # streams that can be taken up again, oldest first
+        self._number = 0
+        self.whole = self._outbox()  # what belongs to no request
+
+    def _outbox(self) -> Outbox:
+        return Outbox(self.settings.keep_bytes, self._held, ids=f"{self._number}-" if self._resumable else None)
+
+    # -- the channel --------------------------------------------------------------------------------------
+
+    async def receive(self) -> list[bytes]:
+        return []  # POSTs go to the connection one by one
+
+    def send(self, frame: bytes) -> None:
+        told = _sent(frame)
+        if isinstance(told, list):  # the answers to one POST
+            self._answer(self._asked.get(told[0].id), frame)
+        elif told.method is None:
+            self._answer(self._asked.get(told.id), frame)
+        else:
+            self._put(self._asking(told.params.request if told.params is not None else None), frame)
+
+    def send_about(self, frame: bytes, about: Id) -> None:
+        exchange = self._asked.get(about)
+        if exchange is not None and frame.startswith(_REQUEST):
+            told = _sent(frame)
+            assert isinstance(told, _Sent)
+            exchange.ours.add(told.id)
+        self._put(exchange, frame)
+
+    def _asking(self, request: Any) -> Exchange | None:
+        """Where a request of ours was sent that is taken back: elsewhere, that could come first."""
+        if request is None:
+            return None
+        return next((exchange for exchange in self._asked.values() if request in exchange.ours), None)
+
+    def _put(self, exchange: Exchange | None, frame: bytes) -> None:
+        if exchange is None:
+            self.whole.put(frame)
+        else:
+            exchange.put(frame)
+        if self._held.bytes > self.settings.max_buffered_bytes:
+            self.too_much.set()
+
+    def _answer(self, exchange: Exchange | None, frame: bytes) -> None:
+        if exchange is None:
+            return
+        for id_ in exchange.ids:
+            self._asked.pop(id_, None)
+        exchange.end(frame)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        ended = [exchange for exchange in self._kept.values() if exchange.over and exchange.outbox.reader is None]
+        for exchange in ended[: max(0, len(ended) - self.settings.keep_streams)]:
+            del self._kept[exchange.number]
+            exchange.outbox.discard()
+
+    async def drain(self) -> None:
+        """Answers wait each in its own stream: they are no reason to stop listening."""
+
+    async def drain_topic(self, topic: Id) -> None:
+        exchange = self._asked.get(topic)
+        if exchange is not None:
+            await exchange.outbox.drain()
+
+    async def close(self) -> None:
+        self.closed = True
+        self.whole.finish()
+        for exchange in set(self._asked.values()):
+            exchange.end(None)
+        self._asked.clear()
+
+    # -- POSTs and streams --------------------------------------------------------------------------------
+
+    def begin(self, ids: list[Id]) -> Exchange:
+        """A POST with these requests has come."""
+        if len(set(ids)) < len(ids) or any(id_ in self._asked for id_ in ids):
+            raise Refused(400, "a request with this id is open already; every request has an id of its own")
+        self._number += 1
+        exchange = Exchange(self._number, ids, self._outbox())
+        self._asked.update(dict.fromkeys(ids, exchange))
+        return exchange
+
+    def keep(self, exchange: Exchange) -> None:
+        """It is a stream now, and may be taken up again."""
+        self._kept[exchange.number] = exchange
+        self._let_go()
+
+    def find(self, event: str) -> tuple[Outbox, str]:
+        """The stream that an event was in, and the event's number there."""
+        name, _, number = event.partition("-")
+        if name == "0":
+            return self.whole, number
+        exchange = self._kept.get(int(name)) if name.isdecimal() and len(name) < 16 else None
+        if exchange is None:
+            raise Refused(400, f"Last-Event-ID {event!r}: that stream is no longer here")
+        return exchange.outbox, number
+
+
+class OneStream:
+    """The channel of a client that reads everything from one stream."""
+
+    def __init__(self, settings: WebSettings) -> None:
+        self._max = settings.max_buffered_bytes
+        self._held = Held()
+        self.too_much = asyncio.Event()
+        self.outbox = Outbox(0, self._held, ids=None, kind="message")
+
+    async def receive(self) -> list[bytes]:
+        return []
+
+    def send(self, frame: bytes) -> None:
+        self.outbox.put(frame)
+        if self._held.bytes > self._max:
+            self.too_much.set()
+
+    async def drain(self) -> None:
+        await self.outbox.drain()
+
+    async def close(self) -> None:
+        self.outbox.finish()

@@ -1,0 +1,209 @@
+"""Agents over MCP ↔ model. Pure.
+
+What the wire has no place for, and what happens to it:
+
+- activity (thoughts, plans, tool calls): told as the text of a tool's progress; not at all to `agents/run`, whose
+  progress is output alone;
+- a restart: no further deltas, and the result is what counts;
+- a question, for a client without elicitation: an error that carries the question and the run, which goes on waiting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from ...model.card import AgentCard, Schema
+from ...model.errors import ErrorInfo, InterlinguaError, InvalidAnswer
+from ...model.events import Plan, Thought, ToolCall, Warned
+from ...model.forms import Choices, choices, form, particulars
+from ...model.run import Instance, Question
+from ...transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
+from . import wire
+
+QUESTION_OPEN = -32010
+"""A run waits for an answer that this client cannot be asked for. MCP leaves -32000 to -32019 to implementations."""
+
+_UNSAID = AgentCard("").version  # of agents whose authors gave none
+
+ERRORS: dict[str, int] = {
+    "invalid": INVALID_PARAMS, "invalid_input": INVALID_PARAMS, "invalid_config": INVALID_PARAMS,
+    "invalid_answer": INVALID_PARAMS, "invalid_request": INVALID_PARAMS, "too_large": INVALID_PARAMS,
+    "not_found": INVALID_PARAMS, "agent_not_found": INVALID_PARAMS, "run_not_found": INVALID_PARAMS,
+    "thread_not_found": INVALID_PARAMS, "conflict": INVALID_REQUEST, "thread_busy": INVALID_REQUEST,
+    "denied": INVALID_REQUEST, "unauthenticated": INVALID_REQUEST,
+}  # fmt: skip
+
+
+# -- agents and tools -----------------------------------------------------------------------------------------
+
+
+def agent(card: AgentCard, name: str) -> dict[str, Any]:
+    """Extra members stand beside the name, as published manifests have them. What is absent is left out: null would be
+    refused (npm @i-am-bee/acp-sdk)."""
+    told: dict[str, Any] = {"name": name}
+    if card.description:
+        told["description"] = card.description
+    told |= {"inputSchema": _object(card.input), "outputSchema": _object(card.output)}
+    if card.version != _UNSAID:
+        told["version"] = card.version
+    extra = card.metadata.get("mcp")
+    if isinstance(extra, dict):
+        told = {**extra, **told}
+    return told
+
+
+def template(card: AgentCard, name: str) -> dict[str, Any]:
+    return {**agent(card, name), "configSchema": _object(card.config or {})}
+
+
+def instance_name(made: Instance, taken: Collection[str] = ()) -> str:
+    """Its own name, or one that no other has."""
+    return made.name if made.name and made.name not in taken else f"{made.agent}:{made.id}"
+
+
+def tool(card: AgentCard, name: str, title: str, version: str) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": name, "inputSchema": _object(card.input)}
+    if card.description:
+        told["description"] = card.description
+    if version >= "2025-06-18":
+        told |= {"title": title, "outputSchema": _object(card.output)}
+    return told
+
+
+def tool_name(name: str) -> str:
+    """Clients take letters, digits, `_`, `-` and (newer ones) `.`, up to 64 of them."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
+
+
+def tool_names(names: list[str]) -> dict[str, str]:
+    """For each name the one that its tool has. Of several that would be the same, all but the one that is spelled so
+    end in a mark of their own: which agent a tool is must not hang on the order of a list."""
+    alike = Counter(tool_name(name) for name in names)
+    found: dict[str, str] = {}
+    for name in names:
+        short = tool_name(name)
+        if alike[short] > 1 and short != name:
+            mark = hashlib.sha256(name.encode()).hexdigest()[:8]
+            short = f"{short[:55]}_{mark}"
+        found[name] = short
+    return found
+
+
+def _object(schema: Schema) -> Schema:
+    return schema if schema.get("type") == "object" else {**schema, "type": "object"}
+
+
+# -- results --------------------------------------------------------------------------------------------------
+
+
+def tool_result(output: Any, card: AgentCard, version: str) -> dict[str, Any]:
+    text = output.get(card.output_text) if card.output_text and isinstance(output, dict) else None
+    if not isinstance(text, str) or len(output) > 1:
+        text = json.dumps(output, ensure_ascii=False)
+    told: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": False}
+    if version >= "2025-06-18":
+        told["structuredContent"] = output
+    return told
+
+
+def tool_failure(info: ErrorInfo) -> dict[str, Any]:
+    """A tool that failed is a result: the model that called it shall read why."""
+    again = " (it may work later)" if info.transient else ""
+    return {"content": [{"type": "text", "text": f"{info.message}{again}"}], "isError": True}
+
+
+def error(info: ErrorInfo, run: str | None = None) -> RpcError:
+    data: dict[str, Any] = {"code": info.code, "transient": info.transient}
+    if info.details is not None:
+        data["details"] = info.details
+    if run is not None:
+        data["run"] = run
+        return RpcError(INTERNAL_ERROR, info.message, data)  # the request was fine, whatever the run's error is called
+    return RpcError(ERRORS.get(info.code, INTERNAL_ERROR), info.message, data)
+
+
+def failure(problem: InterlinguaError) -> RpcError:
+    return error(problem.info())
+
+
+def activity(body: Any) -> str | None:
+    """A line for a progress notification of a tool."""
+    match body:
+        case Thought(text=text) | Warned(message=text):
+            return text
+        case ToolCall(title=title, status=status) if title or status:
+            return " ".join(part for part in (title, f"({status})" if status else "") if part)
+        case Plan(entries=entries):
+            done = sum(entry.status == "completed" for entry in entries)
+            now = next((entry.content for entry in entries if entry.status == "in_progress"), "")
+            return f"{done} of {len(entries)} done" + (f": {now}" if now else "")
+    return None
+
+
+# -- questions ------------------------------------------------------------------------------------------------
+
+
+def elicitation(question: Question, version: str) -> dict[str, Any] | None:
+    """The params of an elicitation, where the question fits a form. None where it does not."""
+    offered = choices(question)
+    schema = _choice_form(offered, version) if offered is not None else form(question.answer_schema)
+    if schema is None:
+        return None
+    message = "\n\n".join([question.prompt or question.type.replace("_", " "), *particulars(question)])
+    told: dict[str, Any] = {"message": message, "requestedSchema": schema}
+    if version >= "2025-11-25":
+        told["mode"] = "form"
+    return told
+
+
+def _choice_form(offered: Choices, version: str) -> Schema:
+    if version >= "2025-11-25":
+        field: Schema = {"type": "string", "oneOf": [{"const": o.id, "title": o.label} for o in offered.options]}
+    else:
+        names = {option.id: option.label for option in offered.options}
+        field = {"type": "string", "enum": list(names), "enumNames": list(names.values())}
+    return {"type": "object", "properties": {"choice": field}, "required": ["choice"]}
+
+
+def answer(question: Question, result: wire.ElicitResult) -> Any:
+    """What an elicitation's result says to the question; UNSET where it says nothing, and never a yes by mistake.
+
+    To decline is to say no, where the question has a no. To cancel is to say nothing yet.
+    """
+    offered = choices(question)
+    if result.action == "accept":
+        content = result.content or {}
+        if offered is None:
+            return content
+        chosen = content.get("choice")
+        if not isinstance(chosen, str) or chosen not in offered.answers:
+            raise InvalidAnswer(f"choice is {chosen!r}; it is one of {', '.join(offered.answers)}")
+        return offered.answers[chosen]
+    if result.action == "decline" and offered is not None:
+        return offered.rejection()
+    if result.action not in ("decline", "cancel"):
+        raise InvalidAnswer(f"action is {result.action!r}; it is accept, decline or cancel")
+    return msgspec.UNSET
+
+
+def question_open(question: Question, run: str) -> RpcError:
+    told = {
+        "code": "question_open",
+        "transient": False,
+        "run": run,
+        "question": {
+            "id": question.id, "type": question.type, "prompt": question.prompt, "payload": question.payload,
+            "answerSchema": question.answer_schema,
+        },
+    }  # fmt: skip
+    asked = question.prompt or question.type
+    again = f'{{"{wire.META_RUN}": "{run}"}}'
+    say = f"the run waits for an answer: {asked}; answer it elsewhere, and ask again with _meta {again}"
+    return RpcError(QUESTION_OPEN, say, told)

@@ -1,0 +1,218 @@
+"""The door over HTTP. At the prefix itself: Streamable HTTP, for revisions with sessions and for the one without.
+At `/sse` and `/messages/`: the older HTTP+SSE, which the published clients of agents over MCP speak.
+
+A session belongs to its caller; to others it is not there. A client that vanishes is forgotten after a while, and with
+its session its requests are taken back; until then it can come back with Last-Event-ID. When the server stops, runs
+go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from ...engine.engine import Engine
+from ...model.errors import InterlinguaError, TooLarge
+from ...model.run import Caller
+from ...security.auth import Authenticator
+from ...transports.http import json_response, read_body
+from ...transports.jsonrpc import INVALID_REQUEST, RpcError
+from . import wire
+from .posted import SESSION, VERSION, Asked, accepts, check_modern, is_modern, read
+from .server import McpDoor, McpSettings
+from .sessions import OldSession, Session, Single
+from .streams import Refused, WebSettings
+
+_METHODS = ["GET", "POST", "DELETE"]
+
+
+class WebDoor:
+    def __init__(
+        self,
+        engine: Engine,
+        auth: Authenticator,
+        settings: WebSettings | None = None,
+        mcp: McpSettings | None = None,
+    ) -> None:
+        self.settings = settings or WebSettings()
+        self.auth = auth
+        self.mcp = McpDoor(engine, mcp)
+        self.sessions: dict[str, Session | OldSession] = {}
+        self.singles: set[Single] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route("/", self.endpoint, methods=_METHODS),
+            Route("/sse", self.old_stream, methods=["GET"]),
+            Route("/messages/", self.old_post, methods=["POST"]),
+        ]
+
+    def forget(self, client: Session | OldSession | Single, *, runs_go_on: bool = False) -> None:
+        """The client is gone, or is sent away."""
+        if isinstance(client, Single):
+            self.singles.discard(client)
+        else:
+            self.sessions.pop(client.id, None)
+        task = asyncio.get_running_loop().create_task(client.end(runs_go_on=runs_go_on))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def close(self) -> None:
+        """The server stops: what is open ends now, and nobody waits for a time-out."""
+        self._closed = self.mcp.stopping = True
+        for client in [*self.sessions.values(), *self.singles]:
+            self.forget(client)
+        await asyncio.gather(*self._ending)
+
+    # -- Streamable HTTP ----------------------------------------------------------------------------------
+
+    async def endpoint(self, request: Request) -> ASGIApp:
+        try:
+            caller = await self.auth.authenticate(request.headers)
+            if request.method == "POST":
+                return await self._post(request, caller)
+            version = request.headers.get(VERSION)
+            if version == wire.MODERN:
+                return _not_allowed("POST")
+            if request.method not in _METHODS:
+                return _not_allowed(*_METHODS)
+            if version is not None and version not in wire.LEGACY:
+                raise Refused(400, f"revision {version!r} is not spoken here", wire.UNSUPPORTED_VERSION)
+            if request.method == "DELETE":
+                self.forget(self._session(request.headers, caller))
+                return Response(status_code=204)
+            _check_stream(request.headers)
+            return self._session(request.headers, caller).listen(request.headers.get("last-event-id"))
+        except Refused as error:
+            return _refusal(error.status, error.error)
+        except InterlinguaError as error:
+            return _refused(error)
+
+    async def _post(self, request: Request, caller: Caller) -> ASGIApp:
+        headers = request.headers
+        if not accepts(headers, "application/json", "text/event-stream"):
+            raise Refused(406, "an answer may be JSON or an event stream; accept application/json, text/event-stream")
+        asked, body = await self._read(request)
+        if is_modern(headers, asked):
+            check_modern(headers, asked)
+            if not asked.ids:  # nothing can be told without a session
+                return Response(status_code=202)
+            self._room(len(self.singles), self.settings.max_requests)
+            single = Single(self, caller)
+            self.singles.add(single)
+            return await single.answer(asked, body)
+        if asked.initializes and SESSION not in headers:
+            return await self._initialize(asked, body, caller)
+        session = self._session(headers, caller)
+        session.enter()
+        try:
+            return await session.post(asked, body)
+        finally:
+            session.leave()
+
+    async def _read(self, request: Request) -> tuple[Asked, bytes]:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Refused(415, f"the body is {kind or 'of no type'!r}; send application/json")
+        body = await read_body(request, self.settings.http)
+        return read(body, self.mcp.settings.limits.max_batch), body
+
+    async def _initialize(self, asked: Asked, body: bytes, caller: Caller) -> Response:
+        self._make_room()
+        session = Session(self, caller)
+        self.sessions[session.id] = session
+        session.enter()
+        try:
+            answer = await session.initialize(asked, body)
+        finally:
+            session.leave()
+        if answer.status_code != 200:
+            self.forget(session)
+        return answer
+
+    def _session(self, headers: Headers, caller: Caller) -> Session:
+        wanted = headers.get(SESSION)
+        if wanted is None:
+            raise Refused(400, "the header Mcp-Session-Id is missing; initialize gives you one")
+        found = self.sessions.get(wanted)
+        if not isinstance(found, Session) or found.caller.id != caller.id:  # whose it is, is nobody else's business
+            raise Refused(404, "there is no such session; begin with initialize")
+        return found
+
+    def _room(self, used: int, limit: int) -> None:
+        if self._closed:
+            raise Refused(503, "the server stops")
+        if used >= limit:
+            raise Refused(503, f"{limit} are open already")
+
+    def _make_room(self) -> None:
+        """Many clients never say that they go: the one that has been silent longest makes room."""
+        if len(self.sessions) >= self.settings.max_sessions:
+            idle = [found for found in self.sessions.values() if isinstance(found, Session) and found.free]
+            if idle:
+                self.forget(min(idle, key=lambda found: found.idle_since or 0.0))
+        self._room(len(self.sessions), self.settings.max_sessions)
+
+    # -- HTTP+SSE -----------------------------------------------------------------------------------------
+
+    async def old_stream(self, request: Request) -> ASGIApp:
+        try:
+            caller = await self.auth.authenticate(request.headers)
+            if request.method != "GET":  # starlette takes HEAD for one
+                return _not_allowed("GET")
+            _check_stream(request.headers)
+            self._make_room()
+            session = OldSession(self, caller)
+            self.sessions[session.id] = session
+            return session.listen(request.scope.get("root_path", "") + "/messages/")
+        except Refused as error:
+            return _refusal(error.status, error.error)
+        except InterlinguaError as error:
+            return _refused(error)
+
+    async def old_post(self, request: Request) -> ASGIApp:
+        try:
+            caller = await self.auth.authenticate(request.headers)
+            wanted = request.query_params.get("session_id")
+            if wanted is None:
+                raise Refused(400, "session_id is missing; the stream tells where to send to")
+            found = self.sessions.get(wanted)
+            if not isinstance(found, OldSession) or found.caller.id != caller.id:
+                raise Refused(404, "there is no such session; open the stream again")
+            asked, body = await self._read(request)
+            return await found.post(asked, body)
+        except Refused as error:
+            return _refusal(error.status, error.error)
+        except InterlinguaError as error:
+            return _refused(error)
+
+
+def _check_stream(headers: Headers) -> None:
+    if not accepts(headers, "text/event-stream"):
+        raise Refused(406, "this is an event stream; accept text/event-stream")
+
+
+def _not_allowed(*methods: str) -> Response:
+    return Response(status_code=405, headers={"allow": ", ".join(methods)})
+
+
+def _refusal(status: int, error: RpcError, headers: dict[str, str] | None = None) -> Response:
+    return json_response({"jsonrpc": "2.0", "id": None, "error": error.plain()}, status, headers)
+
+
+def _refused(error: InterlinguaError) -> Response:
+    challenge = getattr(error, "challenge", None)
+    if challenge:
+        return _refusal(401, RpcError(-32000, error.message), {"www-authenticate": challenge})
+    status = 413 if isinstance(error, TooLarge) else {"slow_body": 408}.get(error.code, 400)
+    return _refusal(status, RpcError(INVALID_REQUEST, error.message))
+
+
+__all__ = ["WebDoor", "WebSettings"]

@@ -1,0 +1,94 @@
+"""The protocol's types: agents over MCP, and the parts of MCP that carry them.
+
+Requests are decoded strictly where a member matters and leniently where published clients are: params may be missing,
+null or empty, and a cursor may stand in the envelope (acp-sdk 0.0.6 puts it there).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""Revisions with a handshake, oldest first."""
+MODERN = "2026-07-28"
+"""The revision without one: every request says in `_meta` what the handshake said once."""
+
+_IO = "io.modelcontextprotocol/"
+META_VERSION = _IO + "protocolVersion"
+META_CAPABILITIES = _IO + "clientCapabilities"
+META_CLIENT = _IO + "clientInfo"
+META_SERVER = _IO + "serverInfo"
+
+META_RUN = "interlingua/run"
+"""In a request's `_meta`: join this run instead of starting one. In a result's: the run that it came from."""
+META_THREAD = "interlingua/thread"
+META_KEY = "interlingua/key"
+"""In a request's `_meta`: the same key from the same caller is the same run, which is joined instead of started."""
+META_QUESTION = "interlingua/question"
+"""In an elicitation's `_meta`: the question that it shows, the same each time that it is shown."""
+META_TOKEN = "interlingua/progressToken"  # noqa: S105 - a name, and no secret
+"""In an elicitation's `_meta`: the progress token of the request whose run asks."""
+
+EXTENSION = "interlingua/agents"
+"""Under capabilities.extensions: where peers look that know extensions and not the agents capability."""
+
+HEADER_MISMATCH = -32020
+UNSUPPORTED_VERSION = -32022
+
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+
+class _Wire(msgspec.Struct, rename="camel"):
+    pass
+
+
+class Implementation(_Wire):
+    name: str = ""
+    version: str = ""
+    title: str | None = None
+
+
+class ClientCapabilities(_Wire):
+    elicitation: dict[str, Any] | None = None
+    sampling: dict[str, Any] | None = None
+    roots: dict[str, Any] | None = None
+
+
+class InitializeRequest(_Wire):
+    protocol_version: str | int
+    capabilities: ClientCapabilities = msgspec.field(default_factory=ClientCapabilities)
+    client_info: Implementation = msgspec.field(default_factory=Implementation)
+
+
+class ListRequest(_Wire):
+    cursor: str | None = None
+
+
+class RunRequest(_Wire):
+    name: str
+    input: dict[str, Any]
+
+
+class CreateRequest(_Wire):
+    template_name: str
+    config: dict[str, Any] = {}
+
+
+class DestroyRequest(_Wire):
+    name: str
+
+
+class CallToolRequest(_Wire):
+    name: str
+    arguments: dict[str, Any] | None = None
+
+
+class SetLevelRequest(_Wire):
+    level: str
+
+
+class ElicitResult(_Wire):
+    action: str
+    content: dict[str, Any] | None = None

@@ -1,0 +1,76 @@
+"""A fake server as a mount of an engine, and short ways to say what it shall do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import interlingua as il
+from interlingua.protocols.mcp.client import Mount, MountSettings
+from interlingua.protocols.mcp.host import AddressSource, ProcessSource
+from tests.engine.common import engine
+
+FAKE = Path(__file__).with_name("mount_server.py")
+SETTINGS = il.Settings(cancel_grace=5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
+
+
+def command(given: dict[str, Any]) -> str:
+    return shlex.join([sys.executable, str(FAKE), json.dumps(given)])
+
+
+def mount(given: dict[str, Any] | str, **settings: Any) -> Mount:
+    """Of a fake with these options, or of an address."""
+    made = MountSettings(**settings)
+    if isinstance(given, str):
+        return Mount(AddressSource(given, made), made)
+    return Mount(ProcessSource(command(given)), made)
+
+
+@contextlib.asynccontextmanager
+async def mounted(
+    store: Path, given: dict[str, Any] | str | None = None, **settings: Any
+) -> AsyncIterator[tuple[il.Engine, Mount]]:
+    made = mount({} if given is None else given, **settings)
+    try:
+        async with engine(store, *await made.agents(), settings=SETTINGS) as eng:
+            yield eng, made
+    finally:
+        await made.close()
+
+
+def act(word: str, value: Any = None) -> str:
+    return word if value is None else f"{word} {json.dumps(value)}"
+
+
+def script(*lines: str) -> dict[str, Any]:
+    return {"text": "\n".join(lines)}
+
+
+def wire(log: Path) -> list[dict[str, Any]]:
+    """What the fake was sent."""
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+async def sent(log: Path, method: str) -> dict[str, Any]:
+    """Wait until the fake was sent this."""
+    async with asyncio.timeout(20):
+        while True:
+            found = [message for message in wire(log) if message.get("method") == method]
+            if found:
+                return found[-1]
+            await asyncio.sleep(0.01)
+
+
+async def seen(eng: il.Engine, run: str, kind: str) -> il.Event:
+    """Wait for an event of a run."""
+    async with asyncio.timeout(20):
+        async for event in eng.events(run):
+            if event.kind == kind:
+                return event
+    raise AssertionError(f"the run ended without {kind}")

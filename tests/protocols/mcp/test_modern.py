@@ -1,0 +1,290 @@
+"""The revision without a handshake: every request says for itself what it can, and questions are returned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import interlingua as il
+from interlingua.model.run import Caller
+from interlingua.protocols.mcp.translate import QUESTION_OPEN
+from interlingua.protocols.mcp.wire import UNSUPPORTED_VERSION
+from interlingua.store.base import RunFilter
+from interlingua.transports.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
+from tests.engine.common import QUICK, crash, question
+
+from .common import (
+    DELTA,
+    LATEST,
+    MODERN,
+    RUN,
+    Client,
+    Message,
+    adder,
+    careful,
+    client_of,
+    deep,
+    echo,
+    in_process,
+    shipper,
+    silent,
+    slow,
+    stdio,
+)
+
+IO = "io.modelcontextprotocol/"
+YES = {"action": "accept", "content": {"choice": "yes"}}
+
+
+async def run(client: Client, name: str, input_: Message, **members: Any) -> Message:
+    """The answer to a run; `members` are `elicits`, members of `_meta`, and of params (`state`, `responses`)."""
+    params: Message = {"name": name, "input": input_}
+    for ours, theirs in (("state", "requestState"), ("responses", "inputResponses")):
+        if ours in members:
+            params[theirs] = members.pop(ours)
+    return await client.modern("agents/run", params, **members)
+
+
+def retry(result: Message, reply: Any) -> Message:
+    """The members that answer what a result asks for."""
+    [asked] = result["inputRequests"]
+    return {"state": result["requestState"], "responses": {asked: reply}}
+
+
+async def test_discovering_replaces_the_handshake(store: Path) -> None:
+    async with in_process(store, echo) as (client, _):
+        result = (await client.modern("server/discover"))["result"]
+        assert result["supportedVersions"] == [MODERN]
+        assert isinstance(result["capabilities"]["agents"], dict)
+        assert result["resultType"] == "complete"
+        assert result["serverInfo"]["name"] == result["_meta"][IO + "serverInfo"]["name"] == "interlingua"
+
+
+async def test_a_request_needs_nothing_before_it(store: Path) -> None:
+    async with in_process(store, adder) as (client, engine):
+        answer = await run(client, "adder", {"numbers": [1, 2]}, token=0)
+        result = answer["result"]
+        assert result["output"] == client.joined(0) == {"total": 3, "seen": [1, 2], "note": "done"}
+        assert result["resultType"] == "complete"
+        assert result["_meta"][IO + "serverInfo"]["name"] == "interlingua"
+        assert (await engine.run(result["_meta"][RUN])).agent == "adder"
+        assert max(client.place(notice) for notice in client.notices(DELTA)) < client.place(answer)
+
+
+async def test_lists_say_how_long_they_hold(store: Path) -> None:
+    async with in_process(store, echo, adder, silent, page=2) as (client, _):
+        for method, member in (("agents/list", "agents"), ("tools/list", "tools")):
+            first = (await client.modern(method))["result"]
+            second = (await client.modern(method, {"cursor": first["nextCursor"]}))["result"]
+            assert [entry["name"] for entry in first[member] + second[member]] == ["echo", "adder", "silent"]
+            assert (first["ttlMs"], first["cacheScope"]) == (0, "private")
+
+
+async def test_a_tool_has_structure(store: Path) -> None:
+    async with in_process(store, adder) as (client, _):
+        result = (await client.modern("tools/call", {"name": "adder", "arguments": {"numbers": [5]}}))["result"]
+        assert result["structuredContent"]["total"] == 5
+        assert result["resultType"] == "complete"
+
+
+async def test_both_kinds_of_revision_are_spoken_on_one_connection(store: Path) -> None:
+    async with in_process(store, echo) as (client, _):
+        await client.modern("server/discover")
+        assert (await client.initialize(LATEST))["protocolVersion"] == LATEST
+        assert "resultType" not in await client.whole_run("echo", {"text": "x"})
+        assert (await run(client, "echo", {"text": "x"}))["result"]["resultType"] == "complete"
+
+
+@pytest.mark.parametrize("version", ["2031-01-01", LATEST, 5, ""], ids=repr)
+async def test_another_revision_in_meta_is_refused_with_the_ones_there_are(store: Path, version: Any) -> None:
+    async with in_process(store, echo) as (client, _):
+        meta = {IO + "protocolVersion": version, IO + "clientCapabilities": {}}
+        for method in ("server/discover", "agents/list"):
+            error = (await client.call(method, {"_meta": meta}))["error"]
+            assert error["code"] == UNSUPPORTED_VERSION
+            assert error["data"] == {"requested": version, "supported": [MODERN]}
+
+
+@pytest.mark.parametrize("able", [None, "all", []], ids=repr)
+async def test_a_request_must_say_what_its_client_can(store: Path, able: Any) -> None:
+    async with in_process(store, echo) as (client, _):
+        meta = {IO + "protocolVersion": MODERN, IO + "clientCapabilities": able}
+        assert (await client.call("agents/list", {"_meta": meta}))["error"]["code"] == INVALID_PARAMS
+
+
+@pytest.mark.parametrize("method", ["initialize", "ping", "logging/setLevel"])
+async def test_what_belongs_to_the_handshake_is_gone(store: Path, method: str) -> None:
+    async with in_process(store, echo) as (client, _):
+        params = {"protocolVersion": LATEST, "level": "info"}
+        assert (await client.modern(method, params))["error"]["code"] == METHOD_NOT_FOUND
+
+
+async def test_a_cancelled_request_gets_no_answer_and_its_run_is_cancelled(store: Path) -> None:
+    async with in_process(store, slow) as (client, engine):
+        meta = {IO + "protocolVersion": MODERN, IO + "clientCapabilities": {}, "progressToken": "t"}
+        id_ = await client.send("agents/run", {"name": "slow", "input": {"text": ""}, "_meta": meta})
+        await client.notice(DELTA)
+        await client.notify("notifications/cancelled", {"requestId": id_})
+        [view] = await engine.runs(RunFilter())
+        assert (await engine.wait(view.id, timeout=20)).status is il.Status.CANCELLED
+        await client.modern("server/discover")
+        assert all(message.get("id") != id_ for message in client.messages)
+
+
+# -- questions ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("choice", "said"), [("yes", "done"), ("no", "left alone")])
+async def test_a_question_is_returned_and_the_request_comes_again_with_the_answer(
+    store: Path, choice: str, said: str
+) -> None:
+    async with in_process(store, careful) as (client, engine):
+        asked = (await run(client, "careful", {"text": "it"}, elicits=True, token="one"))["result"]
+        assert asked["resultType"] == "input_required"
+        [request] = asked["inputRequests"].values()
+        assert request["method"] == "elicitation/create"
+        assert "Do it?" in request["params"]["message"]
+        assert request["params"]["mode"] == "form"
+        assert client.joined("one") == {"text": "asking. "}
+        answered = retry(asked, {"action": "accept", "content": {"choice": choice}})
+        result = (await run(client, "careful", {"text": "it"}, elicits=True, token="two", **answered))["result"]
+        assert result["output"] == {"text": f"asking. {said}"} == client.joined("two")
+        assert result["resultType"] == "complete"
+        assert len(await engine.runs(RunFilter())) == 1, "it is the same run"
+        assert not client.notices("elicitation/create")
+
+
+async def test_a_question_of_a_tool_is_returned_too(store: Path) -> None:
+    async with in_process(store, careful) as (client, _):
+        params = {"name": "careful", "arguments": {"text": "it"}}
+        asked = (await client.modern("tools/call", params, elicits=True))["result"]
+        [id_] = asked["inputRequests"]
+        again = {**params, "requestState": asked["requestState"], "inputResponses": {id_: YES}}
+        result = (await client.modern("tools/call", again, elicits=True))["result"]
+        assert result["structuredContent"] == {"text": "asking. done"}
+
+
+async def test_several_questions_are_returned_one_after_the_other(store: Path) -> None:
+    @il.agent(asks=[il.Confirm])
+    async def twice(ctx: il.Context[None, None]) -> str:
+        first = await ctx.ask(il.Confirm("One?"))
+        second = await ctx.ask(il.Confirm("Two?"))
+        return f"{first.approved} {second.approved}"
+
+    async with in_process(store, twice) as (client, _):
+        one = (await run(client, "twice", {}, elicits=True))["result"]
+        two = (await run(client, "twice", {}, elicits=True, **retry(one, YES)))["result"]
+        assert "Two?" in next(iter(two["inputRequests"].values()))["params"]["message"]
+        result = (await run(client, "twice", {}, elicits=True, **retry(two, {"action": "decline"})))["result"]
+        assert result["output"] == {"text": "True False"}
+
+
+@pytest.mark.parametrize(
+    "responses",
+    [None, {}, {"another": YES}, 5, "answer"],
+    ids=repr,
+)
+async def test_a_request_that_comes_again_without_the_answer_is_asked_again(store: Path, responses: Any) -> None:
+    async with in_process(store, careful) as (client, _):
+        asked = (await run(client, "careful", {"text": "it"}, elicits=True))["result"]
+        members = {"state": asked["requestState"], "responses": responses}
+        again = (await run(client, "careful", {"text": "it"}, elicits=True, **members))["result"]
+        assert (again["resultType"], again["inputRequests"]) == ("input_required", asked["inputRequests"])
+
+
+async def test_an_answer_that_does_not_fit_is_asked_for_again(store: Path) -> None:
+    async with in_process(store, shipper) as (client, _):
+        asked = (await run(client, "shipper", {"text": "it"}, elicits=True))["result"]
+        bad = retry(asked, {"action": "accept", "content": {"street": "Via Roma", "number": "five"}})
+        again = (await run(client, "shipper", {"text": "it"}, elicits=True, **bad))["result"]
+        assert again["resultType"] == "input_required"
+        good = retry(again, {"action": "accept", "content": {"street": "Via Roma", "number": 5}})
+        result = (await run(client, "shipper", {"text": "it"}, elicits=True, **good))["result"]
+        assert result["output"] == {"text": "Via Roma 5 it"}
+
+
+async def test_an_answer_that_is_none_is_a_bad_request_and_answers_nothing(store: Path) -> None:
+    async with in_process(store, careful) as (client, engine):
+        asked = (await run(client, "careful", {"text": "it"}, elicits=True))["result"]
+        answer = await run(client, "careful", {"text": "it"}, elicits=True, **retry(asked, {"action": 5}))
+        assert answer["error"]["code"] == INVALID_PARAMS
+        [view] = await engine.runs(RunFilter())
+        assert view.status is il.Status.WAITING
+
+
+async def test_cancelling_says_nothing_and_the_run_keeps_waiting(store: Path) -> None:
+    async with in_process(store, careful) as (client, engine):
+        asked = (await run(client, "careful", {"text": "it"}, elicits=True))["result"]
+        answer = await run(client, "careful", {"text": "it"}, elicits=True, **retry(asked, {"action": "cancel"}))
+        assert answer["error"]["code"] == QUESTION_OPEN
+        assert (await engine.run(answer["error"]["data"]["run"])).status is il.Status.WAITING
+
+
+async def test_a_question_that_was_answered_elsewhere_needs_no_answer(store: Path) -> None:
+    async with in_process(store, careful) as (client, engine):
+        asked = (await run(client, "careful", {"text": "it"}, elicits=True))["result"]
+        [view] = await engine.runs(RunFilter())
+        await engine.answer((await question(engine, view.id)).id, {"approved": True})
+        late = retry(asked, {"action": "accept", "content": {"choice": "no"}})
+        result = (await run(client, "careful", {"text": "it"}, elicits=True, **late))["result"]
+        assert result["output"] == {"text": "asking. done"}, "the first answer wins"
+
+
+@pytest.mark.parametrize(("agent", "elicits"), [("careful", False), ("deep", True)])
+async def test_a_question_that_cannot_be_asked_is_an_error_and_the_run_is_joined_again(
+    store: Path, agent: str, elicits: bool
+) -> None:
+    async with in_process(store, careful, deep) as (client, engine):
+        error = (await run(client, agent, {"text": "it"}, elicits=elicits))["error"]
+        assert error["code"] == QUESTION_OPEN
+        id_ = error["data"]["run"]
+        value = {"approved": True} if agent == "careful" else {"lines": [["a"]]}
+        await engine.answer((await question(engine, id_)).id, value)
+        result = (await run(client, agent, {"text": "it"}, **{RUN: id_}))["result"]
+        assert result["output"]["text"] in ("asking. done", "[['a']]")
+
+
+async def test_the_answer_may_come_to_another_process_after_a_restart(store: Path) -> None:
+    engine = il.Engine(store, agents=[careful], settings=QUICK)
+    await engine.start()
+    async with client_of(engine) as (client, _):
+        asked = (await run(client, "careful", {"text": "it"}, elicits=True))["result"]
+    await crash(engine)
+    async with in_process(store, careful) as (client, engine):
+        result = (await run(client, "careful", {"text": "it"}, elicits=True, **retry(asked, YES)))["result"]
+        assert result["output"] == {"text": "asking. done"}
+
+
+async def test_a_state_cannot_be_bent_to_answer_the_question_of_somebody_else(store: Path) -> None:
+    async with il.Engine(store, agents=[careful], settings=QUICK) as engine:
+        async with client_of(engine) as (client, _):
+            theirs = (await run(client, "careful", {"text": "theirs"}, elicits=True))["result"]
+        async with client_of(engine, Caller("mallory", scopes=("do:run", "do:answer"))) as (client, _):
+            mine = (await run(client, "careful", {"text": "mine"}, elicits=True))["result"]
+            [their_question] = theirs["inputRequests"]
+            [my_question] = mine["inputRequests"]
+            bent = mine["requestState"].replace(my_question, their_question)
+            assert bent != mine["requestState"]
+            members = {"state": bent, "responses": {their_question: YES}}
+            await run(client, "careful", {"text": "mine"}, elicits=True, **members)
+            stolen = {"state": theirs["requestState"], "responses": {their_question: YES}}
+            error = (await run(client, "careful", {"text": "mine"}, elicits=True, **stolen))["error"]
+            assert error["code"] == INVALID_PARAMS
+        assert (await engine.question(their_question))[1] == "open"
+
+
+@pytest.mark.parametrize("state", ["", "nonsense", "a.b", "." * 100])
+async def test_a_state_that_is_none_of_ours_is_a_bad_request(store: Path, state: str) -> None:
+    async with in_process(store, careful) as (client, engine):
+        answer = await run(client, "careful", {"text": "it"}, elicits=True, state=state, responses={})
+        assert answer["error"]["code"] == INVALID_PARAMS
+        assert await engine.runs(RunFilter()) == []
+
+
+async def test_it_is_spoken_over_stdio(tmp_path: Path) -> None:
+    source = "import interlingua as il\n@il.agent\nasync def hello(text: str) -> str:\n    return f'hello {text}'\n"
+    async with stdio(tmp_path, source) as client:
+        assert (await client.modern("server/discover"))["result"]["supportedVersions"] == [MODERN]
+        assert (await run(client, "hello", {"text": "you"}))["result"]["output"] == {"text": "hello you"}

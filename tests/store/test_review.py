@@ -1,0 +1,278 @@
+"""What a store promises when there is a lot in it, when others write meanwhile, and when its version is an old one."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlingua.app.keys import StoredKeys
+from interlingua.engine.ids import new_id, now
+from interlingua.model import values
+from interlingua.model.run import Thread
+from interlingua.model.status import Status
+from interlingua.security.keys import make_key
+from interlingua.store.base import CallbackRow, Places, PutCallback, RunFilter, ThreadFilter
+from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.sqlite_callbacks import put_callback
+from interlingua.store.sqlite_query import json_contains, select_runs
+
+from .test_store import append, event, made, row
+
+__all__ = ["made"]
+
+ROOM = Places(16, 16, 16)
+
+
+async def _claim(store: SQLiteStore, places: Places = ROOM, **busy: int) -> list[CallbackRow]:
+    time = now()
+    return await store.claim_callbacks(time, time + 60_000_000, places, busy=busy, per_receiver=4)
+
+
+async def _put(store: SQLiteStore, *told: tuple[str, str]) -> None:
+    """Callbacks of (run, address)."""
+    await store._write(
+        lambda conn: [put_callback(conn, PutCallback(run, url, "f", Status.SUCCEEDED), now()) for run, url in told]
+    )
+
+
+async def _settle(store: SQLiteStore, row: CallbackRow, **how: Any) -> None:
+    given = {"state": "sent", "attempts": 1, "next_at": 0, "error": None, "standing": "good", "failures": 0,
+             "rest_until": 0, "now": now(), **how}  # fmt: skip
+    await store.settle_callback(row, **given)
+
+
+async def test_a_revoked_key_stays_revoked_when_its_use_is_noted_at_the_same_time(
+    made: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made.open()
+    server, cli = StoredKeys(made), StoredKeys(made)
+    _, record = make_key("laptop", [], now())
+    await server.put(record)
+    found = SQLiteStore.key_record
+
+    async def meanwhile(self: SQLiteStore, id_: str) -> bytes | None:
+        read = await found(self, id_)
+        monkeypatch.undo()
+        assert await cli.revoke(id_, 5)
+        return read
+
+    monkeypatch.setattr(SQLiteStore, "key_record", meanwhile)
+    await server.get(record.id)  # where noting its use reads first, the key is revoked after that
+    monkeypatch.setattr(SQLiteStore, "key_record", meanwhile)
+    await server.touch(record.id, 9)
+    monkeypatch.undo()
+    kept = await server.get(record.id)
+    assert kept is not None
+    assert kept.revoked_at == 5
+    assert not await cli.revoke(record.id, 7)
+    await made.close()
+
+
+async def test_noting_the_use_of_a_key_and_revoking_it_race_without_loss(tmp_path: Path) -> None:
+    ours, theirs = SQLiteStore(tmp_path / "store.db"), SQLiteStore(tmp_path / "store.db")
+    await ours.open()
+    await theirs.open()
+    for _ in range(50):
+        _, record = make_key("laptop", [], now())
+        await StoredKeys(ours).put(record)
+        await asyncio.gather(StoredKeys(ours).touch(record.id, 9), StoredKeys(theirs).revoke(record.id, 5))
+        kept = await StoredKeys(ours).get(record.id)
+        assert kept is not None
+        assert kept.revoked_at == 5
+    await ours.close()
+    await theirs.close()
+
+
+async def test_taking_callbacks_costs_the_same_however_many_wait_for_a_silent_receiver(made: SQLiteStore) -> None:
+    await made.open()
+    conn = made._writer._conn
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    async def cost() -> int:
+        """Of noticing, taking and settling one callback of a good receiver, in hundreds of SQLite's steps."""
+        nonlocal steps
+        run = new_id()
+        steps = 0
+        await _put(made, (run, "http://good/hook"))
+        assert await made.next_callback() is not None
+        (taken,) = await _claim(made)
+        assert taken.run == run
+        await _settle(made, taken)
+        assert await _claim(made) == []
+        return steps
+
+    await _put(made, ("first", "http://silent/hook"))
+    (taken,) = await _claim(made)
+    await _settle(made, taken, state="due", standing="failing", failures=1, rest_until=now() + 60_000_000)
+    conn.set_progress_handler(count, 100)
+    before = max([await cost() for _ in range(3)])
+    conn.set_progress_handler(None, 0)
+    await _put(made, *((f"run{n}", "http://silent/hook") for n in range(5000)))
+    await _put(made, *(("one", f"http://silent/hook{n}") for n in range(2000)))
+    conn.set_progress_handler(count, 100)
+    after = min([await cost() for _ in range(3)])
+    conn.set_progress_handler(None, 0)
+    assert after <= before + 5
+    await made.close()
+
+
+async def test_callbacks_of_a_run_stay_in_order_and_receivers_take_turns(made: SQLiteStore) -> None:
+    await made.open()
+    await _put(made, ("a", "http://one/1"), ("a", "http://one/2"), ("b", "http://ONE/3"), ("c", "http://two/4"))
+    first = await _claim(made)
+    assert [row.url for row in first] == ["http://one/1", "http://two/4"], "one each, until they have answered"
+    assert await _claim(made) == []
+    await _settle(made, first[0])
+    assert sorted(row.url for row in await _claim(made)) == ["http://ONE/3", "http://one/2"]
+    assert await _claim(made, one=2) == []
+    await _settle(made, first[1], state="failed", standing="new")
+    assert await made.retry_callbacks(None, now()) == [first[1].id]
+    assert [row.url for row in await _claim(made, Places(1, 0, 0))] == []
+    assert [row.url for row in await _claim(made)] == ["http://two/4"]
+    await made.close()
+
+
+async def test_receivers_that_nobody_hears_of_any_more_are_forgotten(made: SQLiteStore) -> None:
+    await made.open()
+    await _put(made, ("a", "http://one/1"), ("b", "http://two/1"))
+    (one, _) = await _claim(made)
+    await _settle(made, one)
+    await made.forget_callbacks(now() + 1)
+    with sqlite3.connect(made.path) as conn:
+        assert conn.execute("SELECT receiver FROM receivers").fetchall() == [("two",)]
+    conn.close()
+    await made.close()
+
+
+async def test_a_store_of_the_version_before_is_brought_up_to_date(made: SQLiteStore) -> None:
+    steps = resources.files("interlingua.store").joinpath("migrations/sqlite")
+    with sqlite3.connect(made.path) as conn:
+        for name in ("0001.sql", "0002.sql"):
+            conn.executescript(steps.joinpath(name).read_text())
+        conn.execute("PRAGMA user_version=2")
+        for run, url, state in (
+            ("a", "http://one/1", "sent"), ("a", "http://one/2", "due"), ("a", "http://one/3", "due"),
+            ("b", "https://two:8/4?x", "due"),
+        ):  # fmt: skip
+            conn.execute(
+                "INSERT INTO callbacks (run, url, format, status, time, state, next_at) "
+                "VALUES (?,?,'f','failed',1,?,0)",
+                (run, url, state),
+            )
+        columns = ", ".join(r for r in row().__struct_fields__ if r != "marked")
+        for n, stateless in enumerate((True, False)):
+            r = row(id=f"run{n}")
+            found = [getattr(r, name) for name in columns.split(", ")]
+            conn.execute(f"INSERT INTO runs ({columns}) VALUES ({','.join('?' * len(found))})", found)
+            body = values.encode({"kind": "created", "request": {"agent": "a", "extra": {"stateless": stateless}}})
+            conn.execute(
+                "INSERT INTO events (run, seq, kind, time, hash, body) VALUES (?,1,'created',1,x'00',?)",
+                (r.id, body),
+            )
+    conn.close()
+    await made.open()
+    assert [r.id for r in await made.runs(RunFilter(marked="stateless"))] == ["run0"]
+    first = await _claim(made)
+    assert [(c.url, c.receiver) for c in first] == [("http://one/2", "one"), ("https://two:8/4?x", "two:8")]
+    await _settle(made, first[0])
+    assert [c.url for c in await _claim(made)] == ["http://one/3"]
+    await made.close()
+
+
+@pytest.mark.parametrize("form", ["deep", "wide"])
+async def test_searches_by_metadata_are_neither_too_deep_nor_too_wide_for_the_store(
+    made: SQLiteStore, form: str
+) -> None:
+    await made.open()
+    metadata: Any = {"leaf": 1}
+    if form == "deep":
+        for _ in range(60):
+            metadata = {"a": metadata}
+    else:
+        metadata = {f"k{n}": n for n in range(1500)}
+    r = row(metadata=values.encode(metadata))
+    assert await append(made, r, 1, event(r.id, 1, "created"), insert=True) is None
+    thread = Thread(new_id(), "idle", now(), now(), "me", metadata=metadata, values=metadata)
+    await made.create_thread(thread, if_exists="raise")
+    assert [found.id for found in await made.runs(RunFilter(metadata=metadata))] == [r.id]
+    assert [found.id for found in await made.threads(ThreadFilter(metadata=metadata, values=metadata))] == [thread.id]
+    other = {**metadata, "k7": 8, "b": 1}
+    assert await made.runs(RunFilter(metadata=other)) == []
+    assert await made.threads(ThreadFilter(values=other)) == []
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    ("have", "want", "found"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1}, True),
+        ({"a": 1}, {"a": 1.0}, True),
+        ({"a": True}, {"a": 1}, False),
+        ({"a": 0}, {"a": False}, False),
+        ({"a": None}, {"a": None}, True),
+        ({"b": None}, {"a": None}, False),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"c": 2}}, True),
+        ({"a": {"b": 1}}, {"a": {}}, False),
+        ({"a": {}}, {"a": {}}, True),
+        ({"a": []}, {"a": {}}, False),
+        ({"a": [1, {"b": 1}]}, {"a": [1, {"b": 1}]}, True),
+        ({"a": [1, {"b": 1, "c": 2}]}, {"a": [1, {"b": 1}]}, False),
+        ({"a": [1, 2]}, {"a": [1]}, False),
+        ({"a": 'é "x"\n'}, {"a": 'é "x"\n'}, True),
+        ({"a": "x"}, {"a": "y"}, False),
+    ],
+)
+async def test_objects_match_by_member_and_all_else_by_equality(
+    made: SQLiteStore, have: Any, want: Any, found: bool
+) -> None:
+    assert json_contains(values.encode(have), values.encode(want)) is found
+    await made.open()
+    r = row(metadata=values.encode(have))
+    assert await append(made, r, 1, event(r.id, 1, "created"), insert=True) is None
+    assert bool(await made.runs(RunFilter(metadata=want))) is found
+    await made.close()
+
+
+async def test_searches_under_way_hold_up_no_other_reading(made: SQLiteStore) -> None:
+    await made.open()
+    go = threading.Event()
+    began = threading.Semaphore(0)
+
+    def slow(conn: sqlite3.Connection) -> None:
+        began.release()
+        go.wait(20)
+
+    searches = [asyncio.ensure_future(made._search(slow)) for _ in range(8)]
+    searches.append(asyncio.ensure_future(made.runs(RunFilter())))  # type: ignore[arg-type]
+    searches.append(asyncio.ensure_future(made.threads(ThreadFilter())))  # type: ignore[arg-type]
+    try:
+        await asyncio.to_thread(began.acquire)
+        async with asyncio.timeout(10):
+            assert await made.run("nobody") is None
+            assert await made.key_record("nobody") is None
+        assert not any(search.done() for search in searches)
+    finally:
+        go.set()
+        await asyncio.gather(*searches)
+    await made.close()
+
+
+async def test_a_callers_search_reads_only_what_is_theirs_and_no_events(made: SQLiteStore) -> None:
+    await made.open()
+    where = RunFilter(caller="me", marked="stateless", status=[Status.WAITING], metadata={"a": 1})
+    sql, args = select_runs("id", where)
+    plan = await made._read(lambda conn: conn.execute(f"EXPLAIN QUERY PLAN {sql}", args).fetchall())
+    assert [step[3] for step in plan] == ["SEARCH runs USING INDEX runs_marked (caller=?)"], "and nothing to sort"
+    assert "events" not in sql
+    await made.close()
