@@ -373,16 +373,16 @@ async def test_files_and_terminals_of_the_client_are_used(connect: Connect) -> N
         }.items():
             peer.on(method, answers(method, result))
         server = {"name": "tools", "command": "/bin/tools", "args": [], "env": [{"name": "A", "value": "1"}]}
-        session = await peer.session("files", "/work", mcpServers=[server])
+        session = await peer.session("files", "/project", mcpServers=[server])
         assert (await peer.turn(session, "go"))["stopReason"] == "end_turn"
         assert peer.text(session) == "second line 0 a file /work 1"
         told = dict(seen)
-        assert told["fs/read_text_file"] == {"sessionId": session, "path": "/work/notes.txt", "line": 2, "limit": 1}
+        assert told["fs/read_text_file"] == {"sessionId": session, "path": "/project/notes.txt", "line": 2, "limit": 1}
         assert told["fs/write_text_file"] == {
-            "sessionId": session, "path": "/work/out.txt", "content": "SECOND LINE\n",
+            "sessionId": session, "path": "/project/out.txt", "content": "SECOND LINE\n",
         }  # fmt: skip
         create = told["terminal/create"]
-        assert (create["command"], create["args"], create["cwd"]) == ("ls", ["-l"], "/work")
+        assert (create["command"], create["args"], create["cwd"]) == ("ls", ["-l"], "/project")
         assert (create["env"], create["outputByteLimit"]) == ([{"name": "A", "value": "1"}], 100)
         assert told["terminal/release"] == {"sessionId": session, "terminalId": "term-1"}
 
@@ -391,7 +391,7 @@ async def test_files_and_terminals_of_the_client_are_used(connect: Connect) -> N
 async def test_an_error_of_the_client_fails_the_run_and_nothing_else(connect: Connect) -> None:
     async with connect() as peer:
         await peer.begin()
-        session = await peer.session("files", "/work")
+        session = await peer.session("files", "/project")
         ended = await peer.turn_begun(session, "go")
         request = await peer.request("fs/read_text_file")
         error = {"code": -32002, "message": "no such file"}

@@ -659,7 +659,7 @@ async def test_a_session_goes_on_at_another_door_and_comes_back(tmp_path: Path) 
 async def test_sessions_are_listed_by_folder_and_page_by_page(tmp_path: Path) -> None:
     async with in_process(tmp_path / "s.db", agents.echo) as client:
         await client.initialize()
-        made = [await client.new_session("/work" if n % 2 else "/play") for n in range(60)]
+        made = [await client.new_session("/project" if n % 2 else "/play") for n in range(60)]
         found: list[str] = []
         told = await client.ask("session/list")
         found += [s["sessionId"] for s in told["sessions"]]
