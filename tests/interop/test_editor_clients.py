@@ -375,7 +375,7 @@ async def test_files_and_terminals_of_the_client_are_used(connect: Connect) -> N
         server = {"name": "tools", "command": "/bin/tools", "args": [], "env": [{"name": "A", "value": "1"}]}
         session = await peer.session("files", "/project", mcpServers=[server])
         assert (await peer.turn(session, "go"))["stopReason"] == "end_turn"
-        assert peer.text(session) == "second line 0 a file /work 1"
+        assert peer.text(session) == "second line 0 a file /project 1"
         told = dict(seen)
         assert told["fs/read_text_file"] == {"sessionId": session, "path": "/project/notes.txt", "line": 2, "limit": 1}
         assert told["fs/write_text_file"] == {
