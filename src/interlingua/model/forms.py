@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 
 from .card import Schema
+from .errors import DefinitionError
 from .run import Option, Question
+from .schemas import Validator, check_refs_local
 
 
 def fenced(value: Any) -> str:
@@ -194,3 +196,22 @@ def written_answer(question: Question, text: str) -> Any:
     elif inner.get("type") == "string" and not isinstance(value, str):
         value = text.strip()
     return {name: value}
+
+
+def usable_form(schema: Any) -> Schema:
+    """A form that a peer wants filled in. What cannot be checked is asked for freely: the peer checks by itself."""
+    found = _without_nulls(schema) if isinstance(schema, dict) else {}
+    found.setdefault("type", "object")
+    try:
+        check_refs_local(found, "form")
+        Validator(found, what="form")
+    except DefinitionError:
+        return {"type": "object"}
+    return dict(found)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Some peers write every member that they leave out as null, which no JSON Schema may."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

@@ -18,7 +18,7 @@ from interlingua.app.targets import load, parse
 from interlingua.model.errors import Unavailable
 from interlingua.model.events import OutputDelta, RunRestarted, Thought
 from interlingua.protocols.editor.client import Mount, MountSettings
-from interlingua.protocols.editor.host import AddressSource
+from interlingua.protocols.editor.host import AddressSource, Host
 from interlingua.store.base import RunFilter
 from tests.engine.common import bodies, crash, engine, finish, question, submit
 
@@ -155,3 +155,11 @@ async def test_our_own_stdio_door_is_a_mount_like_any_other(tmp_path: Path, stor
     async with engine(store, loaded.chosen, settings=SETTINGS) as eng:
         runs = await asyncio.gather(*(finish(eng, "shout", {"text": f"hey {n}"}) for n in range(3)))
         assert [run.output for run in runs] == [{"text": f"HEY {n}"} for n in range(3)]
+
+
+async def test_a_password_in_an_address_stands_in_no_message() -> None:
+    host = Host(AddressSource("http://ada:hunter2@127.0.0.1:1/editor", MountSettings()), MountSettings())
+    with pytest.raises(Unavailable) as failed:
+        await host.peer()
+    assert "127.0.0.1:1" in str(failed.value)
+    assert "hunter2" not in str(failed.value)

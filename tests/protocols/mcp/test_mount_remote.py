@@ -18,6 +18,7 @@ from interlingua.app.targets import load, parse
 from interlingua.model.delta import Joiner
 from interlingua.model.errors import Denied, Unavailable
 from interlingua.model.events import OutputDelta, RunRestarted, Warned
+from interlingua.protocols.mcp.remote import HttpChannel
 from interlingua.store.base import RunFilter
 from tests.engine.common import bodies, crash, engine, finish, question, submit
 
@@ -336,3 +337,12 @@ async def test_a_thread_here_is_one_thread_at_our_own_server(tmp_path: Path, sto
         await finish(eng, "remembering", {"text": "a"}, thread="t", create_thread=True)
         run = await finish(eng, "remembering", {"text": "b"}, thread="t")
         assert run.output == {"value": ["a", "b"]}
+
+
+async def test_a_password_in_an_address_stands_in_no_message() -> None:
+    channel = HttpChannel("http://ada:hunter2@127.0.0.1:1/mcp", {})
+    channel.send(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+    (answer,) = await channel.receive()
+    await channel.close()
+    assert b"127.0.0.1:1" in answer
+    assert b"hunter2" not in answer

@@ -16,9 +16,9 @@ from ...engine.mounting import Mounted
 from ...model import values
 from ...model.card import Schema
 from ...model.content import TextPart
-from ...model.errors import DefinitionError, QuestionExpired
+from ...model.errors import QuestionExpired
+from ...model.forms import usable_form
 from ...model.run import Option
-from ...model.schemas import Validator, check_refs_local
 from .incoming import Incoming
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Asking:
                 return await self._visit(message, str(params.get("url")))
             if params.get("mode") not in ("form", None):
                 return {"action": "decline"}
-            schema = _usable(params.get("requestedSchema"))
+            schema = usable_form(params.get("requestedSchema"))
             answer = await self.ask("elicitation", [message, schema], {"message": message}, schema, message)
             return {"action": "accept", "content": answer}
         except QuestionExpired:
@@ -221,25 +221,6 @@ def _one_of(options: list[Option]) -> Schema:
 
 def _selected(option: str) -> dict[str, Any]:
     return {"outcome": {"outcome": "selected", "optionId": option}}
-
-
-def _usable(schema: Any) -> Schema:
-    """The form that is asked for. What cannot be checked is asked for freely: the agent checks by itself."""
-    found = _without_nulls(schema) if isinstance(schema, dict) else {}
-    found.setdefault("type", "object")
-    try:
-        check_refs_local(found, "form")
-        Validator(found, what="form")
-    except DefinitionError:
-        return {"type": "object"}
-    return dict(found)
-
-
-def _without_nulls(value: Any) -> Any:
-    """Some agents write every member that they leave out as null, which no JSON Schema may."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 async def _nothing() -> None:

@@ -15,9 +15,10 @@ from ...engine.context import Context
 from ...engine.mounting import LeftRun
 from ...model.errors import InterlinguaError, Unavailable
 from ...security.redaction import redact_text
+from ...transports.links import Source
 from ...transports.rpc import ConnectionLost, RpcError
 from .described import agent_named, card_of
-from .host import AddressSource, Host, MountSettings, ProcessSource, Source
+from .host import AddressSource, Host, MountSettings, ProcessSource
 from .turn import Turn, place_of
 
 __all__ = ["Mount", "MountSettings", "load"]

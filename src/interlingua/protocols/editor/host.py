@@ -10,16 +10,17 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
 from ...model.errors import Denied, InvalidRequest, Unavailable
-from ...transports.channel import Channel
+from ...security.redaction import redact_text
+from ...transports.links import AddressLink, Link, ProcessLink, Source
 from ...transports.rpc import ConnectionLost, RpcError, Trace
 from . import process
 from .peer import AuthenticationNeeded, Peer, Place, Session
-from .process import Child, environment, words_of
+from .process import environment, words_of
 from .served import LocalWork, Policies, Policy
 from .translate import AUTH_REQUIRED
 
@@ -81,43 +82,11 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
         }
 
 
-class Link(Protocol):
-    """A way to an agent that is open."""
-
-    @property
-    def channel(self) -> Channel: ...
-    @property
-    def noise(self) -> tuple[int, str]: ...
-    async def why(self) -> str: ...
-    async def end(self) -> None: ...
-
-
-class Source(Protocol):
-    """How to open one."""
-
-    name: str  # for messages
-    command: list[str]  # none where it is an address
-
-    async def open(self) -> Link: ...
-
-
-class ProcessLink:
-    def __init__(self, child: Child) -> None:
-        self._child = child
-        self.channel: Channel = child.channel
-        self.end = child.end
-        self.why = child.how_it_ended
-
-    @property
-    def noise(self) -> tuple[int, str]:
-        return self._child.channel.noise, self._child.channel.first_noise
-
-
 class ProcessSource:
     """editor:COMMAND"""
 
     def __init__(self, command: str, settings: MountSettings) -> None:
-        self.name = command
+        self.name = redact_text(command)
         self.command = words_of(command, "editor")
         self._settings = settings
 
@@ -125,24 +94,12 @@ class ProcessSource:
         return ProcessLink(await process.start(self.command, self._settings.root, environment(os.environ)))
 
 
-class AddressLink:
-    def __init__(self, channel: Channel, name: str) -> None:
-        self.channel = channel
-        self.noise = (0, "")
-        self._name = name
-
-    async def why(self) -> str:
-        return f"the connection to {self._name} ended"
-
-    async def end(self) -> None:
-        await self.channel.close()
-
-
 class AddressSource:
     """editor+http(s)://… and editor+ws(s)://…"""
 
     def __init__(self, address: str, settings: MountSettings) -> None:
-        self.name = address
+        self._address = address
+        self.name = redact_text(address)
         self.command: list[str] = []
         self._settings = settings
 
@@ -151,7 +108,7 @@ class AddressSource:
 
         key = self._settings.key
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        return AddressLink(await open_remote(self.name, headers), self.name)
+        return AddressLink(await open_remote(self._address, headers), self.name)
 
 
 class Host:

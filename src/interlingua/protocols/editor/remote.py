@@ -10,20 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from typing import Any
 
 import httpx2
 import msgspec
 
+from ...security.redaction import redact_text
 from ...transports import websocket
 from ...transports.channel import Channel
 from ...transports.jsonrpc import INTERNAL_ERROR, Id
+from ...transports.queues import Queues
 from ...transports.sse import Reader
 
 log = logging.getLogger("interlingua.editor")
 
-_HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes queued at which one side waits, and at which it goes on
 _CLOSING = 2.0
 _SOON = 0.2
 _MAX_EVENT = 64 * 1024 * 1024
@@ -74,8 +74,9 @@ class _Stream:
         self.task: asyncio.Task[None] | None = None
 
 
-class HttpChannel:
+class HttpChannel(Queues):
     def __init__(self, url: str, headers: dict[str, str]) -> None:
+        super().__init__(redact_text(url))
         self._url = url
         self._client = httpx2.AsyncClient(
             headers=headers,
@@ -85,46 +86,9 @@ class HttpChannel:
         self._connection: str | None = None
         self._streams: dict[str | None, _Stream] = {}
         self._theirs: dict[Id, str] = {}  # requests of the agent: the sessions that their answers name
-        self._in: list[bytes] = []
-        self._in_bytes = 0
-        self._news = asyncio.Event()
-        self._in_room = asyncio.Event()
-        self._in_room.set()
-        self._out: deque[bytes] = deque()
-        self._out_bytes = 0
-        self._more = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._empty = asyncio.Event()
-        self._empty.set()
-        self._gone = False
         self._writing = asyncio.get_running_loop().create_task(self._write())
 
     # -- the channel --------------------------------------------------------------------------------------
-
-    async def receive(self) -> list[bytes]:
-        while not self._in:
-            if self._gone:
-                return []
-            self._news.clear()
-            await self._news.wait()
-        frames, self._in = self._in, []
-        self._in_bytes = 0
-        self._in_room.set()
-        return frames
-
-    def send(self, frame: bytes) -> None:
-        if self._gone:
-            return
-        self._out.append(frame)
-        self._out_bytes += len(frame)
-        self._empty.clear()
-        self._more.set()
-        if self._out_bytes > _HIGH:
-            self._room.clear()
-
-    async def drain(self) -> None:
-        await self._room.wait()
 
     async def close(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -149,30 +113,15 @@ class HttpChannel:
         await asyncio.gather(*reading, return_exceptions=True)
 
     def _lost(self, why: str = "") -> None:
-        if why and not self._gone:
-            log.warning("the agent at %s is gone: %s", self._url, why)
-        self._gone = True
-        self._out.clear()
-        self._out_bytes = 0
-        for event in (self._news, self._in_room, self._room, self._empty, self._more):
-            event.set()
+        super()._lost(why)
         for stream in self._streams.values():
             stream.ready.set()
 
     # -- sending ------------------------------------------------------------------------------------------
 
     async def _write(self) -> None:
-        while not self._gone:
-            await self._more.wait()
-            self._more.clear()
-            while self._out and not self._gone:
-                frame = self._out.popleft()
-                await self._post(frame)
-                self._out_bytes -= len(frame)
-                if self._out_bytes <= _LOW:
-                    self._room.set()
-            if not self._out:
-                self._empty.set()
+        async for frame in self._outgoing():
+            await self._post(frame)
 
     async def _post(self, frame: bytes) -> None:
         message = _message(frame)
@@ -182,11 +131,11 @@ class HttpChannel:
         try:
             answer = await self._client.post(self._url, content=frame, headers=self._headers(session, posts=True))
         except (httpx2.HTTPError, OSError) as error:
-            self._refused(message, INTERNAL_ERROR, f"{self._url} cannot be reached: {_told(error)}")
+            self._refused(message, INTERNAL_ERROR, f"{self._name} cannot be reached: {_told(error)}")
             self._lost(_told(error))
             return
         if not answer.is_success:
-            said = f"{self._url} answered {answer.status_code}: {answer.text[:500]}"
+            said = f"{self._name} answered {answer.status_code}: {answer.text[:500]}"
             self._refused(message, _AUTH_REQUIRED if answer.status_code == 401 else INTERNAL_ERROR, said)
             if answer.status_code in _LOST or message.method == "initialize" or message.id is None:
                 self._lost(said)
@@ -194,7 +143,7 @@ class HttpChannel:
         if message.method == "initialize" and self._connection is None:
             self._connection = answer.headers.get("acp-connection-id")
             if self._connection is None:
-                self._refused(message, INTERNAL_ERROR, f"{self._url} gave no Acp-Connection-Id: not this protocol")
+                self._refused(message, INTERNAL_ERROR, f"{self._name} gave no Acp-Connection-Id: not this protocol")
                 self._lost("no Acp-Connection-Id")
                 return
             self._open(None)
@@ -219,13 +168,6 @@ class HttpChannel:
             self._take(msgspec.json.encode({"jsonrpc": "2.0", "id": message.id, "error": error}))
 
     # -- receiving ----------------------------------------------------------------------------------------
-
-    def _take(self, frame: bytes) -> None:
-        self._in.append(frame)
-        self._in_bytes += len(frame)
-        if self._in_bytes > _HIGH:
-            self._in_room.clear()
-        self._news.set()
 
     def _open(self, session: str | None, *, again: bool = False) -> _Stream:
         stream = self._streams.get(session)

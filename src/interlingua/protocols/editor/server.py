@@ -7,13 +7,11 @@ session is a thread: it outlives the connection and the process, and other doors
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -27,6 +25,7 @@ from ...model.events import RunFinished
 from ...model.run import OWNER, Caller, Thread
 from ...security import scopes
 from ...store.base import ThreadFilter
+from ...transports import params as params_
 from ...transports.channel import Channel
 from ...transports.jsonrpc import (
     INTERNAL_ERROR,
@@ -46,7 +45,6 @@ from .sessions import Place, Session, Turn, outcome
 
 log = logging.getLogger("interlingua.editor")
 
-T = TypeVar("T")
 _PAGE = 50  # sessions per page of session/list
 
 
@@ -106,7 +104,7 @@ class EditorConnection:
         if call.method == "initialize":
             if call.batch is not None and call.batch.size > 1:
                 raise RpcError(INVALID_REQUEST, "initialize comes alone, not in a batch with others")
-            return self._initialize(_params(call.params, wire.InitializeRequest))
+            return self._initialize(params_.read(call.params, wire.InitializeRequest))
         if not self._ready:
             raise RpcError(INVALID_REQUEST, f'expected "initialize" first, but got {call.method!r}')
         method = self._methods.get(call.method)
@@ -117,7 +115,7 @@ class EditorConnection:
     def noticed(self, notice: Notice) -> Awaitable[None] | None:
         if notice.method == "session/cancel" and self._ready:
             try:
-                wanted = _params(notice.params, wire.SessionRequest).session_id
+                wanted = params_.read(notice.params, wire.SessionRequest).session_id
             except RpcError:
                 return None
             session = self.sessions.get(wanted)
@@ -186,7 +184,7 @@ class EditorConnection:
         ]
 
     async def _login(self, params: Any) -> dict[str, Any]:
-        wanted = _params(params, wire.AuthenticateRequest).method_id
+        wanted = params_.read(params, wire.AuthenticateRequest).method_id
         for login, method in self._logins():
             if method.id == wanted and method.kind != "terminal":
                 await login.login(wanted)
@@ -208,7 +206,7 @@ class EditorConnection:
     # -- sessions -----------------------------------------------------------------------------------------
 
     async def _new(self, params: Any) -> Any:
-        place = self._place(_params(params, wire.NewSessionRequest))
+        place = self._place(params_.read(params, wire.NewSessionRequest))
         cards = self.agents()
         if not cards:
             raise AgentNotFound("this server has no agent that you may run")
@@ -264,12 +262,12 @@ class EditorConnection:
         return thread
 
     async def _load(self, params: Any) -> Any:
-        session = await self._open(_params(params, wire.LoadSessionRequest))
+        session = await self._open(params_.read(params, wire.LoadSessionRequest))
         unfinished = await session.replay()
         return Answer(self._setup(session), lambda: self._opened(session, unfinished))
 
     async def _resume(self, params: Any) -> Any:
-        request = _params(params, wire.LoadSessionRequest)
+        request = params_.read(params, wire.LoadSessionRequest)
         session = await self._open(request)
         replays = self.dialect.number == 2 and request.replay_from is not None and request.replay_from.type == "start"
         unfinished = await session.replay() if replays else await session.unfinished()
@@ -287,8 +285,8 @@ class EditorConnection:
             self._spawn(session, unfinished)
 
     async def _list(self, params: Any) -> dict[str, Any]:
-        request = _params(params, wire.ListSessionsRequest)
-        offset = _offset(request.cursor)
+        request = params_.read(params, wire.ListSessionsRequest)
+        offset = params_.offset(request.cursor)
         wanted: dict[str, Any] = {"door": "editor"}
         if request.cwd is not None:
             wanted["cwd"] = request.cwd
@@ -296,11 +294,11 @@ class EditorConnection:
         found = await self.engine.threads(ThreadFilter(metadata=wanted, caller=own, limit=_PAGE + 1, offset=offset))
         told: dict[str, Any] = {"sessions": [_info(thread) for thread in found[:_PAGE]]}
         if len(found) > _PAGE:
-            told["nextCursor"] = base64.urlsafe_b64encode(str(offset + _PAGE).encode()).decode()
+            told["nextCursor"] = params_.cursor(offset + _PAGE)
         return told
 
     async def _close(self, params: Any) -> dict[str, Any]:
-        session = self._session(_params(params, wire.SessionRequest).session_id)
+        session = self._session(params_.read(params, wire.SessionRequest).session_id)
         await self._end(session)
         return {}
 
@@ -313,7 +311,7 @@ class EditorConnection:
         self.sessions.pop(session.id, None)
 
     async def _delete(self, params: Any) -> dict[str, Any]:
-        wanted = _params(params, wire.SessionRequest).session_id
+        wanted = params_.read(params, wire.SessionRequest).session_id
         scopes.require(self.caller, "delete")
         session = self.sessions.get(wanted)
         if session is not None:
@@ -338,7 +336,7 @@ class EditorConnection:
     # -- options ------------------------------------------------------------------------------------------
 
     async def _set_mode(self, params: Any) -> Any:
-        request = _params(params, wire.SetModeRequest)
+        request = params_.read(params, wire.SetModeRequest)
         session = self._session(request.session_id)
         if not any(option.id == "agent" for option in session.options()):
             raise RpcError(INVALID_PARAMS, "this session has no modes")
@@ -347,7 +345,7 @@ class EditorConnection:
         return Answer({}, lambda: session.updates(updates))
 
     async def _set_config_option(self, params: Any) -> Any:
-        request = _params(params, wire.SetConfigOptionRequest)
+        request = params_.read(params, wire.SetConfigOptionRequest)
         session = self._session(request.session_id)
         await session.set_option(request.config_id, request.value)
         options = session.options()
@@ -360,7 +358,7 @@ class EditorConnection:
     # -- prompts ------------------------------------------------------------------------------------------
 
     async def _prompt(self, params: Any) -> Any:
-        request = _params(params, wire.PromptRequest)
+        request = params_.read(params, wire.PromptRequest)
         session = self._session(request.session_id)
         turn = session.spoken_to()
         taken = "too late"
@@ -464,7 +462,7 @@ class EditorConnection:
 
     async def _steer(self, params: Any) -> dict[str, Any]:
         """An extension that several agents have: a message into the turn that runs."""
-        request = _params(params, wire.PromptRequest)
+        request = params_.read(params, wire.PromptRequest)
         session = self._session(request.session_id)
         turn = next((turn for turn in session.turns if turn.run is not None and turn.finished is None), None)
         if turn is None or turn.run is None:
@@ -483,13 +481,6 @@ def _short(output: Any) -> bool:
 
 
 # -- small readers --------------------------------------------------------------------------------------------
-
-
-def _params(params: Any, type_: type[T]) -> T:
-    try:
-        return msgspec.convert({} if params is None else params, type_)
-    except msgspec.ValidationError as error:
-        raise RpcError(INVALID_PARAMS, f"params: {error}") from None
 
 
 def _check_server(server: dict[str, Any], place: int) -> None:
@@ -526,15 +517,6 @@ def _when(microseconds: int) -> str:
 
     moment = datetime.datetime.fromtimestamp(microseconds / 1e6, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _offset(cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    try:
-        return max(0, int(base64.urlsafe_b64decode(cursor.encode())))
-    except (ValueError, binascii.Error, UnicodeError):
-        raise RpcError(INVALID_PARAMS, f"cursor {cursor!r} is none of ours; leave it out to begin") from None
 
 
 def _version() -> str:

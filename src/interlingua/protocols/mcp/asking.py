@@ -13,9 +13,9 @@ from typing import Any
 from ...engine.mounting import Mounted
 from ...model import values
 from ...model.card import Schema
-from ...model.errors import DefinitionError, QuestionExpired
+from ...model.errors import QuestionExpired
+from ...model.forms import usable_form
 from ...model.run import Option
-from ...model.schemas import Validator, check_refs_local
 from . import wire
 
 
@@ -137,22 +137,3 @@ def _options(schema: Schema) -> list[Option]:
         Option(str(value), str(name or value), "reject_once" if str(value).lower() in _NO else "allow_once")
         for value, name in pairs
     ]
-
-
-def usable_form(schema: Any) -> Schema:
-    """The form that is asked for. What cannot be checked is asked for freely: the server checks by itself."""
-    found = _without_nulls(schema) if isinstance(schema, dict) else {}
-    found.setdefault("type", "object")
-    try:
-        check_refs_local(found, "form")
-        Validator(found, what="form")
-    except DefinitionError:
-        return {"type": "object"}
-    return dict(found)
-
-
-def _without_nulls(value: Any) -> Any:
-    """Some servers write every member that they leave out as null, which no JSON Schema may."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

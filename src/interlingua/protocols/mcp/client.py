@@ -18,9 +18,10 @@ from ...engine.mounting import LeftRun
 from ...model.card import ANY_OBJECT
 from ...model.errors import InvalidRequest
 from ...model.schemas import Validator
+from ...transports.links import Source
 from .attach import Attachment, cancel_left
 from .described import card_of
-from .host import AddressSource, Host, MountSettings, ProcessSource, Source
+from .host import AddressSource, Host, MountSettings, ProcessSource
 from .peer import Unsuitable
 
 __all__ = ["Mount", "MountSettings", "load"]

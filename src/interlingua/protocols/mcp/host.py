@@ -11,14 +11,14 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from ...model.errors import InvalidRequest, Unavailable
 from ...security.redaction import redact_text
-from ...transports.channel import Channel
 from ...transports.children import Child, environment, words_of
+from ...transports.links import AddressLink, Link, ProcessLink, Source
 from ...transports.rpc import ConnectionLost
 from .peer import Peer
 
@@ -52,38 +52,6 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
             raise InvalidRequest(f"a variable {_PREFIX}… is wrong: {error}") from None
 
 
-class Link(Protocol):
-    """A way to a server that is open."""
-
-    @property
-    def channel(self) -> Channel: ...
-    @property
-    def noise(self) -> tuple[int, str]: ...
-    async def why(self) -> str: ...
-    async def end(self) -> None: ...
-
-
-class Source(Protocol):
-    """How to open one."""
-
-    name: str  # for messages
-    command: list[str]  # none where it is an address
-
-    async def open(self) -> Link: ...
-
-
-class ProcessLink:
-    def __init__(self, child: Child) -> None:
-        self._child = child
-        self.channel: Channel = child.channel
-        self.end = child.end
-        self.why = child.how_it_ended
-
-    @property
-    def noise(self) -> tuple[int, str]:
-        return self._child.channel.noise, self._child.channel.first_noise
-
-
 class ProcessSource:
     """mcp:COMMAND"""
 
@@ -94,19 +62,6 @@ class ProcessSource:
     async def open(self) -> Link:
         child = await Child.start(self.command, str(Path.cwd()), environment(os.environ), clean=redact_text, log=_said)
         return ProcessLink(child)
-
-
-class AddressLink:
-    def __init__(self, channel: Channel, name: str) -> None:
-        self.channel = channel
-        self.noise = (0, "")
-        self._name = name
-
-    async def why(self) -> str:
-        return f"the connection to {self._name} ended"
-
-    async def end(self) -> None:
-        await self.channel.close()
 
 
 class AddressSource:

@@ -17,11 +17,12 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 import msgspec
 
+from ...security.redaction import redact_text
 from ...transports.jsonrpc import INTERNAL_ERROR, Id
+from ...transports.queues import Queues
 from ...transports.sse import Reader
 from . import wire
 from .peer import DENIED, LOST, NO_SERVER
-from .queues import Queues
 
 log = logging.getLogger("interlingua.mcp")
 
@@ -72,7 +73,7 @@ class _Exchange:
 
 class HttpChannel(Queues):
     def __init__(self, url: str, headers: dict[str, str]) -> None:
-        super().__init__(url)
+        super().__init__(redact_text(url))
         self._url = url
         self._client = httpx2.AsyncClient(
             headers=headers,
@@ -121,7 +122,7 @@ class HttpChannel(Queues):
             try:
                 await self._deliver(frame, _message(frame))
             except (httpx2.HTTPError, OSError) as error:
-                log.info("%s did not take a message: %s", self._url, _told(error))
+                log.info("%s did not take a message: %s", self._name, _told(error))
 
     async def _deliver(self, frame: bytes, message: _Message) -> None:
         if message.method is None or message.id is None:
@@ -153,7 +154,7 @@ class HttpChannel(Queues):
             await self._post(frame, message, exchange)
             return
         where = "" if urlsplit(self._url).path.strip("/") else "; servers are often at a path, such as /mcp"
-        self._fail(exchange, f"{self._url} does not speak MCP: it answered {status}{said}{where}", {"code": NO_SERVER})
+        self._fail(exchange, f"{self._name} does not speak MCP: it answered {status}{said}{where}", {"code": NO_SERVER})
 
     async def _ask(
         self, frame: bytes, message: _Message, exchange: _Exchange, *, first: bool = False
@@ -178,7 +179,7 @@ class HttpChannel(Queues):
         except (httpx2.HTTPError, OSError, ValueError) as error:
             broke = _told(error)
             if first:
-                self._fail(exchange, f"{self._url} cannot be reached: {broke}", {"code": LOST})
+                self._fail(exchange, f"{self._name} cannot be reached: {broke}", {"code": LOST})
                 self._lost(broke)
                 return None
         finally:
@@ -191,11 +192,11 @@ class HttpChannel(Queues):
         body, status = await answer.aread(), answer.status_code
         said = f": {body[:300].decode(errors='replace').strip()}" if body else ""
         if status in (401, 403):
-            self._fail(exchange, f"{self._url} answered {status}{said}", {"code": DENIED, "status": status})
+            self._fail(exchange, f"{self._name} answered {status}{said}", {"code": DENIED, "status": status})
             return None
         if status == 404 and self._session is not None:
             self._session = None
-            self._fail(exchange, f"{self._url} no longer knows the session", {"code": LOST})
+            self._fail(exchange, f"{self._name} no longer knows the session", {"code": LOST})
             self._lost("it no longer knows the session")
             return None
         error = _error_in(body)
@@ -205,7 +206,7 @@ class HttpChannel(Queues):
         elif first:
             return status, said
         else:
-            self._fail(exchange, f"{self._url} answered {status}{said}", {})
+            self._fail(exchange, f"{self._name} answered {status}{said}", {})
         return None
 
     async def _tell(self, frame: bytes, message: _Message) -> None:
@@ -225,7 +226,7 @@ class HttpChannel(Queues):
         headers = {**self._headers(message), "accept": "application/json, text/event-stream"}
         answer = await self._client.post(url, content=frame, headers=headers)
         if not answer.is_success:
-            log.info("%s answered %s to %s", self._url, answer.status_code, message.method or "an answer")
+            log.info("%s answered %s to %s", self._name, answer.status_code, message.method or "an answer")
         if message.method == "notifications/initialized" and self._posts is None:
             self._spawn(self._listen())
 
@@ -297,7 +298,7 @@ class HttpChannel(Queues):
             if exchange.last_id != before:
                 waits = iter(_AGAIN)
         if not self._gone:
-            self._fail(exchange, f"the answer of {self._url} was lost: {why}", {"code": LOST})
+            self._fail(exchange, f"the answer of {self._name} was lost: {why}", {"code": LOST})
 
     async def _get(self, exchange: _Exchange) -> int:
         """Read an event stream to its end."""

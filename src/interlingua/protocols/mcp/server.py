@@ -7,11 +7,9 @@ told what they can do at `initialize`; the one without says it in every request.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -20,6 +18,7 @@ from ...model.card import AgentCard
 from ...model.errors import AgentNotFound, InterlinguaError, InvalidAnswer, InvalidInput
 from ...model.run import OWNER, Caller, Instance
 from ...security import scopes
+from ...transports import params as params_
 from ...transports.channel import Channel
 from ...transports.jsonrpc import (
     INVALID_PARAMS,
@@ -37,7 +36,6 @@ from .running import InputWanted, Running, failed
 
 log = logging.getLogger("interlingua.mcp")
 
-T = TypeVar("T")
 
 _HANDSHAKE_ONLY = ("initialize", "ping", "logging/setLevel")
 
@@ -195,7 +193,7 @@ class McpConnection:
     # -- the lifecycle ------------------------------------------------------------------------------------
 
     async def _initialize(self, call: Call) -> dict[str, Any]:
-        request = _params(call.params, wire.InitializeRequest)
+        request = params_.read(call.params, wire.InitializeRequest)
         wanted = request.protocol_version
         # acp-sdk 0.0.6 knows one revision and leaves at any other answer.
         version = "2024-11-05" if wanted == 1 else wanted if wanted in wire.LEGACY else wire.LEGACY[-1]
@@ -238,7 +236,7 @@ class McpConnection:
         return {}
 
     async def _set_level(self, call: Call) -> dict[str, Any]:
-        level = _params(call.params, wire.SetLevelRequest).level
+        level = params_.read(call.params, wire.SetLevelRequest).level
         if level not in wire.LEVELS:
             raise RpcError(INVALID_PARAMS, f"level is {level!r}; it is one of {', '.join(wire.LEVELS)}")
         self.level = level
@@ -284,11 +282,13 @@ class McpConnection:
         raise AgentNotFound(f"there is no agent {name!r}")
 
     def _page(self, call: Call, entries: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-        request = _params(call.params, wire.ListRequest)
+        request = params_.read(call.params, wire.ListRequest)
         cursor = request.cursor or call.envelope.get("cursor")  # acp-sdk 0.0.6 puts it beside params
-        start = _offset(cursor) if isinstance(cursor, str) else 0
+        start = params_.offset(cursor) if isinstance(cursor, str) else 0
         page = entries[start : start + self.door.settings.page]
-        more: dict[str, Any] = {"nextCursor": _cursor(start + len(page))} if start + len(page) < len(entries) else {}
+        more: dict[str, Any] = (
+            {"nextCursor": params_.cursor(start + len(page))} if start + len(page) < len(entries) else {}
+        )
         if self._modern(call):
             more |= {"ttlMs": 0, "cacheScope": "private"}
         return page, more
@@ -298,7 +298,7 @@ class McpConnection:
         return {"agents": [translate.agent(known.card, known.name) for known in page], **more}
 
     async def _run(self, call: Call) -> dict[str, Any]:
-        request = _params(call.params, wire.RunRequest)
+        request = params_.read(call.params, wire.RunRequest)
         known = await self._find(request.name)
         running = await self._begin(call, known, request.input, tool=False)
         if isinstance(running, dict):
@@ -348,7 +348,7 @@ class McpConnection:
         if told is None:
             return self._input_required(InputWanted(question, run))
         try:
-            given = await running.give(question, _params(told, wire.ElicitResult))
+            given = await running.give(question, params_.read(told, wire.ElicitResult))
         except InvalidAnswer:
             return self._input_required(InputWanted(question, run))
         if not given:
@@ -372,7 +372,7 @@ class McpConnection:
 
     async def _create(self, call: Call) -> dict[str, Any]:
         self._need_templates(call)
-        request = _params(call.params, wire.CreateRequest)
+        request = params_.read(call.params, wire.CreateRequest)
         template = await self._find(request.template_name)
         card = template.card
         if card.config is None or template.made is not None:
@@ -384,7 +384,7 @@ class McpConnection:
 
     async def _destroy(self, call: Call) -> dict[str, Any]:
         self._need_templates(call)
-        name = _params(call.params, wire.DestroyRequest).name
+        name = params_.read(call.params, wire.DestroyRequest).name
         known = await self._find(name)
         if known.made is None:
             raise RpcError(INVALID_PARAMS, f"{name} was not created here, and cannot be destroyed")
@@ -406,7 +406,7 @@ class McpConnection:
         return {"tools": [translate.tool(known.card, name, known.name, version) for name, known in page], **more}
 
     async def _call(self, call: Call) -> dict[str, Any]:
-        request = _params(call.params, wire.CallToolRequest)
+        request = params_.read(call.params, wire.CallToolRequest)
         known = (await self._tool_names()).get(request.name)
         if known is None:
             raise RpcError(INVALID_PARAMS, f"there is no tool {request.name!r}")
@@ -432,21 +432,3 @@ class McpConnection:
 
 
 # -- small readers --------------------------------------------------------------------------------------------
-
-
-def _params(params: Any, type_: type[T]) -> T:
-    try:
-        return msgspec.convert({} if params is None else params, type_)
-    except msgspec.ValidationError as error:
-        raise RpcError(INVALID_PARAMS, f"params: {error}") from None
-
-
-def _cursor(offset: int) -> str:
-    return base64.urlsafe_b64encode(str(offset).encode()).decode()
-
-
-def _offset(cursor: str) -> int:
-    try:
-        return max(0, int(base64.urlsafe_b64decode(cursor.encode())))
-    except (ValueError, binascii.Error, UnicodeError):
-        raise RpcError(INVALID_PARAMS, f"cursor {cursor!r} is none of ours; leave it out to begin") from None

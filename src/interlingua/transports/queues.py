@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator
 
-log = logging.getLogger("interlingua.mcp")
+log = logging.getLogger("interlingua.transports")
 
 _HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes queued at which one side waits, and at which it goes on
 
@@ -81,7 +81,7 @@ class Queues:
 
     def _lost(self, why: str = "") -> None:
         if why and not self._gone:
-            log.warning("the server at %s is gone: %s", self._name, why)
+            log.warning("the peer at %s is gone: %s", self._name, why)
         self._gone = True
         self._out.clear()
         self._out_bytes = 0
