@@ -8,7 +8,7 @@ the same transactions. Nothing is acknowledged before it is committed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
@@ -20,6 +20,8 @@ from ..model.errors import ErrorInfo
 from ..model.events import Body, Event, RunCreated
 from ..model.run import Checkpoint, Instance, Question, RunRequest, Thread
 from ..model.status import Status
+from .shelf import Change as ShelfChange
+from .shelf import Document, Kept, Letter, Told
 
 
 class RunRow(msgspec.Struct):
@@ -367,6 +369,56 @@ class Store(Protocol):
     async def change_key(self, id_: str, change: Callable[[bytes], bytes | None]) -> bool: ...
     async def key_record(self, id_: str) -> bytes | None: ...
     async def key_records(self, limit: int = -1) -> list[bytes]: ...
+
+    # what a door keeps besides: documents, letters and feeds
+    def keep(self, changes: Sequence[ShelfChange]) -> asyncio.Future[Kept]:
+        """Apply all of these, or none where the condition of one does not hold. Calls take effect in their order, and
+        those that are queued together share a transaction."""
+        ...
+
+    async def document(self, space: str, id_: str) -> Document | None: ...
+    async def documents(
+        self, space: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None,
+        after: str | None = None, limit: int = 100, newest: bool = False,
+    ) -> list[Document]:  # fmt: skip
+        """In the order in which they were created, going on after the document with the id `after`."""
+        ...
+
+    async def count_documents(
+        self, space: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None
+    ) -> int: ...
+    async def letter(self, box: str, key: str) -> Letter | None: ...
+    async def letters(
+        self, box: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None,
+        after: int = 0, limit: int = 100, ranked: bool = False, newest: bool = False,
+    ) -> list[Letter]:  # fmt: skip
+        """In the order of their numbers, or the highest rank first and of one rank the lowest number. Only those with
+        a number higher than `after`; read newest first, lower (0: all)."""
+        ...
+
+    async def count_letters(
+        self, box: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None
+    ) -> int: ...
+    async def forget_letters(self, box: str, before: int, states: Iterable[str], limit: int = 1000) -> int:
+        """Delete the oldest letters in these states that were posted before that time. Returns how many that were."""
+        ...
+
+    async def told(self, feed: str, after: int, limit: int, topic: str | None = None) -> list[Told]: ...
+    async def feed_head(self, feed: str) -> int:
+        """The seq of the newest news, or 0: also where that is trimmed away."""
+        ...
+
+    async def trim_feed(self, feed: str, keep: int) -> int:
+        """Delete all but the newest so many. Returns how many are gone."""
+        ...
+
+    async def following(self, feed: str) -> list[tuple[str, int]]:
+        """The runs whose logs are told to a feed and have not ended, and how far they are."""
+        ...
+
+    async def forget_followed(self, feed: str, before: int, limit: int = 1000) -> int:
+        """Delete what is known of runs that ended before that time. Returns how many those were."""
+        ...
 
     # upkeep
     async def expire(

@@ -48,6 +48,7 @@ from .sqlite_callbacks import CallbackQueries
 from .sqlite_changes import FINAL_SQL, delete_run, put_inbox
 from .sqlite_query import json_contains, select_runs
 from .sqlite_records import RecordQueries
+from .sqlite_shelf import ShelfQueries
 from .sqlite_threads import ThreadQueries
 from .sqlite_transactions import RUN, run_row
 from .sqlite_writer import Call, Writer, begin, connect
@@ -58,8 +59,9 @@ _questions = msgspec.json.Decoder(Question)
 _cards = msgspec.json.Decoder(AgentCard)
 
 
-class SQLiteStore(ThreadQueries, CallbackQueries, RecordQueries):
+class SQLiteStore(ThreadQueries, CallbackQueries, RecordQueries, ShelfQueries):
     def __init__(self, path: Path | str) -> None:
+        ShelfQueries.__init__(self)
         self.path = Path(path)
         self.on_foreign_change: Callable[[], None] = lambda: None
         self._locks = Locks(self.path.with_name(self.path.name + ".workers"))
@@ -90,7 +92,7 @@ class SQLiteStore(ThreadQueries, CallbackQueries, RecordQueries):
         self._writer.append(log)
 
     def backlog(self) -> int:
-        return self._writer.backlog()
+        return self._writer.backlog() + len(self._shelved)
 
     @property
     def batches(self) -> int:

@@ -47,7 +47,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     conn = sqlite3.connect(
         path, timeout=_LOCK_PATIENCE, isolation_level=None, check_same_thread=False, cached_statements=256
     )
-    conn.execute("PRAGMA journal_mode=WAL")
+    _patiently(conn, "PRAGMA journal_mode=WAL")  # two processes that make a new file together: SQLite does not wait
     conn.execute("PRAGMA synchronous=FULL")
     conn.execute("PRAGMA foreign_keys=OFF")
     conn.execute("PRAGMA wal_autocheckpoint=4000")
@@ -360,12 +360,17 @@ def _hopeless(error: Exception) -> bool:
 
 
 def begin(conn: sqlite3.Connection) -> None:
-    """BEGIN IMMEDIATE, waiting in short steps: SQLite's own waiting grows to 100 ms and starves the unlucky."""
+    _patiently(conn, "BEGIN IMMEDIATE")
+
+
+def _patiently(conn: sqlite3.Connection, sql: str) -> None:
+    """Execute what needs the lock, waiting in short steps: SQLite's own waiting grows to 100 ms and starves the
+    unlucky."""
     deadline = time.monotonic() + _LOCK_PATIENCE
     pause = 0.0005
     while True:
         try:
-            conn.execute("BEGIN IMMEDIATE")
+            conn.execute(sql)
             return
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) and "busy" not in str(error):

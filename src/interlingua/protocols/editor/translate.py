@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -24,6 +22,7 @@ from ...model.card import AgentCard
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidInput
 from ...model.forms import Choices, choices, fenced, form, particulars, resolved, spoken, written_answer
+from ...model.prompts import file_name, prompt_input, prompt_text
 from ...transports.jsonrpc import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from . import wire
 
@@ -93,7 +92,7 @@ def _part(block: dict[str, Any], path: str, open_types: bool) -> Part:
                 raise InvalidInput(f"{path}/resource has neither text nor blob", path=f"{path}/resource")
             content = _bytes(found.blob, path) if found.text is None and found.blob is not None else None
             return FilePart(
-                url=found.uri, data=content, text=found.text, media_type=found.mime_type, name=_name(found.uri),
+                url=found.uri, data=content, text=found.text, media_type=found.mime_type, name=file_name(found.uri),
                 meta=kept,
             )  # fmt: skip
     raise AssertionError(kind)
@@ -104,10 +103,6 @@ def _bytes(data: str, path: str) -> bytes:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidInput(f"{path} does not hold base64", path=path) from None
-
-
-def _name(uri: str) -> str:
-    return unquote(urlsplit(uri).path.rstrip("/").rpartition("/")[2]) or uri
 
 
 def block(part: Part) -> dict[str, Any]:
@@ -143,7 +138,7 @@ def _block(part: Part) -> dict[str, Any]:
         return told
     uri = part.url or f"file:///{part.name or 'unnamed'}"
     if part.data is None and part.text is None:
-        link = {"type": "resource_link", "name": part.name or _name(uri), "uri": uri}
+        link = {"type": "resource_link", "name": part.name or file_name(uri), "uri": uri}
         for name, value in (
             ("title", part.title), ("description", part.description), ("mimeType", part.media_type),
             ("size", part.size),
@@ -160,47 +155,6 @@ def _block(part: Part) -> dict[str, Any]:
     if part.media_type is not None:
         inner["mimeType"] = part.media_type
     return {"type": "resource", "resource": inner}
-
-
-def prompt_text(given: list[Part]) -> str:
-    """A prompt as an agent reads it that takes only text: what it mentions is named where it was mentioned.
-
-    Whoever wants the mentioned content itself finds it in `ctx.messages`.
-    """
-    told = []
-    for part in given:
-        if isinstance(part, TextPart):
-            told.append(part.text)
-        elif isinstance(part, FilePart) and (part.url or part.name):
-            told.append(f"[@{part.name or _name(part.url or '')}]({part.url or part.name})")
-    return "".join(told)
-
-
-def prompt_input(card: AgentCard, given: list[Part]) -> dict[str, Any]:
-    """The input of a run. An agent without a text field takes a JSON object, written as text."""
-    text = prompt_text(given)
-    if card.input_text is not None:
-        properties = card.input.get("properties", {})
-        required = set(card.input.get("required", ()))
-        # An agent that needs more than text is reached by writing its whole input as JSON.
-        if required - {card.input_text} and (written := _object(text)) is not None and set(written) <= set(properties):
-            return written
-        return {card.input_text: text}
-    if not text.strip() and not card.input.get("required"):
-        return {}
-    written = _object(text)
-    if written is None:
-        members = ", ".join(card.input.get("properties", {})) or "its members"
-        raise InvalidInput(f"{card.name} takes a JSON object with {members}; write it as the prompt")
-    return written
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def said(message: Message) -> list[dict[str, Any]]:

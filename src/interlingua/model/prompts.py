@@ -1,0 +1,85 @@
+"""What somebody says to an agent, as the input of a run; and what a run gives, as something to say. Pure.
+
+Protocols that speak in messages meet agents that take and give objects here: a card names the member of each that
+carries plain text.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from .card import AgentCard
+from .content import DataPart, FilePart, Part, TextPart
+from .errors import InvalidInput
+
+
+def prompt_text(given: list[Part]) -> str:
+    """A prompt as an agent reads it that takes only text: what it mentions is named where it was mentioned.
+
+    Whoever wants the mentioned content itself finds it in `ctx.messages`.
+    """
+    told = []
+    for part in given:
+        if isinstance(part, TextPart):
+            told.append(part.text)
+        elif isinstance(part, FilePart) and (part.url or part.name):
+            told.append(f"[@{part.name or file_name(part.url or '')}]({part.url or part.name})")
+    return "".join(told)
+
+
+def file_name(uri: str) -> str:
+    return unquote(urlsplit(uri).path.rstrip("/").rpartition("/")[2]) or uri
+
+
+def prompt_input(card: AgentCard, given: list[Part]) -> dict[str, Any]:
+    """The input of a run. Objects among the parts are members of it; an agent without a text field takes a JSON object,
+    also one that is written as text."""
+    text = prompt_text(given)
+    properties = card.input.get("properties", {})
+    members = _members(given)
+    if members is not None and (not properties or set(members) <= set(properties)):
+        if card.input_text is not None and text.strip() and card.input_text not in members:
+            members[card.input_text] = text
+        return members
+    if card.input_text is not None:
+        required = set(card.input.get("required", ()))
+        # An agent that needs more than text is reached by writing its whole input as JSON.
+        if required - {card.input_text} and (written := _object(text)) is not None and set(written) <= set(properties):
+            return written
+        return {card.input_text: text}
+    if not text.strip() and not card.input.get("required"):
+        return {}
+    written = _object(text)
+    if written is None:
+        wanted = ", ".join(properties) or "its members"
+        raise InvalidInput(f"{card.name} takes a JSON object with {wanted}; write it as the prompt")
+    return written
+
+
+def _members(given: list[Part]) -> dict[str, Any] | None:
+    """The objects among the parts as one; None where there are none."""
+    found = [part.data for part in given if isinstance(part, DataPart) and isinstance(part.data, dict)]
+    if not found:
+        return None
+    members: dict[str, Any] = {}
+    for one in found:
+        members |= one
+    return members
+
+
+def output_parts(card: AgentCard, output: Any) -> list[Part]:
+    """What a run gave: its text, and the whole object where that is more than the text."""
+    text = output.get(card.output_text) if card.output_text and isinstance(output, dict) else None
+    if not isinstance(text, str):
+        return [DataPart(output)]
+    return [TextPart(text)] if len(output) == 1 else [TextPart(text), DataPart(output)]
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
