@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -158,9 +158,9 @@ class Engine(Threads):
 
     # -- runs ---------------------------------------------------------------------------------------------
 
-    async def submit(self, request: RunRequest) -> Run:
-        """Accept a run. When this returns, the run is on disk and will end."""
-        return await self._submit(request, new_id(), None)
+    def submit(self, request: RunRequest) -> Coroutine[Any, Any, Run]:
+        """Accept a run. When this has been awaited, the run is on disk and will end."""
+        return self._submit(request, new_id(), None)
 
     async def submit_child(self, request: RunRequest, run: str, parent: RunRow) -> None:
         """As `submit`, under a run. Submitting the same child again changes nothing."""

@@ -68,6 +68,27 @@ Leaving = Literal["cancel", "timeout", "park", "hand_back"]
 
 
 class Execution(Operations):
+    # Most runs never set most of these. On the class they cost a run nothing; and Python keeps the members of an object
+    # in little room only up to thirty of them.
+    leaving: Leaving | None = None
+    fresh = False  # just made here: no thread, no inbox, nothing to fetch
+    submitted: Submitted | None = None  # just submitted here: its thread is known, and its inbox empty
+    over = False  # nothing that the handler does counts any more
+    task: asyncio.Task[None] | None = None
+    ctx: Any = None
+    _entered = False
+    _counted_idle = False
+    _active_at = 0.0
+    _checkpoint: str | None = None
+    _state: Any = None
+    _thread_version = 0
+    _news_at_leave = 0
+    _usage: dict[str, Any] | None = None
+    _grace: asyncio.TimerHandle | None = None
+    _clock: asyncio.TimerHandle | None = None
+    _clock_from: float | None = None
+    _park: asyncio.Handle | None = None
+
     def __init__(self, worker: Worker, agent: Agent[..., Any] | None, log: LiveLog, replay: Replay) -> None:
         super().__init__()
         assert replay.created is not None
@@ -77,27 +98,11 @@ class Execution(Operations):
         self.replay = replay
         self.request: RunRequest = replay.created.request
         self.history: list[Message] = []
-        self.leaving: Leaving | None = None
-        self.fresh = False  # just made here: no thread, no inbox, nothing to fetch
-        self.submitted: Submitted | None = None  # just submitted here: its thread is known, and its inbox empty
-        self.over = False  # nothing that the handler does counts any more
         self.cancelling = replay.cancelled
         self.rollback = replay.rollback
-        self._entered = False
-        self._counted_idle = False
-        self._active_at = 0.0
-        self.task: asyncio.Task[None] | None = None
         self.loop = asyncio.get_running_loop()
-        self.ctx: Any = None
-        self._thread_version = 0
-        self._news_at_leave = 0
         self._thread_id = threading.get_ident()
-        self._usage: dict[str, Any] | None = None
-        self._grace: asyncio.TimerHandle | None = None
-        self._clock: asyncio.TimerHandle | None = None
-        self._clock_from: float | None = None
         self._timeout = self.request.timeout or (agent.timeout if agent else None)
-        self._park: asyncio.Handle | None = None
         log.on_commit = worker.on_commit
         log.callback = self.request.callback
 
@@ -201,6 +206,8 @@ class Execution(Operations):
             self.ctx = agent.ctx_type(self, self._decode_state(), self._decode_config())
         self._tick()
         self._entered = True
+        if not tracing.wanted():
+            return await invoke.invoke(self)
         with tracing.invoke_agent(row.agent, row.id, row.caller, self.request.trace):
             return await invoke.invoke(self)
 
@@ -235,9 +242,6 @@ class Execution(Operations):
         await self._pull()
         if taken_by is not None and not self.cancelling:
             raise ThreadBusy(f"thread {row.thread} was busy with run {taken_by} when the time of this run had come")
-
-    _checkpoint: str | None = None
-    _state: Any = None
 
     def _decode_state(self) -> Any:
         assert self.agent is not None
@@ -371,8 +375,10 @@ class Execution(Operations):
             log.append(body, *self.relay(body))
         if log.status is Status.PENDING and status is not Status.FAILED and status is not Status.CANCELLED:
             log.append(RunStarted(self.worker.id, row.epoch))
-        why = values.encode({"by": row.caller, "reason": f"its parent {status.value.replace('_', ' ')}"})
-        changes: list[Change] = [PutInbox(child, "cancel", why) for child in self.running_children]
+        changes: list[Change] = []
+        if children := self.running_children:
+            why = values.encode({"by": row.caller, "reason": f"its parent {status.value.replace('_', ' ')}"})
+            changes.extend(PutInbox(child, "cancel", why) for child in children)
         checkpoint = None
         if row.thread is not None:
             checkpoint = new_id() if state is not msgspec.UNSET else None

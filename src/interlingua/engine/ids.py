@@ -6,7 +6,7 @@ import os
 import time
 
 _last = 0
-_pool = b""
+_pool = ""  # random hex digits
 _at = 0
 
 
@@ -23,9 +23,9 @@ def new_id() -> str:
     if stamp <= _last:
         stamp = _last + 1
     _last = stamp
-    if _at + 8 > len(_pool):
-        _pool, _at = os.urandom(4096), 0
-    tail = int.from_bytes(_pool[_at : _at + 8], "big") & 0x3FFFFFFFFFFFFFFF | 0x8000000000000000
-    _at += 8
-    text = f"{stamp >> 12:012x}7{stamp & 0xFFF:03x}{tail:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    if _at == len(_pool):
+        _pool, _at = os.urandom(15 * 128).hex(), 0
+    start, _at = _at, _at + 15
+    text = f"{stamp:015x}"
+    # The 8 is the variant; the two random bits beside it are not worth computing.
+    return f"{text[:8]}-{text[8:12]}-7{text[12:]}-8{_pool[start : start + 3]}-{_pool[start + 3 : _at]}"

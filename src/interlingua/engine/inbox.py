@@ -64,18 +64,18 @@ class Inbox:
     over: bool
     cancelling: bool
     rollback: bool
+    news = 0  # how often something came in that the handler may wait for
+    news_noted = 0  # how much of that the handler has had a chance to see
+    _pulling: asyncio.Task[None] | None = None
+    _pull_again = False
 
     def __init__(self) -> None:
         self.open_questions: dict[str, Question] = {}
-        self.news = 0  # how often something came in that the handler may wait for
-        self.news_noted = 0  # how much of that the handler has had a chance to see
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._children: dict[str, asyncio.Future[ChildEnded]] = {}  # by run
         self._child_keys: dict[str, str] = {}
         self._mail: list[asyncio.Future[None]] = []
         self._seen: set[int] = set()  # items that are in the log, or on their way there
-        self._pulling: asyncio.Task[None] | None = None
-        self._pull_again = False
 
     if TYPE_CHECKING:
 

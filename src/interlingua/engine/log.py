@@ -8,9 +8,10 @@ store when they are further behind.
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections import deque
 from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from ..model import chain
 from ..model.delta import Composer
@@ -36,7 +37,7 @@ from ..model.events import (
     body_encoder,
 )
 from ..model.run import Callback
-from ..model.status import Move, Status, after
+from ..model.status import FINAL, Move, Status, after
 from ..store.base import Change, ChildNews, EventRow, PutCallback, PutInbox, RunRow, Sealed, Store
 from .ids import now
 
@@ -48,6 +49,7 @@ _PAUSE = 64  # appended since the agent last gave way to others
 _RECORDS = (Recorded, QuestionAnswered, MessageReceived, ChildEnded)
 
 
+_ENDS = {status: Move(status.value) for status in FINAL}
 _MOVES: dict[type, Callable[..., Move]] = {
     RunStarted: lambda body: Move.STARTED,
     RunRestarted: lambda body: Move.RESTARTED,
@@ -55,7 +57,7 @@ _MOVES: dict[type, Callable[..., Move]] = {
     QuestionAnswered: lambda body: Move.STILL_OPEN if body.still_open else Move.ANSWERED,
     QuestionWithdrawn: lambda body: Move.STILL_OPEN if body.still_open else Move.ANSWERED,
     CancelRequested: lambda body: Move.CANCEL_REQUESTED,
-    RunFinished: lambda body: Move(body.status.value),
+    RunFinished: lambda body: _ENDS[body.status],
 }
 
 
@@ -124,7 +126,7 @@ class LiveLog:
         self._appended = 0
         self._durable = 0
         self._since_pause = 0
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._readers: set[asyncio.Future[None]] = set()
 
     # -- writing ------------------------------------------------------------------------------------------
@@ -233,8 +235,8 @@ class LiveLog:
         row.next_seq, row.head, row.updated_at = seq, head, time
         changes = [_with_head(change, run, head) for change in self._changes]
         sealed = Sealed(
-            self, not self._in_store, copy.copy(row), self._expected_seq, events, changes, self._appended, bodies
-        )
+            self, not self._in_store, replace(row), self._expected_seq, events, changes, self._appended, bodies
+        )  # fmt: skip
         self._next_seq = self._expected_seq = seq
         self._head = head
         self._in_store = True
@@ -265,7 +267,7 @@ class LiveLog:
     def _wake(self) -> None:
         waiters = self._waiters
         while waiters and (self.lost is not None or waiters[0][0] <= self._durable):
-            _, future = waiters.popleft()
+            _, future = waiters.pop(0)
             if not future.done():
                 if self.lost is not None:
                     future.set_exception(self.lost)

@@ -74,15 +74,15 @@ class Operations(Inbox):
     agent: Agent[..., Any] | None
     request: RunRequest
     leaving: Any
+    blocked = 0  # operations that only wait
+    active = 0  # steps that are being done
+    _read = 0  # messages that the handler has taken
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocked = 0  # operations that only wait
-        self.active = 0  # steps that are being done
         self.blocking: set[Future[Any]] = set()  # what an agent's own thread waits for
         self._uses: dict[str, int] = {}
         self._deadlines: dict[str, int] = {}
-        self._read = 0  # messages that the handler has taken
 
     if TYPE_CHECKING:
 

@@ -32,6 +32,8 @@ from ..model.events import (
 )
 from ..model.run import Answer, Question
 
+_NONE: deque[tuple[int, Emission]] = deque(maxlen=0)  # of runs that are new: a deque of its own is larger than the rest
+
 
 class PastQuestion:
     def __init__(self, question: Question) -> None:
@@ -42,11 +44,17 @@ class PastQuestion:
 
 
 class Replay:
+    created: RunCreated | None = None
+    started = False
+    checkpoint: str | None = None
+    thread_version = 0
+    cancelled = False
+    rollback = False
+    _matched = 0  # seq of the last event that the handler has caught up with
+    _held_size = 0
+    _voided = False
+
     def __init__(self) -> None:
-        self.created: RunCreated | None = None
-        self.started = False
-        self.checkpoint: str | None = None
-        self.thread_version = 0
         self.records: dict[str, tuple[int, Recorded]] = {}
         self.questions: dict[str, PastQuestion] = {}
         self.relayed: dict[str, str] = {}  # open questions of descendants: id → run
@@ -55,14 +63,9 @@ class Replay:
         self.sent: list[Message] = []
         self.output = Joiner()
         self._standing: list[tuple[int, Emission]] = []
-        self._emissions: deque[tuple[int, Emission]] = deque()  # what stands, outside recorded steps
+        self._emissions = _NONE  # what stands, outside recorded steps
         self._of_steps: dict[str, list[tuple[int, Emission]]] = {}
-        self.cancelled = False
-        self.rollback = False
-        self._matched = 0  # seq of the last event that the handler has caught up with
         self._held: list[OutputDelta] = []  # output fragments that may still turn out to be the next expected delta
-        self._held_size = 0
-        self._voided = False
 
     @classmethod
     def of(cls, events: list[Event]) -> Replay:
@@ -103,6 +106,7 @@ class Replay:
                     emissions.append((event.seq, body))
         replay._standing = emissions
         replay._rebuild()
+        replay._emissions = deque()
         for seq, body in emissions:
             if body.step is not None and body.step in replay.records:
                 replay._of_steps.setdefault(body.step, []).append((seq, body))

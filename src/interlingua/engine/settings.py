@@ -26,7 +26,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     """Worker processes for agents with process=True, started when first needed."""
     sweep_every: float = 1.0
     """Seconds between looks for dead workers and forgotten work."""
-    keep_finished: int = 512
+    keep_finished: int = 128
     """Finished runs that are kept in memory for readers."""
     keep_finished_bytes: int = 16 * 1024 * 1024
     """Of what those runs have said."""

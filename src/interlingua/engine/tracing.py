@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 
+def wanted() -> bool:
+    return "opentelemetry.sdk.trace" in sys.modules
+
+
 @contextlib.contextmanager
 def invoke_agent(name: str, run: str, caller: str, trace_context: dict[str, str] | None) -> Iterator[None]:
-    if "opentelemetry.sdk.trace" not in sys.modules:
-        yield
-        return
     from opentelemetry import propagate, trace
 
     parent: Any = propagate.extract(trace_context) if trace_context else None
@@ -32,7 +33,7 @@ def invoke_agent(name: str, run: str, caller: str, trace_context: dict[str, str]
 
 def current() -> dict[str, str] | None:
     """The trace that is under way here, to be carried to a child run."""
-    if "opentelemetry.sdk.trace" not in sys.modules:
+    if not wanted():
         return None
     from opentelemetry import propagate
 

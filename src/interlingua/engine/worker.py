@@ -65,7 +65,7 @@ class Worker:
         self.reserved = 0  # slots for runs that are being claimed
         self.threads = 0  # plain functions that are running
         self.abandoned = 0  # handlers that would not stop
-        self.finished_runs: dict[tuple[str, str], int] = {}  # by agent and status
+        self.finished_runs: dict[tuple[str, Status], int] = {}  # by agent and status
         self.taken_over = 0  # runs of dead workers
         self.processes = ProcessPool(settings.processes)
         self._executions: dict[str, Execution] = {}
@@ -295,7 +295,7 @@ class Worker:
                     self._forget_under(self.path_of(log.row))
                 else:
                     self._keep(run, log)
-                ended = (log.row.agent, log.finished.status.value)
+                ended = (log.row.agent, log.finished.status)
                 self.finished_runs[ended] = self.finished_runs.get(ended, 0) + 1
             else:
                 self._ready.set()  # something may have come in while it was being set aside

@@ -114,7 +114,7 @@ def _mentions_any(headers: Mapping[str, str]) -> bool:
     raw = getattr(headers, "raw", None)
     if raw is None:
         return any(name.lower() in _CREDENTIALS for name in headers)
-    return any(name.lower() in _CREDENTIALS_RAW for name, _ in raw)
+    return not _CREDENTIALS_RAW.isdisjoint([name.lower() for name, _ in raw])
 
 
 def redact(headers: Mapping[str, str]) -> dict[str, str]:

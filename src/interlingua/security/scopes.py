@@ -67,10 +67,13 @@ def validate(scopes: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+_ALL = Decision(True, f"scope {EVERYTHING} allows everything", (EVERYTHING,))
+
+
 def may(caller: Caller, action: Action, agent: str | None = None) -> Decision:
     """Whether a caller may do this, to an agent given as NAME or NAME@VERSION, or to no agent in particular."""
     if EVERYTHING in caller.scopes:
-        return Decision(True, f"scope {EVERYTHING} allows everything", (EVERYTHING,))
+        return _ALL
     done = _may_do(caller, action)
     if not done or agent is None:
         return done

@@ -31,13 +31,16 @@ Call = Callable[[sqlite3.Connection], Any]
 Asked = tuple[Call, asyncio.Future[Any], Callable[[Any], None] | None]  # what to do, who waits, and what then
 
 RUN_COLUMNS = RunRow.__struct_fields__
+_STATUS = RUN_COLUMNS.index("status")
 _UPDATE_RUN = (
     "UPDATE runs SET status=?, updated_at=?, worker=?, next_seq=?, head=?, crashes=?, ran=?, queued=?, "
     "wake_at=CASE WHEN ? AND EXISTS (SELECT 1 FROM inbox WHERE run=runs.id) THEN 0 ELSE ? END "
     "WHERE id=? AND epoch=? AND next_seq=?"
 )
-_WIDTHS = (64, 16, 4, 1)
+_WIDEST = 64  # rows of one statement; the connection keeps the statement of every width
 _MAX_LOGS = 2000  # per transaction
+_PATIENCE = 4  # turns of the loop in which nothing is added to a batch that waits for more
+_MOST_TURNS = 8  # that it waits at all
 _FAST_POLL, _SLOW_POLL, _FAST_FOR = 0.005, 0.1, 5.0
 _LOCK_PATIENCE = 30.0
 
@@ -62,12 +65,10 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 def insert(conn: sqlite3.Connection, table: str, columns: Sequence[str], rows: list[Any]) -> None:
-    """Insert many rows in few statements: one statement per 64 (16, 4, 1) rows."""
-    at, count = 0, len(rows)
-    for width in _WIDTHS:
-        while count - at >= width:
-            conn.execute(_insert_sql(table, columns, width), [v for row in rows[at : at + width] for v in row])
-            at += width
+    """Insert many rows in few statements: one for every 64, and one for the rest."""
+    for at in range(0, len(rows), _WIDEST):
+        some = rows[at : at + _WIDEST]
+        conn.execute(_insert_sql(table, columns, len(some)), [value for row in some for value in row])
 
 
 _sql_cache: dict[tuple[str, int], str] = {}
@@ -107,7 +108,8 @@ class Writer:
         self._logs: deque[Appender] = deque()
         self._calls: list[Asked] = []
         self._kick_due = False
-        self._queued_then: int | None = None
+        self._queued_then = self._patience = self._turns = 0
+        self._crowd = False  # the last commit was of several
         self._busy = False
         self._closing = False
         self._idle = asyncio.Event()
@@ -149,14 +151,19 @@ class Writer:
         self._idle.clear()
         if not self._kick_due and not self._busy:
             self._kick_due = True
-            self._queued_then = len(self._logs)
+            self._queued_then, self._turns = len(self._logs), _MOST_TURNS
+            # Those whose runs were just committed come back with the next ones: together they are one commit, not two.
+            self._patience = _PATIENCE if self._crowd else 0
             self._loop.call_soon(self._kick)
 
     def _kick(self) -> None:
         # Not at once: a client that was just woken submits in this turn of the loop and its agent runs in the next, and
         # then a whole short run is one commit. So as long as the queue grew in this turn, wait for one more.
-        if self._queued_then is not None and len(self._logs) > self._queued_then and not self._busy:
-            self._queued_then = None
+        queued = len(self._logs)
+        if queued and not self._busy and self._turns and (queued > self._queued_then or self._patience):
+            self._turns -= 1
+            self._patience -= queued == self._queued_then
+            self._queued_then = queued
             self._loop.call_soon(self._kick)
             return
         self._kick_due = False
@@ -178,6 +185,7 @@ class Writer:
 
     def _done(self, batch: Batch) -> None:
         self._busy = False
+        self._crowd = len(batch.sealed) > 1
         self.batches += 1
         for place, sealed in enumerate(batch.sealed):
             error = batch.refusals.get(place) if batch.refusals else None
@@ -314,11 +322,11 @@ class Writer:
         for sealed in batch:
             row = sealed.row
             if sealed.insert:
-                new.append(msgspec.structs.astuple(row))
+                new.append(_plain(row))
             else:
                 changed.append(
                     (
-                        row.status, row.updated_at, row.worker, row.next_seq, row.head, row.crashes, row.ran,
+                        row.status._value_, row.updated_at, row.worker, row.next_seq, row.head, row.crashes, row.ran,
                         row.queued, row.worker is None and not row.status.final and row.status is not Status.PENDING,
                         row.wake_at,
                         row.id, row.epoch, sealed.expected_seq,
@@ -350,6 +358,12 @@ class Writer:
                 apply_change(conn, DeleteRun(run), batch[0].row.updated_at)
             for sealed in batch:
                 sealed.forgotten = sealed.row.id in forgotten
+
+
+def _plain(row: RunRow) -> tuple[Any, ...]:
+    # sqlite3 looks for an adapter of everything that is not exactly a str, which a Status is not.
+    values = msgspec.structs.astuple(row)
+    return (*values[:_STATUS], row.status._value_, *values[_STATUS + 1 :])
 
 
 def _hopeless(error: Exception) -> bool:
