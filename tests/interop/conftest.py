@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 EDITOR_PYPI = ("agent-client-protocol[http]==0.12.1", "uvicorn==0.54.0")  # uvicorn runs the SDK's own HTTP server
+MCP_ACP_PYPI = ("acp-sdk==0.0.6", "pydantic==2.13.5")  # it breaks with pydantic 2.14
 EDITOR_NPM = ("@agentclientprotocol/sdk@2.4.0", "zod@4.6.7", "ws@8.22.2")  # Node.js 20 has no WebSocket of its own
 
 # Agents of hundreds of megabytes are tried only where somebody asks for it.
@@ -25,6 +26,18 @@ collect_ignore = [] if os.environ.get("INTERLINGUA_INTEROP_AGENTS") == "1" else 
 def acp_sdk() -> Path:
     """The Python of a virtualenv that has the SDK `agntcy-acp` 1.5.2, whose pins would clash with ours."""
     return _virtualenv("agntcy-acp==1.5.2")
+
+
+@pytest.fixture(scope="session")
+def mcp_acp_sdk() -> Path:
+    """The Python of a virtualenv that has the SDK `acp-sdk` 0.0.6: agents over MCP, as they were published."""
+    return _virtualenv(*MCP_ACP_PYPI)
+
+
+@pytest.fixture(scope="session")
+def mcp_sdk() -> Path:
+    """The Python of a virtualenv that has the SDK `mcp` 2.3.0."""
+    return _virtualenv("mcp==2.3.0")
 
 
 @pytest.fixture(scope="session")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import jsonschema_rs
-
-from . import values
+from . import plain, values
 from .card import Schema
 from .errors import DefinitionError, Invalid
 
 
 @lru_cache(maxsize=1024)
 def _compiled(text: bytes) -> Any:
+    import jsonschema_rs  # big, and not needed while all schemas are plain and all values fit
+
     return jsonschema_rs.validator_for(values.decode(text), validate_formats=False)
 
 
@@ -23,7 +23,9 @@ class Validator:
     def __init__(self, schema: Schema, *, what: str) -> None:
         self.what = what
         try:
-            self._validator = _compiled(values.canonical(schema))
+            self._text = values.canonical(schema)
+            self._plain = plain.compiled(values.decode(self._text))
+            self._validator = _compiled(self._text) if self._plain is None else None
         except (ValueError, TypeError) as error:
             raise DefinitionError(f"the schema of {what} is not a valid JSON Schema: {error}") from error
 
@@ -31,6 +33,10 @@ class Validator:
         """Raise `kind` with the path of the first offence. `checked` says that `value` is known to be JSON."""
         if not checked:
             values.check(value, kind, what=self.what)
+        if self._plain is not None and self._plain(value):
+            return
+        if self._validator is None:
+            self._validator = _compiled(self._text)
         if self._validator.is_valid(value):
             return
         for error in self._validator.iter_errors(value):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
-from starlette.datastructures import Headers
 
 from ...transports.jsonrpc import INVALID_PARAMS, PARSE_ERROR, Id, problem
 from . import wire
 from .streams import Refused
 
 SESSION, VERSION, METHOD, NAME = "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"
+_TELLING = frozenset(name.encode() for name in (VERSION, METHOD, NAME))
 
 _decode = msgspec.json.Decoder().decode
 
@@ -30,6 +32,12 @@ class Asked(msgspec.Struct):
     @property
     def initializes(self) -> bool:
         return not self.batch and self.messages[0].get("method") == "initialize" and "id" in self.messages[0]
+
+
+def by_name(raw: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers as the server has them, read once: starlette's mapping goes through all of them for each one that is
+    asked for. The first of several counts, as there."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(raw)}
 
 
 def read(body: bytes, max_batch: int) -> Asked:
@@ -52,16 +60,19 @@ def read(body: bytes, max_batch: int) -> Asked:
     return Asked(messages, batch)
 
 
-def accepts(headers: Headers, *kinds: str) -> bool:
+def accepts(headers: Mapping[str, str], *kinds: str) -> bool:
     """Whether all of these may be sent. Who says nothing takes everything."""
     told = headers.get("accept")
-    if told is None:
-        return True
+    return told is None or _accepts(told, kinds)
+
+
+@lru_cache(maxsize=100)  # clients send the same again and again
+def _accepts(told: str, kinds: tuple[str, ...]) -> bool:
     wanted = [part.partition(";")[0].strip().lower() for part in told.split(",")]
     return all("*/*" in wanted or kind in wanted or kind.partition("/")[0] + "/*" in wanted for kind in kinds)
 
 
-def is_modern(headers: Headers, asked: Asked) -> bool:
+def is_modern(headers: Mapping[str, str], asked: Asked) -> bool:
     """Whether a POST is of the revision without sessions. What names a revision that nobody knows is told so there."""
     version = headers.get(VERSION)
     if version is not None:
@@ -75,16 +86,17 @@ def _meta(message: dict[str, Any]) -> dict[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def check_modern(headers: Headers, asked: Asked) -> None:
+def check_modern(raw: Iterable[tuple[bytes, bytes]], headers: Mapping[str, str], asked: Asked) -> None:
     """The headers are for those on the way, who do not read bodies: they say what the body says."""
     if asked.batch:
         raise Refused(400, f"{wire.MODERN} has no batches; send one message at a time")
     message = asked.messages[0]
     if "method" not in message:
         raise Refused(400, f"{wire.MODERN} has no requests that could be answered")
-    for name in (VERSION, METHOD, NAME):
-        if len(headers.getlist(name)) > 1:
-            raise Refused(400, f"the header {name} is there more than once", wire.HEADER_MISMATCH)
+    names = [name for name, _ in raw if name in _TELLING]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1).decode()
+        raise Refused(400, f"the header {twice} is there more than once", wire.HEADER_MISMATCH)
     version = headers.get(VERSION)
     if "id" not in message:
         _known(version)

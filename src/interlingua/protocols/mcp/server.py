@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ..._version import __version__
 from ...engine.engine import Engine
 from ...model.card import AgentCard
 from ...model.errors import AgentNotFound, InterlinguaError, InvalidAnswer, InvalidInput
@@ -21,6 +22,7 @@ from ...security import scopes
 from ...transports import params as params_
 from ...transports.channel import Channel
 from ...transports.jsonrpc import (
+    CANCELLED,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -32,12 +34,17 @@ from ...transports.jsonrpc import (
 )
 from ...transports.rpc import Connection, Trace
 from . import translate, wire
+from .listening import Listening
 from .running import InputWanted, Running, failed
 
 log = logging.getLogger("interlingua.mcp")
 
 
 _HANDSHAKE_ONLY = ("initialize", "ping", "logging/setLevel")
+_MODERN_ONLY = ("server/discover", "subscriptions/listen")
+
+# How acp-sdk 0.0.6 calls itself, and the mcp package of those days, which it was made from.
+_WAITS_AFTER_CANCELLING = ("2024-11-05", "mcp", "0.1.0")
 
 
 class McpSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -72,6 +79,13 @@ class McpDoor:
         for connection in list(self.connections):
             connection.tell_changed()
 
+    async def stop(self) -> None:
+        """From now on what is open ends, and no run because of that. Those who listen are told so."""
+        self.stopping = True
+        listeners = [task for connection in self.connections for task in connection.listening.tell()]
+        if listeners:
+            await asyncio.wait(listeners, timeout=1.0)  # one that does not read is not waited for
+
 
 class Named(msgspec.Struct):
     """Something that can be run under a name: an agent, or an agent with a configuration."""
@@ -103,26 +117,16 @@ class McpConnection:
         self.version = ""  # once a handshake has been made
         self.able = wire.ClientCapabilities()
         self.level: str | None = None  # of the log messages that it wants; none before it has asked
+        self.listening = Listening(self)
+        self._waits_after_cancelling = False  # for an answer, to a request that it has taken back
         self.runs_go_on = True  # when the client is gone without a word; False where going is how it cancels
-        self._methods: dict[str, Callable[[Call], Awaitable[Any]]] = {
-            "initialize": self._initialize,
-            "server/discover": self._discover,
-            "ping": self._ping,
-            "logging/setLevel": self._set_level,
-            "agents/list": self._list,
-            "agents/run": self._run,
-            "agents/templates/list": self._templates,
-            "agents/create": self._create,
-            "agents/destroy": self._destroy,
-            "tools/list": self._tools,
-            "tools/call": self._call,
-        }
         door.connections.add(self)
 
     def gone(self) -> None:
         self.door.connections.discard(self)
 
     def tell_changed(self) -> None:
+        self.listening.tell()
         if self.version:
             self.rpc.notify("notifications/agents/list_changed")
             self.rpc.notify("notifications/tools/list_changed")
@@ -137,7 +141,7 @@ class McpConnection:
     # -- what the connection calls ------------------------------------------------------------------------
 
     async def called(self, call: Call) -> Any:
-        method = self._methods.get(call.method)
+        method = _METHODS.get(call.method)
         if method is None:
             raise RpcError(METHOD_NOT_FOUND, f"there is no method {call.method!r}")
         if call.params is not None and not isinstance(call.params, dict):
@@ -145,9 +149,16 @@ class McpConnection:
         modern = self._modern(call)
         if modern and call.method in _HANDSHAKE_ONLY:
             raise RpcError(METHOD_NOT_FOUND, f"there is no {call.method} in {wire.MODERN}")
+        if not modern and call.method in _MODERN_ONLY:
+            raise RpcError(METHOD_NOT_FOUND, f"{call.method} belongs to {wire.MODERN}; name it in _meta")
         if not modern and not self.version and call.method not in ("initialize", "ping"):
             raise RpcError(INVALID_REQUEST, f'expected "initialize" first, but got {call.method!r}')
-        result = await method(call)
+        try:
+            result = await method(self, call)
+        except asyncio.CancelledError:
+            if self._waits_after_cancelling and not self.rpc.lost:
+                raise RpcError(CANCELLED, "the request was cancelled") from None
+            raise
         if modern and isinstance(result, dict):
             meta = {**result.get("_meta", {}), wire.META_SERVER: self._info()}
             result = {"resultType": "complete", **result, "_meta": meta}
@@ -168,8 +179,6 @@ class McpConnection:
     def _modern(self, call: Call) -> bool:
         wanted = self.meta(call).get(wire.META_VERSION)
         if wanted is None:
-            if call.method == "server/discover":
-                raise RpcError(METHOD_NOT_FOUND, f"server/discover belongs to {wire.MODERN}; name it in _meta")
             return False
         if wanted != wire.MODERN:
             data = {"requested": wanted, "supported": [wire.MODERN]}
@@ -198,6 +207,10 @@ class McpConnection:
         # acp-sdk 0.0.6 knows one revision and leaves at any other answer.
         version = "2024-11-05" if wanted == 1 else wanted if wanted in wire.LEGACY else wire.LEGACY[-1]
         self.version, self.able = str(version), request.capabilities
+        # MCP says that what was taken back should get no answer. These clients wait for one, for ever: their own server
+        # sends it. Whoever has stopped waiting ignores it, as MCP says too; all others get none.
+        told = (self.version, request.client_info.name, request.client_info.version)
+        self._waits_after_cancelling = told == _WAITS_AFTER_CANCELLING
         return {
             "protocolVersion": version,
             "capabilities": await self._capabilities(self.version),
@@ -213,23 +226,20 @@ class McpConnection:
         }
 
     async def _capabilities(self, version: str) -> dict[str, Any]:
-        listens = version != wire.MODERN  # there, changes are told only to those who listen
-        agents: dict[str, Any] = {"listChanged": listens}
+        agents: dict[str, Any] = {"listChanged": True}
         if self._has_templates():
             agents["templates"] = True
         able: dict[str, Any] = {
             "agents": agents,
-            "tools": {"listChanged": listens},
+            "tools": {"listChanged": True},
             "experimental": {"agents": agents},
             "extensions": {wire.EXTENSION: agents},
         }
-        if listens:
+        if version != wire.MODERN:
             able["logging"] = {}
         return able
 
     def _info(self) -> dict[str, Any]:
-        from ..._version import __version__
-
         return {"name": "interlingua", "version": __version__}
 
     async def _ping(self, call: Call) -> dict[str, Any]:
@@ -431,4 +441,18 @@ class McpConnection:
         return {**told, "_meta": {wire.META_RUN: running.run}}
 
 
-# -- small readers --------------------------------------------------------------------------------------------
+# Of the class and not of each connection: in the revision without sessions, there is a connection for every request.
+_METHODS: dict[str, Callable[[McpConnection, Call], Awaitable[Any]]] = {
+    "initialize": McpConnection._initialize,
+    "server/discover": McpConnection._discover,
+    "ping": McpConnection._ping,
+    "logging/setLevel": McpConnection._set_level,
+    "agents/list": McpConnection._list,
+    "agents/run": McpConnection._run,
+    "agents/templates/list": McpConnection._templates,
+    "agents/create": McpConnection._create,
+    "agents/destroy": McpConnection._destroy,
+    "tools/list": McpConnection._tools,
+    "tools/call": McpConnection._call,
+    "subscriptions/listen": lambda connection, call: connection.listening.listen(call),
+}

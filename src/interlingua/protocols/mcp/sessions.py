@@ -74,16 +74,26 @@ class Session:
     def enter(self) -> None:
         self._busy += 1
         self.idle_since = None
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
 
     def leave(self) -> None:
         self._busy -= 1
         if not self._busy and not self._ended:
             loop = asyncio.get_running_loop()
             self.idle_since = loop.time()
-            self._idle = loop.call_later(self.settings.idle, self._door.forget, self)
+            if self._idle is None:
+                self._idle = loop.call_later(self.settings.idle, self._rings)
+
+    def _rings(self) -> None:
+        """One timer serves many silences: it is set anew only when it rings too early."""
+        self._idle = None
+        if self.idle_since is None:
+            return  # whoever leaves next sets it again
+        loop = asyncio.get_running_loop()
+        left = self.idle_since + self.settings.idle - loop.time()
+        if left > 0:
+            self._idle = loop.call_later(left, self._rings)
+        else:
+            self._door.forget(self)
 
     @property
     def free(self) -> bool:

@@ -8,7 +8,7 @@ stream has an outbox of its own: one that is not read holds up only what it carr
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -69,41 +69,70 @@ _REQUEST = b'{"jsonrpc":"2.0","id":'  # how a request of ours begins; a notifica
 class Exchange:
     """One POST with requests in it, and what is sent because of them."""
 
-    def __init__(self, number: int, ids: list[Id], outbox: Outbox) -> None:
+    def __init__(self, number: int, ids: list[Id], make: Callable[[int], Outbox]) -> None:
         self.number = number
         self.ids = ids
-        self.outbox = outbox
         self.answer: bytes | None = None  # where it is all that was sent
         self.streams = False
         self.over = False
         self.ours: set[Id] = set()  # requests of ours that were sent here
-        self._news = asyncio.Event()
+        self._make = make
+        self._outbox: Outbox | None = None  # most answers come alone, and need none
+        self._news = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    @property
+    def outbox(self) -> Outbox:
+        if self._outbox is None:
+            self._outbox = self._make(self.number)
+            if self.over:
+                self._outbox.finish()
+        return self._outbox
 
     async def alone(self, patience: float | None) -> bytes | None:
         """The answer, where it comes soon and nothing comes before it. Otherwise None: this is a stream now."""
-        if not self._news.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience):
-                    await self._news.wait()
+        if not self._news:
+            loop = asyncio.get_running_loop()
+            self._waiting = loop.create_future()
+            timer = None if patience is None else loop.call_later(patience, self._wake)
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+                if timer is not None:
+                    timer.cancel()
         if self.answer is None:
             self.streams = True
         return self.answer
 
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _tell(self) -> None:
+        self._news = True
+        self._wake()
+
     def put(self, frame: bytes) -> None:
         self.streams = True
         self.outbox.put(frame)
-        self._news.set()
+        self._tell()
 
     def end(self, answer: bytes | None) -> None:
         """The answer is the last message. None: there will be no answer."""
-        self.over = True
         if answer is not None:
             if self.streams:
                 self.outbox.put(answer)
             else:
                 self.answer = answer
-        self.outbox.finish()
-        self._news.set()
+        self.over = True
+        if self._outbox is not None:
+            self._outbox.finish()
+        self._tell()
+
+    async def drain(self) -> None:
+        if self._outbox is not None:
+            await self._outbox.drain()
 
 
 class PostsChannel:
@@ -118,10 +147,19 @@ class PostsChannel:
         self._asked: dict[Id, Exchange] = {}  # by the requests that have no answer
         self._kept: dict[int, Exchange] = {}  # streams that can be taken up again, oldest first
         self._number = 0
-        self.whole = self._outbox()  # what belongs to no request
+        self._whole: Outbox | None = None
 
-    def _outbox(self) -> Outbox:
-        return Outbox(self.settings.keep_bytes, self._held, ids=f"{self._number}-" if self._resumable else None)
+    @property
+    def whole(self) -> Outbox:
+        """What belongs to no request. Most clients that send a single one never get any."""
+        if self._whole is None:
+            self._whole = self._outbox(0)
+            if self.closed:
+                self._whole.finish()
+        return self._whole
+
+    def _outbox(self, number: int) -> Outbox:
+        return Outbox(self.settings.keep_bytes, self._held, ids=f"{number}-" if self._resumable else None)
 
     # -- the channel --------------------------------------------------------------------------------------
 
@@ -168,6 +206,8 @@ class PostsChannel:
         self._let_go()
 
     def _let_go(self) -> None:
+        if len(self._kept) <= self.settings.keep_streams:
+            return
         ended = [exchange for exchange in self._kept.values() if exchange.over and exchange.outbox.reader is None]
         for exchange in ended[: max(0, len(ended) - self.settings.keep_streams)]:
             del self._kept[exchange.number]
@@ -179,11 +219,12 @@ class PostsChannel:
     async def drain_topic(self, topic: Id) -> None:
         exchange = self._asked.get(topic)
         if exchange is not None:
-            await exchange.outbox.drain()
+            await exchange.drain()
 
     async def close(self) -> None:
         self.closed = True
-        self.whole.finish()
+        if self._whole is not None:
+            self._whole.finish()
         for exchange in set(self._asked.values()):
             exchange.end(None)
         self._asked.clear()
@@ -195,7 +236,7 @@ class PostsChannel:
         if len(set(ids)) < len(ids) or any(id_ in self._asked for id_ in ids):
             raise Refused(400, "a request with this id is open already; every request has an id of its own")
         self._number += 1
-        exchange = Exchange(self._number, ids, self._outbox())
+        exchange = Exchange(self._number, ids, self._outbox)
         self._asked.update(dict.fromkeys(ids, exchange))
         return exchange
 

@@ -9,8 +9,8 @@ go on.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -23,7 +23,7 @@ from ...security.auth import Authenticator
 from ...transports.http import json_response, read_body
 from ...transports.jsonrpc import INVALID_REQUEST, RpcError
 from . import wire
-from .posted import SESSION, VERSION, Asked, accepts, check_modern, is_modern, read
+from .posted import SESSION, VERSION, Asked, accepts, by_name, check_modern, is_modern, read
 from .server import McpDoor, McpSettings
 from .sessions import OldSession, Session, Single
 from .streams import Refused, WebSettings
@@ -66,7 +66,8 @@ class WebDoor:
 
     async def close(self) -> None:
         """The server stops: what is open ends now, and nobody waits for a time-out."""
-        self._closed = self.mcp.stopping = True
+        self._closed = True
+        await self.mcp.stop()
         for client in [*self.sessions.values(), *self.singles]:
             self.forget(client)
         await asyncio.gather(*self._ending)
@@ -96,12 +97,13 @@ class WebDoor:
             return _refused(error)
 
     async def _post(self, request: Request, caller: Caller) -> ASGIApp:
-        headers = request.headers
+        raw = request.scope["headers"]
+        headers = by_name(raw)
         if not accepts(headers, "application/json", "text/event-stream"):
             raise Refused(406, "an answer may be JSON or an event stream; accept application/json, text/event-stream")
-        asked, body = await self._read(request)
+        asked, body = await self._read(request, headers)
         if is_modern(headers, asked):
-            check_modern(headers, asked)
+            check_modern(raw, headers, asked)
             if not asked.ids:  # nothing can be told without a session
                 return Response(status_code=202)
             self._room(len(self.singles), self.settings.max_requests)
@@ -117,8 +119,8 @@ class WebDoor:
         finally:
             session.leave()
 
-    async def _read(self, request: Request) -> tuple[Asked, bytes]:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    async def _read(self, request: Request, headers: Mapping[str, str]) -> tuple[Asked, bytes]:
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused(415, f"the body is {kind or 'of no type'!r}; send application/json")
         body = await read_body(request, self.settings.http)
@@ -137,7 +139,7 @@ class WebDoor:
             self.forget(session)
         return answer
 
-    def _session(self, headers: Headers, caller: Caller) -> Session:
+    def _session(self, headers: Mapping[str, str], caller: Caller) -> Session:
         wanted = headers.get(SESSION)
         if wanted is None:
             raise Refused(400, "the header Mcp-Session-Id is missing; initialize gives you one")
@@ -186,7 +188,7 @@ class WebDoor:
             found = self.sessions.get(wanted)
             if not isinstance(found, OldSession) or found.caller.id != caller.id:
                 raise Refused(404, "there is no such session; open the stream again")
-            asked, body = await self._read(request)
+            asked, body = await self._read(request, request.headers)
             return await found.post(asked, body)
         except Refused as error:
             return _refusal(error.status, error.error)
@@ -194,7 +196,7 @@ class WebDoor:
             return _refused(error)
 
 
-def _check_stream(headers: Headers) -> None:
+def _check_stream(headers: Mapping[str, str]) -> None:
     if not accepts(headers, "text/event-stream"):
         raise Refused(406, "this is an event stream; accept text/event-stream")
 

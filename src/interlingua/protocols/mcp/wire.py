@@ -20,6 +20,8 @@ META_VERSION = _IO + "protocolVersion"
 META_CAPABILITIES = _IO + "clientCapabilities"
 META_CLIENT = _IO + "clientInfo"
 META_SERVER = _IO + "serverInfo"
+META_SUBSCRIPTION = _IO + "subscriptionId"
+"""In all that is told because of a `subscriptions/listen`: the id of that request."""
 
 META_RUN = "interlingua/run"
 """In a request's `_meta`: join this run instead of starting one. In a result's: the run that it came from."""
@@ -78,6 +80,16 @@ class CreateRequest(_Wire):
 
 class DestroyRequest(_Wire):
     name: str
+
+
+class SubscriptionFilter(_Wire):
+    tools_list_changed: bool | None = None
+    agents_list_changed: bool | None = None
+    """Ours: extensions may add kinds."""
+
+
+class ListenRequest(_Wire):
+    notifications: SubscriptionFilter
 
 
 class CallToolRequest(_Wire):
