@@ -1,0 +1,148 @@
+"""Rude peers and unlucky moments, at the door of agents over MCP and at its mount."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import interlingua as il
+from interlingua.model.run import Caller
+from interlingua.model.status import Status
+from interlingua.protocols.mcp.translate import QUESTION_OPEN
+from interlingua.security.auth import Authenticator
+from interlingua.store.base import RunFilter
+from tests.engine.common import QUICK, question
+
+from .common import RUN, THREAD, careful, client_of, remember, slow
+from .web_common import BOTH, WAIT, clients, ended, only_run, up
+
+# -- one caller and another -----------------------------------------------------------------------------------
+
+
+async def test_a_thread_of_another_caller_is_not_there(store: Path) -> None:
+    async with il.Engine(store, agents=[remember], settings=QUICK) as engine:
+        async with client_of(engine, Caller("ann", scopes=())) as (client, _):
+            await client.initialize()
+            assert await client.run("remember", {"text": "secret"}, **{THREAD: "t"}) == {"text": "secret"}
+        async with client_of(engine, Caller("mallory", scopes=())) as (client, _):
+            await client.initialize()
+            error = await client.failed_run("remember", {"text": "and?"}, **{THREAD: "t"})
+            assert error["data"]["code"] == "thread_not_found"
+        assert (await engine.thread("t")).values == {"said": ["secret"]}
+
+
+async def test_who_may_not_cancel_cancels_no_run_of_another_by_leaving_it(store: Path) -> None:
+    async with il.Engine(store, agents=[careful], settings=QUICK) as engine:
+        async with client_of(engine, Caller("ann", scopes=())) as (ann, _):
+            await ann.initialize()
+            run = (await ann.failed_run("careful", {"text": "it"}))["data"]["run"]
+        watcher = Caller("bob", scopes=("do:run", "do:read", "do:answer", "see:all"))
+        async with client_of(engine, watcher) as (bob, connection):
+            await bob.initialize(elicits=True)
+            id_ = await bob.start_run("careful", {}, **{RUN: run})
+            await bob.request("elicitation/create")
+            await bob.notify("notifications/cancelled", {"requestId": id_})
+            await bob.notice("notifications/cancelled")
+            async with asyncio.timeout(WAIT):
+                while connection.rpc.rpc.open_calls:
+                    await asyncio.sleep(0)
+            await engine.answer((await question(engine, run)).id, {"approved": True})
+            assert (await engine.wait(run, timeout=WAIT)).status is Status.SUCCEEDED
+
+
+async def test_the_run_of_another_is_followed_only_by_who_may_read(store: Path) -> None:
+    async with il.Engine(store, agents=[careful], settings=QUICK) as engine:
+        async with client_of(engine, Caller("ann", scopes=())) as (ann, _):
+            await ann.initialize()
+            run = (await ann.failed_run("careful", {"text": "it"}))["data"]["run"]
+        async with client_of(engine, Caller("bob", scopes=("do:run", "see:all"))) as (bob, _):
+            await bob.initialize()
+            error = await bob.failed_run("careful", {}, **{RUN: run})
+            assert error["data"]["code"] == "denied"
+
+
+async def test_who_may_not_answer_is_not_asked_and_is_told_of_the_question(store: Path) -> None:
+    async with (
+        il.Engine(store, agents=[careful], settings=QUICK) as engine,
+        client_of(engine, Caller("bob", scopes=("do:run",))) as (client, _),
+    ):
+        await client.initialize(elicits=True)
+        client.on("elicitation/create", lambda _: {"action": "accept", "content": {"choice": "yes"}})
+        error = await client.failed_run("careful", {"text": "it"})
+        assert (error["code"], error["data"]["question"]["type"]) == (QUESTION_OPEN, "confirm")
+        assert (await engine.run(error["data"]["run"])).status is Status.WAITING
+
+
+class ByName(Authenticator):
+    """Takes callers at their word, as tokens of one person with other scopes would be."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        return Caller(headers["x-name"], scopes=tuple(headers["x-scopes"].split()))
+
+
+async def test_a_session_gives_nobody_more_than_their_own_scopes(store: Path) -> None:
+    async with up(store) as (server, web):
+        web.auth = ByName()
+        async with (
+            clients(server, x_name="ann", x_scopes="*") as whole,
+            clients(server, x_name="ann", x_scopes="do:read") as part,
+        ):
+            whole.headers = {name.replace("_", "-"): value for name, value in whole.headers.items()}
+            part.headers = {name.replace("_", "-"): value for name, value in part.headers.items()}
+            await whole.begin()
+            part.headers |= {"mcp-session-id": whole.headers["mcp-session-id"]}
+            answer = await part.run("hello", None)
+            assert answer.status == 404
+            answer = await whole.run("hello", None)
+            assert (await answer.json())["result"]["output"]
+
+
+async def test_clients_that_begin_again_and_again_push_out_their_own_sessions_first(store: Path) -> None:
+    async with up(store, max_sessions=4) as (server, web):
+        web.auth = ByName()
+        async with clients(server) as quiet, clients(server) as loud:
+            quiet.headers = {"x-name": "quiet", "x-scopes": "*"}
+            await quiet.begin()
+            for _ in range(10):
+                loud.headers = {"x-name": "loud", "x-scopes": "*"}
+                await loud.begin()
+            assert (await quiet.ask("ping")).status == 200
+            assert (await loud.ask("ping")).status == 200
+
+
+# -- unlucky moments ------------------------------------------------------------------------------------------
+
+
+async def _raw(server: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = server.address.removeprefix("http://").partition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+def _http(headers: dict[str, str], message: Any) -> bytes:
+    body = json.dumps(message).encode()
+    given = {**headers, "host": "127.0.0.1", "content-type": "application/json", "accept": BOTH}
+    lines = [f"{name}: {value}" for name, value in {**given, "content-length": str(len(body))}.items()]
+    return ("POST /mcp/ HTTP/1.1\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+async def test_a_request_that_is_taken_back_in_the_moment_in_which_it_comes_is_answered(store: Path) -> None:
+    async with up(store) as (server, web), clients(server) as client:
+        await client.begin()
+        (session,) = web.sessions.values()
+        one, other = await _raw(server), await _raw(server)
+        params = {"name": "helper", "input": {"text": "wait"}}
+        request = _http(client.headers, {"jsonrpc": "2.0", "id": 7, "method": "agents/run", "params": params})
+        cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+        one[1].write(request)
+        other[1].write(_http(client.headers, cancel))
+        async with asyncio.timeout(WAIT):
+            head = await one[0].readuntil(b"\r\n\r\n")
+            assert b" 200 " in head
+            told = await one[0].readuntil(b"}}")
+        assert b'"id":7' in told
+        assert session.mcp.rpc.rpc.open_calls == 0
+        for _, writer in (one, other):
+            writer.close()
