@@ -68,6 +68,7 @@ class Running:
         self._text_at = 0.0  # when it may be told next
         self._text_timer: asyncio.Handle | None = None
         self._asks: dict[str, asyncio.Task[None]] = {}
+        self._withdrawn: list[asyncio.Task[None]] = []  # of questions that need no answer any more
         self.run = ""
         self._takes_along = True  # a request that is taken back takes its run along
 
@@ -132,10 +133,17 @@ class Running:
             await asyncio.shield(self._cancel())
             raise
         finally:
-            for task in self._asks.values():
-                task.cancel()
             if self._text_timer is not None:
                 self._text_timer.cancel()
+            await self._stop_asking()
+
+    async def _stop_asking(self) -> None:
+        """What is asked is taken back before the answer is sent: behind it there may be no stream left for that."""
+        asking = [*self._asks.values(), *self._withdrawn]
+        for task in asking:
+            task.cancel()
+        if asking:
+            await asyncio.gather(*asking, return_exceptions=True)
 
     async def _cancel(self) -> None:
         if self.connection.rpc.lost and (self.connection.runs_go_on or self.connection.door.stopping):
@@ -188,6 +196,7 @@ class Running:
             task = self._asks.pop(body.question, None)
             if task is not None:
                 task.cancel()
+                self._withdrawn = [other for other in self._withdrawn if not other.done()] + [task]
         else:
             if isinstance(body, Warned):
                 self.connection.warn(self.card.name, body.message, about=self.call.id)
