@@ -146,3 +146,62 @@ async def test_a_request_that_is_taken_back_in_the_moment_in_which_it_comes_is_a
         assert session.mcp.rpc.rpc.open_calls == 0
         for _, writer in (one, other):
             writer.close()
+
+
+async def test_an_elicitation_of_a_run_that_ends_is_taken_back_on_the_stream_on_which_it_was_asked(store: Path) -> None:
+    async with up(store) as (server, _), clients(server) as client:
+        await client.begin(elicitation={})
+        stream = await client.run("ask")
+        asked = await stream.next()
+        assert asked["method"] == "elicitation/create"
+        await server.engine.cancel(await only_run(server))
+        *before, answer = await stream.rest()
+        assert [(m["method"], m["params"]["requestId"]) for m in before] == [("notifications/cancelled", asked["id"])]
+        assert answer["error"]["data"]["code"] == "cancelled"
+
+
+async def test_changes_that_nobody_reads_do_not_pile_up(store: Path) -> None:
+    async with up(store) as (server, web), clients(server) as client:
+        await client.begin()
+        (session,) = web.sessions.values()
+        for _ in range(1000):
+            for listener in server.engine.agents.listeners:
+                listener()
+        assert session.channel.whole.waiting < 1000
+        stream = await client.listen()
+        told = {(await stream.next())["method"], (await stream.next())["method"]}
+        assert told == {"notifications/agents/list_changed", "notifications/tools/list_changed"}
+        for listener in server.engine.agents.listeners:
+            listener()
+        told = {(await stream.next())["method"], (await stream.next())["method"]}
+        assert told == {"notifications/agents/list_changed", "notifications/tools/list_changed"}
+
+
+@il.agent
+async def boss(text: str, ctx: il.Context[Any, Any]) -> str:
+    """Lets another do it."""
+    return str((await ctx.call("careful", {"text": text}))["text"])
+
+
+async def test_a_question_of_a_child_is_asked_of_who_ran_its_parent(store: Path) -> None:
+    async with (
+        il.Engine(store, agents=[boss, careful], settings=QUICK) as engine,
+        client_of(engine) as (client, _),
+    ):
+        await client.initialize(elicits=True)
+        client.on("elicitation/create", lambda _: {"action": "accept", "content": {"choice": "yes"}})
+        assert await client.run("boss", {"text": "it"}) == {"text": "asking. done"}
+
+
+async def test_a_question_of_a_child_is_returned_to_who_ran_its_parent(store: Path) -> None:
+    async with (
+        il.Engine(store, agents=[boss, careful], settings=QUICK) as engine,
+        client_of(engine) as (client, _),
+    ):
+        params = {"name": "boss", "input": {"text": "it"}}
+        told = (await client.modern("agents/run", params, elicits=True))["result"]
+        assert told["resultType"] == "input_required"
+        [key] = told["inputRequests"]
+        given = {key: {"action": "accept", "content": {"choice": "yes"}}}
+        again = {**params, "requestState": told["requestState"], "inputResponses": given}
+        assert (await client.modern("agents/run", again, elicits=True))["result"]["output"] == {"text": "asking. done"}

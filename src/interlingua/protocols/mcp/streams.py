@@ -63,6 +63,12 @@ class _Sent(msgspec.Struct):
 
 _sent = msgspec.json.Decoder(_Sent | list[_Sent]).decode
 
+_CHANGED = (
+    b'{"jsonrpc":"2.0","method":"notifications/agents/list_changed"}',
+    b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}',
+)
+"""Whoever has not read one yet learns nothing from a second, and many clients never read any."""
+
 _REQUEST = b'{"jsonrpc":"2.0","id":'  # how a request of ours begins; a notification has no id
 
 
@@ -153,7 +159,7 @@ class PostsChannel:
 
     def _put(self, exchange: Exchange | None, frame: bytes) -> None:
         if exchange is None:
-            self.whole.put(frame)
+            self.whole.put(frame, once=frame in _CHANGED)
         else:
             exchange.put(frame)
         if self._held.bytes > self.settings.max_buffered_bytes:
@@ -228,7 +234,7 @@ class OneStream:
         return []
 
     def send(self, frame: bytes) -> None:
-        self.outbox.put(frame)
+        self.outbox.put(frame, once=frame in _CHANGED)
         if self._held.bytes > self._max:
             self.too_much.set()
 
