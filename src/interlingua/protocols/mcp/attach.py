@@ -34,7 +34,7 @@ from . import wire
 from .asking import Asking
 from .host import Host
 from .mirror import Mirror
-from .peer import Peer
+from .peer import NotBegun, Peer
 
 _THREADS = uuid.UUID("2c9f6d0e-3a55-5c0f-8a5f-6f3d0f6f9b1a")  # names remote threads after local ones
 _CANCEL_WITHIN = 5.0
@@ -151,7 +151,7 @@ class Attachment:
                     self._heard = False
                 if isinstance(error, Unavailable) and not (self._again and error.transient):
                     raise
-                if not self._again:
+                if not self._again and not isinstance(error, NotBegun):
                     raise RunLost(f"the server died in the middle of a run: {await self._host.why()}") from error
                 lost_at = loop.time() if lost_at is None else lost_at
                 if loop.time() - lost_at > self._host.settings.patience:
@@ -171,6 +171,7 @@ class Attachment:
             if told.get("resultType") != "input_required":
                 return told
             more = await self._answers(told)
+            self._mirror.met_again()  # a request of its own, whose deltas make the whole output
 
     async def _ask(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         self._token = token = f"il-{uuid.uuid4().hex}"  # a new one each time: what comes for an old one is too late
