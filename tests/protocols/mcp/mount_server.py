@@ -109,6 +109,9 @@ class Server:
     def do_output(self, id_: Any, params: Message, output: Any) -> None:
         self.result(id_, {"output": output})
 
+    def do_long(self, id_: Any, params: Message, size: int) -> None:
+        self.result(id_, {"output": {"text": "x" * size}})
+
     def do_result(self, id_: Any, params: Message, result: Any) -> None:
         self.result(id_, result)
 

@@ -236,3 +236,66 @@ async def test_deltas_that_are_told_again_with_the_answer_are_shown_once(store: 
         shown = [body.delta["text"] for body in await bodies(engine, run.id, OutputDelta)]
         assert "".join(shown).startswith("one two ")
         assert "".join(shown).count("one ") == 1
+
+
+# -- what takes long, or too much -----------------------------------------------------------------------------------
+
+
+async def test_an_answer_that_is_longer_than_a_message_may_be_fails_the_run_and_not_the_next(store: Path) -> None:
+    async with mounted(store) as (engine, _):
+        run = await engine.submit(il.RunRequest("script", input=script(act("long", 65 * 1024 * 1024))))
+        ended = await engine.wait(run.id, timeout=30)
+        assert ended.error is not None
+        assert "longer than a message may be" in ended.error.message
+        run = await engine.submit(il.RunRequest("script", input=script(act("output", {"text": "a"}))))
+        assert (await engine.wait(run.id, timeout=30)).output == {"text": "a"}
+
+
+async def test_a_server_that_is_slow_to_take_a_cancellation_holds_up_no_other_run(store: Path) -> None:
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def forever() -> AsyncIterator[bytes]:
+        begun.set()
+        yield b": wait\n"
+        await never.wait()
+
+    async def answers(message: Message, request: Request) -> Response | None:
+        if message.get("method") == "notifications/cancelled":
+            await never.wait()
+        if message.get("method") == "agents/run" and message["params"]["input"]["text"] == "wait":
+            return StreamingResponse(forever(), media_type="text/event-stream")
+        return None
+
+    async with rude(answers) as server, mounted(store, server.address) as (engine, _):
+        first = await engine.submit(il.RunRequest("script", input={"text": "wait"}))
+        await asyncio.wait_for(begun.wait(), 10)
+        await engine.cancel(first.id)
+        assert (await engine.wait(first.id, timeout=10)).status is Status.CANCELLED
+        run = await engine.submit(il.RunRequest("script", input={"text": ""}))
+        assert (await engine.wait(run.id, timeout=10)).status is Status.SUCCEEDED
+        never.set()
+
+
+async def test_a_run_that_is_cancelled_leaves_no_stream_open(store: Path) -> None:
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    async def forever() -> AsyncIterator[bytes]:
+        begun.set()
+        try:
+            while True:
+                yield b": wait\n"
+                await asyncio.sleep(0.02)
+        finally:
+            left.set()
+
+    async def answers(message: Message, request: Request) -> Response | None:
+        if message.get("method") == "agents/run":
+            return StreamingResponse(forever(), media_type="text/event-stream")
+        return None
+
+    async with rude(answers) as server, mounted(store, server.address) as (engine, _):
+        run = await engine.submit(il.RunRequest("script", input={"text": "wait"}))
+        await asyncio.wait_for(begun.wait(), 10)
+        await engine.cancel(run.id)
+        await asyncio.wait_for(left.wait(), 10)
+        assert "notifications/cancelled" in server.seen

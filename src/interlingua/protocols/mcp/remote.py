@@ -100,6 +100,7 @@ class HttpChannel(Queues):
         self.about: dict[Id, Any] = {}  # requests of the server: the progress token of the run that they belong to
         self._exchanges: dict[Id, _Exchange] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._telling: set[asyncio.Task[Any]] = set()  # of these, notifications and answers on their way
         self._writing = asyncio.get_running_loop().create_task(self._write())
 
     # -- the channel --------------------------------------------------------------------------------------
@@ -108,6 +109,8 @@ class HttpChannel(Queues):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING):
                 await self._empty.wait()
+                while self._telling:
+                    await asyncio.wait(self._telling)
         self._lost()
         self._writing.cancel()
         await asyncio.gather(self._writing, return_exceptions=True)
@@ -133,11 +136,19 @@ class HttpChannel(Queues):
             try:
                 await self._deliver(frame, _message(frame))
             except (httpx2.HTTPError, OSError, ValueError) as error:
-                log.info("%s did not take a message: %s", self._name, _told(error))
+                self._not_taken(error)
+
+    def _not_taken(self, error: Exception) -> None:
+        log.info("%s did not take a message: %s", self._name, _told(error))
 
     async def _deliver(self, frame: bytes, message: _Message) -> None:
-        if message.method is None or message.id is None:
+        if message.method == "notifications/initialized":  # what comes after it depends on it
             await self._tell(frame, message)
+            return
+        if message.method is None or message.id is None:
+            telling = self._spawn(self._tell(frame, message))  # one that is taken slowly holds up no run
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
             return
         exchange = self._exchanges[message.id] = _Exchange(message.id, message.member("_meta", "progressToken"))
         if message.method in ("initialize", "server/discover"):  # what comes after it depends on the answer
@@ -224,6 +235,7 @@ class HttpChannel(Queues):
         """A notification, or an answer to the server."""
         if message.method is None:
             self.about.pop(message.id, None)
+        exchange = None
         if message.method == "notifications/cancelled" and self._posts is None:
             exchange = self._exchanges.get(message.member("requestId"))
             if exchange is not None and self._version == wire.MODERN:
@@ -235,9 +247,14 @@ class HttpChannel(Queues):
                     await asyncio.wait_for(exchange.sent.wait(), _SENT_WITHIN)
         url = self._posts or self._url
         headers = {**self._headers(message), "accept": "application/json, text/event-stream"}
-        answer, _ = await self._send(url, frame, headers)
-        if not answer.is_success:
-            log.info("%s answered %s to %s", self._name, answer.status_code, message.method or "an answer")
+        try:
+            answer, _ = await self._send(url, frame, headers)
+            if not answer.is_success:
+                log.info("%s answered %s to %s", self._name, answer.status_code, message.method or "an answer")
+        except (httpx2.HTTPError, OSError, ValueError) as error:
+            self._not_taken(error)
+        if exchange is not None and exchange.task is not None:
+            exchange.task.cancel()  # nobody hears the answer any more, and many servers send none
         if message.method == "notifications/initialized" and self._posts is None:
             self._spawn(self._listen())
 
