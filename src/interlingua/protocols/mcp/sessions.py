@@ -83,7 +83,11 @@ class Session:
         if not self._busy and not self._ended:
             loop = asyncio.get_running_loop()
             self.idle_since = loop.time()
-            self._idle = loop.call_later(self.settings.idle, self._door.forget, self)
+            self._idle = loop.call_later(self.settings.idle, self._vanished)
+
+    def _vanished(self) -> None:
+        """To go without a word is not to cancel: what runs may wait for an answer from anywhere, for a month."""
+        self._door.forget(self, runs_go_on=True)
 
     @property
     def free(self) -> bool:
@@ -93,7 +97,7 @@ class Session:
     async def _watch(self) -> None:
         await self.channel.too_much.wait()
         log.warning("session of %s: too many messages wait for it, it is closed", self.caller.id)
-        self._door.forget(self)
+        self._door.forget(self, runs_go_on=True)
 
     async def end(self, *, runs_go_on: bool) -> None:
         if self._ended:
@@ -177,7 +181,7 @@ class OldSession:
     async def _watch(self) -> None:
         await self.channel.too_much.wait()
         log.warning("session of %s: too many messages wait for it, it is closed", self.caller.id)
-        self._door.forget(self)
+        self._door.forget(self, runs_go_on=True)
 
     async def end(self, *, runs_go_on: bool) -> None:
         if self._ended:

@@ -28,7 +28,7 @@ class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
     stall: float = 60.0
     """Seconds after which a stream is given up whose reader takes nothing."""
     idle: float = 1800.0
-    """Seconds after which a session is forgotten that has no stream and sends nothing. Until then its runs go on."""
+    """Seconds after which a session is forgotten that has no stream and sends nothing. Its runs go on."""
     max_sessions: int = 1000
     max_requests: int = 10_000
     """Requests without a session that may be open."""

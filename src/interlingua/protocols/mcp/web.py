@@ -1,9 +1,8 @@
 """The door over HTTP. At the prefix itself: Streamable HTTP, for revisions with sessions and for the one without.
 At `/sse` and `/messages/`: the older HTTP+SSE, which the published clients of agents over MCP speak.
 
-A session belongs to its caller; to others it is not there. A client that vanishes is forgotten after a while, and with
-its session its requests are taken back; until then it can come back with Last-Event-ID. When the server stops, runs
-go on.
+A session belongs to its caller; to others it is not there. A client that vanishes is forgotten after a while, and can
+come back with Last-Event-ID until then. Its runs go on, as they do when the server stops; a DELETE takes them along.
 """
 
 from __future__ import annotations
