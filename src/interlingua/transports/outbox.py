@@ -130,6 +130,11 @@ class Outbox:
             self._wait(len(event))
 
     @property
+    def kept(self) -> int:
+        """Bytes of messages that were taken, and can be taken again."""
+        return self._taken_bytes
+
+    @property
     def _taken_to(self) -> int:
         return self._waiting[0][0] - 1 if self._waiting else self._last
 

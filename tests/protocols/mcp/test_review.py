@@ -13,11 +13,10 @@ from interlingua.model.run import Caller
 from interlingua.model.status import Status
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.security.auth import Authenticator
-from interlingua.store.base import RunFilter
 from tests.engine.common import QUICK, question
 
-from .common import RUN, THREAD, careful, client_of, remember, slow
-from .web_common import BOTH, WAIT, clients, ended, only_run, up
+from .common import RUN, THREAD, careful, client_of, remember
+from .web_common import BOTH, WAIT, clients, joined, only_run, up
 
 # -- one caller and another -----------------------------------------------------------------------------------
 
@@ -205,3 +204,20 @@ async def test_a_question_of_a_child_is_returned_to_who_ran_its_parent(store: Pa
         given = {key: {"action": "accept", "content": {"choice": "yes"}}}
         again = {**params, "requestState": told["requestState"], "inputResponses": given}
         assert (await client.modern("agents/run", again, elicits=True))["result"]["output"] == {"text": "asking. done"}
+
+
+async def test_a_slow_reader_whose_connection_breaks_takes_the_stream_up_again(store: Path) -> None:
+    async with up(store) as (server, web), clients(server) as client:
+        await client.begin()
+        stream = await client.run("flood")
+        messages = [await stream.next()]
+        (session,) = web.sessions.values()
+        outbox, _ = session.channel.find(stream.last_id)
+        async with asyncio.timeout(WAIT):
+            while outbox.waiting < 1024 * 1024:  # the buffers of the connection are full
+                await asyncio.sleep(0)
+        await stream.leave()
+        again = await client.listen(stream.last_id)
+        assert again.status == 200
+        messages += await again.rest()
+        assert joined(messages) == messages[-1]["result"]["output"]

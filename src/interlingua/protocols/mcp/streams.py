@@ -34,8 +34,10 @@ class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
     """Requests without a session that may be open."""
     max_buffered_bytes: int = 64 * 1024 * 1024
     """Of messages that wait for the readers of one session."""
-    keep_bytes: int = 1024 * 1024
-    """Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID."""
+    keep_bytes: int = 16 * 1024 * 1024
+    """Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID; and of all streams
+    of a session that have ended. More than the buffers of a connection hold: what was sent into those may be all that
+    the reader has missed."""
     keep_streams: int = 8
     """Of a session's streams that have ended: the newest of them can be read again."""
 
@@ -175,7 +177,11 @@ class PostsChannel:
 
     def _let_go(self) -> None:
         ended = [exchange for exchange in self._kept.values() if exchange.over and exchange.outbox.reader is None]
-        for exchange in ended[: max(0, len(ended) - self.settings.keep_streams)]:
+        size = sum(exchange.outbox.kept for exchange in ended)
+        for place, exchange in enumerate(ended):
+            if len(ended) - place <= self.settings.keep_streams and size <= self.settings.keep_bytes:
+                break
+            size -= exchange.outbox.kept
             del self._kept[exchange.number]
             exchange.outbox.discard()
 
