@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from .channel import TooLong
 
-
 _HEAD = 64  # bytes that are kept of a line that is too long
 
 

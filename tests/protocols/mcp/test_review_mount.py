@@ -40,6 +40,7 @@ class Rude:
         self.answers = answers
         self.get = get
         self.sessions = 0
+        self.forgets = False
         self.agents: list[Message] = [{"name": "script", "inputSchema": TEXT, "outputSchema": TEXT}]
         self.seen: list[str] = []
         self.address = ""
@@ -71,9 +72,7 @@ class Rude:
 
 
 @contextlib.asynccontextmanager
-async def rude(
-    answers: Answers, get: Callable[[Request], Awaitable[Response]] | None = None
-) -> AsyncIterator[Rude]:
+async def rude(answers: Answers, get: Callable[[Request], Awaitable[Response]] | None = None) -> AsyncIterator[Rude]:
     made = Rude(answers, get)
     routes = [Route("/mcp", made.post, methods=["POST"]), Route("/mcp", made.listen, methods=["GET"]),
               Route("/mcp", made.delete, methods=["DELETE"])]  # fmt: skip
@@ -137,11 +136,10 @@ async def test_a_session_that_a_server_has_forgotten_is_begun_again_and_the_run_
         return Response(status_code=404) if forgotten else None
 
     async with rude(answers) as server:
-        server.forgets = False  # type: ignore[attr-defined]
         async with mounted(store, server.address) as (engine, mount):
             run = await engine.submit(il.RunRequest("script", input=script()))
             assert (await engine.wait(run.id, timeout=10)).status is Status.SUCCEEDED
-            server.forgets = True  # type: ignore[attr-defined]
+            server.forgets = True
             (await mount.host.peer()).changed = lists  # so that the next run lists, or runs at once
             run = await engine.submit(il.RunRequest("script", input=script()))
             ended = await engine.wait(run.id, timeout=10)

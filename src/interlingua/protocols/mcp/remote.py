@@ -53,7 +53,7 @@ class _Message(msgspec.Struct):
 
 class _Seen(msgspec.Struct):
     id: Any = None
-    method: str | None | msgspec.UnsetType = msgspec.UNSET
+    method: str | msgspec.UnsetType | None = msgspec.UNSET
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
