@@ -35,9 +35,9 @@ class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
     max_buffered_bytes: int = 64 * 1024 * 1024
     """Of messages that wait for the readers of one session."""
     keep_bytes: int = 16 * 1024 * 1024
-    """Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID; and of all streams
-    of a session that have ended. More than the buffers of a connection hold: what was sent into those may be all that
-    the reader has missed."""
+    """Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID; and of all
+    streams of a session that have ended. More than the buffers of a connection hold: what was sent into those may be
+    just what the reader has missed."""
     keep_streams: int = 8
     """Of a session's streams that have ended: the newest of them can be read again."""
 
