@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import interlingua as il
 from interlingua.model.run import Caller
 from interlingua.model.status import Status
@@ -31,6 +33,26 @@ async def test_a_thread_of_another_caller_is_not_there(store: Path) -> None:
             error = await client.failed_run("remember", {"text": "and?"}, **{THREAD: "t"})
             assert error["data"]["code"] == "thread_not_found"
         assert (await engine.thread("t")).values == {"said": ["secret"]}
+
+
+class Count(msgspec.Struct):
+    count: int = 0
+
+
+@il.agent
+async def counter(text: str, ctx: il.Context[Count, None]) -> str:
+    """Counts."""
+    ctx.state.count += 1
+    return str(ctx.state.count)
+
+
+async def test_an_agent_does_not_overwrite_the_state_of_another_in_a_thread(store: Path) -> None:
+    async with il.Engine(store, agents=[remember, counter], settings=QUICK) as engine, client_of(engine) as (client, _):
+        await client.initialize()
+        await client.run("remember", {"text": "one"}, **{THREAD: "t"})
+        error = await client.failed_run("counter", {"text": ""}, **{THREAD: "t"})
+        assert error["data"]["code"] == "conflict"
+        assert await client.run("remember", {"text": "two"}, **{THREAD: "t"}) == {"text": "one two"}
 
 
 async def test_who_may_not_cancel_cancels_no_run_of_another_by_leaving_it(store: Path) -> None:

@@ -109,10 +109,14 @@ class Running:
         return value
 
     async def _check_thread(self, thread: str) -> None:
-        """A thread that is somebody else's is not there: its state would be told."""
+        """A thread that is somebody else's is not there: its state would be told. One that holds the state of another
+        agent is not for this one: it would be overwritten."""
         found = await self.engine.store.thread(thread)
-        if found is not None and not scopes.sees(self.connection.caller, found.caller):
+        if found is None:
+            return
+        if not scopes.sees(self.connection.caller, found.caller):
             raise ThreadNotFound(f"there is no thread {thread}")
+        await self.engine.check_state(found, self.card)
 
     async def join(self, run: str) -> None:
         """Follow a run that exists, if this client may know of it."""
