@@ -297,3 +297,18 @@ async def test_a_run_that_is_cancelled_leaves_no_stream_open(store: Path) -> Non
         await engine.cancel(run.id)
         await asyncio.wait_for(left.wait(), 10)
         assert "notifications/cancelled" in server.seen
+
+
+@pytest.mark.parametrize("ping", [b"event: ping\ndata: {}\n\n", b"event: ping\ndata: now\n\n", b"id: 1\ndata:\n\n"])
+async def test_events_of_other_kinds_are_no_messages(store: Path, ping: bytes) -> None:
+    async def answers(message: Message, request: Request) -> Response | None:
+        if message.get("method") != "agents/run":
+            return None
+        told = {"jsonrpc": "2.0", "id": message["id"], "result": {"output": {"text": "a"}}}
+        return StreamingResponse(iter([ping, ping, _sse(told)]), media_type="text/event-stream")
+
+    async with rude(answers) as server:
+        async with mounted(store, server.address) as (engine, _):
+            run = await engine.submit(il.RunRequest("script", input=script()))
+            assert (await engine.wait(run.id, timeout=10)).output == {"text": "a"}
+        assert server.seen == ["initialize", "notifications/initialized", "agents/list", "agents/run"]

@@ -33,6 +33,7 @@ _ENDPOINT_WITHIN = 10.0
 _MAX_EVENT = 64 * 1024 * 1024
 _NOT_HERE = (400, 404, 405, 406, 415, 501)  # a first message is answered so where only the older pair is spoken
 _AGAIN = (0.1, 0.5, 2.0)  # seconds before each attempt to take up a broken stream
+_MESSAGE = ("message", "", None)  # events of other kinds are signs of life and the like
 _LISTEN_AGAIN = (*_AGAIN, 10.0, 30.0)  # and so on: many end a stream that is silent, and have something to say later
 _STREAMING = httpx2.Timeout(None, connect=10.0, write=30.0, pool=30.0)
 
@@ -305,7 +306,8 @@ class HttpChannel(Queues):
         async for chunk in answer.aiter_bytes():
             for received in reader.feed(chunk):
                 exchange.events += 1
-                self._received(received.data.encode(), exchange, first=first)
+                if received.event in _MESSAGE:
+                    self._received(received.data.encode(), exchange, first=first)
             exchange.last_id = reader.last_id or exchange.last_id
             if reader.retry is not None:
                 exchange.retry = min(reader.retry / 1000, _LISTEN_AGAIN[-1])
@@ -389,7 +391,7 @@ class HttpChannel(Queues):
                                 self._posts = _same_server(str(answer.url), received.data)
                                 if not ready.done():
                                     ready.set_result(True)
-                            elif self._posts is not None:
+                            elif self._posts is not None and received.event in _MESSAGE:
                                 self._received(received.data.encode(), any_)
                         await self._in_room.wait()
                         if self._gone:
