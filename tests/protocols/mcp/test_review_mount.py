@@ -312,3 +312,14 @@ async def test_events_of_other_kinds_are_no_messages(store: Path, ping: bytes) -
             run = await engine.submit(il.RunRequest("script", input=script()))
             assert (await engine.wait(run.id, timeout=10)).output == {"text": "a"}
         assert server.seen == ["initialize", "notifications/initialized", "agents/list", "agents/run"]
+
+
+async def test_a_server_that_wants_input_and_never_says_which_fails_the_run(store: Path) -> None:
+    given = {"version": "2026-07-28", "refuses": {"code": -32601, "message": "no initialize"}}
+    async with mounted(store, given) as (engine, _):
+        wants = act("result", {"resultType": "input_required", "requestState": "again"})
+        run = await engine.submit(il.RunRequest("script", input=script(wants)))
+        ended = await engine.wait(run.id, timeout=20)
+        assert ended.status is Status.FAILED
+        assert ended.error is not None
+        assert "input" in ended.error.message
