@@ -15,9 +15,10 @@ from interlingua.model.run import Caller
 from interlingua.model.status import Status
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.security.auth import Authenticator
+from interlingua.transports.jsonrpc import INVALID_REQUEST
 from tests.engine.common import QUICK, question
 
-from .common import RUN, THREAD, careful, client_of, remember
+from .common import RUN, THREAD, careful, client_of, echo, remember
 from .web_common import BOTH, WAIT, clients, joined, only_run, up
 
 # -- one caller and another -----------------------------------------------------------------------------------
@@ -95,6 +96,19 @@ async def test_who_may_not_answer_is_not_asked_and_is_told_of_the_question(store
         error = await client.failed_run("careful", {"text": "it"})
         assert (error["code"], error["data"]["question"]["type"]) == (QUESTION_OPEN, "confirm")
         assert (await engine.run(error["data"]["run"])).status is Status.WAITING
+
+
+async def test_a_key_names_one_run_of_one_caller(store: Path) -> None:
+    key = {"interlingua/key": "k"}
+    async with il.Engine(store, agents=[echo], settings=QUICK) as engine:
+        runs = []
+        for who in ("ann", "ann", "bob"):
+            async with client_of(engine, Caller(who, scopes=())) as (client, _):
+                await client.initialize()
+                runs.append((await client.whole_run("echo", {"text": "a"}, **key))["_meta"][RUN])
+                error = await client.failed_run("echo", {"text": "b"}, **key)
+                assert (error["code"], error["data"]["code"]) == (INVALID_REQUEST, "key_reused")
+        assert runs[0] == runs[1] != runs[2]
 
 
 class ByName(Authenticator):
