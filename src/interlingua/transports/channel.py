@@ -18,7 +18,7 @@ from typing import Protocol
 
 
 class TooLong(bytes):
-    """Stands for a frame that was longer than the limit, and of which nothing was kept."""
+    """Stands for a frame that was longer than the limit, and of which only the first bytes were kept."""
 
 
 class Channel(Protocol):

@@ -58,6 +58,7 @@ class Outbox:
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._taken: deque[tuple[int, bytes]] = deque()  # kept for who comes back
         self._taken_bytes = 0
+        self._once: dict[bytes, int] = {}  # the newest number of messages that are put once
         self._keep = keep
         self._held = held
         self._last = 0  # the number of the newest
@@ -67,10 +68,13 @@ class Outbox:
 
     # -- writing ------------------------------------------------------------------------------------------
 
-    def put(self, frame: bytes) -> None:
-        if self._finished:
+    def put(self, frame: bytes, *, once: bool = False) -> None:
+        """`once`: not while the same message waits already."""
+        if self._finished or (once and self._once.get(frame, 0) > self._taken_to):
             return
         self._last += 1
+        if once:
+            self._once[frame] = self._last
         event = self._head + self.place(self._last) + b"data: %s\n\n" % _ascii(frame)
         self._waiting.append((self._last, event))
         self._wait(len(event))
@@ -124,6 +128,11 @@ class Outbox:
             self._taken_bytes -= len(event)
             self._waiting.appendleft((number, event))
             self._wait(len(event))
+
+    @property
+    def kept(self) -> int:
+        """Bytes of messages that were taken, and can be taken again."""
+        return self._taken_bytes
 
     @property
     def _taken_to(self) -> int:

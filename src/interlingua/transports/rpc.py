@@ -233,7 +233,9 @@ class Connection:
             elif kind is CancelWanted:
                 task = self._tasks.get(incoming.call)  # type: ignore[union-attr]
                 if task is not None:
-                    task.cancel()
+                    # Not at once: of a task that has not begun nothing would ever run, nor answer. (Frames that come
+                    # side by side, as over HTTP, may be taken before the task of an earlier one has had its turn.)
+                    asyncio.get_running_loop().call_soon(task.cancel)
             elif kind is Refused:
                 self._refused(incoming.error)  # type: ignore[arg-type, union-attr]
         self._send_all()

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+_BOM = b"\xef\xbb\xbf"
+
 KEEP_ALIVE = b": keep-alive\n"
 
 
@@ -37,40 +39,56 @@ class Reader:
     """The receiving side, sans I/O: bytes in, events out, by the WHATWG rules."""
 
     def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
-        self._buffer = b""
+        self._partial = bytearray()  # of a line that has not ended; grows in place, or long lines would be quadratic
         self._limit = limit
+        self._cr = False  # the last piece ended with a CR, which may be half of a CRLF
         self._data: list[str] = []
+        self._size = 0  # of the event that has not ended
         self._event: str | None = None
         self.last_id: str | None = None
         self.retry: int | None = None
         self._begun = False
 
     def feed(self, chunk: bytes) -> list[Received]:
-        self._buffer += chunk
-        if not self._begun and len(self._buffer) >= 3:
+        if not self._begun:
+            chunk = bytes(self._partial) + chunk
+            self._partial.clear()
+            if _BOM.startswith(chunk) and chunk != _BOM:
+                self._partial += chunk
+                return []
             self._begun = True
-            self._buffer = self._buffer.removeprefix(b"\xef\xbb\xbf")
+            chunk = chunk.removeprefix(_BOM)
+        if self._cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._cr = False
+        if b"\r" in chunk:
+            self._cr = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = chunk.split(b"\n")
+        rest = lines.pop()
         out: list[Received] = []
-        while True:
-            end = _line_end(self._buffer)
-            if end is None:
-                break
-            line, self._buffer = self._buffer[: end[0]], self._buffer[end[1] :]
-            received = self._line(line.decode("utf-8", "replace"))
-            if received is not None:
-                out.append(received)
-        if len(self._buffer) > self._limit:
-            raise ValueError(f"a line of an event stream is longer than {self._limit} bytes")
+        if lines:
+            if self._partial:
+                lines[0] = bytes(self._partial) + lines[0]
+                self._partial.clear()
+            for line in lines:
+                received = self._line(line)
+                if received is not None:
+                    out.append(received)
+        self._partial += rest
+        if self._size + len(self._partial) > self._limit:
+            raise ValueError(f"an event of a stream is longer than {self._limit} bytes")
         return out
 
-    def _line(self, line: str) -> Received | None:
-        if not line:
+    def _line(self, raw: bytes) -> Received | None:
+        if not raw:
             data, event = self._data, self._event
-            self._data, self._event = [], None
+            self._data, self._event, self._size = [], None, 0
             return Received("\n".join(data), self.last_id, event, self.retry) if data else None
-        if line.startswith(":"):
+        if raw.startswith(b":"):
             return None
-        field, _, value = line.partition(":")
+        self._size += len(raw)
+        field, _, value = raw.decode("utf-8", "replace").partition(":")
         value = value.removeprefix(" ")
         if field == "data":
             self._data.append(value)
@@ -81,16 +99,6 @@ class Reader:
         elif field == "retry" and value.isdigit():
             self.retry = int(value)
         return None
-
-
-def _line_end(buffer: bytes) -> tuple[int, int] | None:
-    """Where the first line ends, and where the next begins. A CR at the very end may be half of a CRLF: wait."""
-    lf, cr = buffer.find(b"\n"), buffer.find(b"\r")
-    if cr != -1 and (lf == -1 or cr < lf):
-        if cr + 1 == len(buffer):
-            return None
-        return cr, cr + 2 if buffer[cr + 1 : cr + 2] == b"\n" else cr + 1
-    return None if lf == -1 else (lf, lf + 1)
 
 
 async def read(chunks: AsyncIterable[bytes]) -> AsyncIterator[Received]:

@@ -25,6 +25,7 @@ class Server:
         self.version = given.get("version", "2025-11-25")
         self.capabilities = given.get("capabilities", {"agents": {}})
         self.agents = given.get("agents", [{"name": "script", "inputSchema": TEXT, "outputSchema": TEXT}])
+        self.late: Message | None = given.get("late")  # an agent that comes right behind the first list
         self.page = given.get("page", 1000)
         self.refuses: Message | None = given.get("refuses")  # the error that initialize is answered with
         self.strict = given.get("strict", False)  # ends at a method that it does not know, as acp-sdk 0.0.6 does
@@ -67,7 +68,12 @@ class Server:
             page: Message = {"agents": self.agents[start : start + self.page]}
             if start + self.page < len(self.agents):
                 page["nextCursor"] = str(start + self.page)
-            self.result(id_, page)
+            if self.late is None:
+                self.result(id_, page)
+            else:  # the list is old before it is read
+                self.agents, self.late = [*self.agents, self.late], None
+                changed = {"jsonrpc": "2.0", "method": "notifications/agents/list_changed"}
+                self.send({"jsonrpc": "2.0", "id": id_, "result": page}, changed)
         elif method == "agents/run":
             threading.Thread(target=self.run, args=(id_, params), daemon=True).start()
         elif self.strict:
@@ -102,6 +108,9 @@ class Server:
 
     def do_output(self, id_: Any, params: Message, output: Any) -> None:
         self.result(id_, {"output": output})
+
+    def do_long(self, id_: Any, params: Message, size: int) -> None:
+        self.result(id_, {"output": {"text": "x" * size}})
 
     def do_result(self, id_: Any, params: Message, result: Any) -> None:
         self.result(id_, result)

@@ -34,9 +34,10 @@ from . import wire
 from .asking import Asking
 from .host import Host
 from .mirror import Mirror
-from .peer import Peer
+from .peer import NotBegun, Peer
 
 _THREADS = uuid.UUID("2c9f6d0e-3a55-5c0f-8a5f-6f3d0f6f9b1a")  # names remote threads after local ones
+_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds before a request that is only wanted again is sent again
 _CANCEL_WITHIN = 5.0
 _BEGUN = 1.0  # seconds for a run to be found again before it is cancelled
 
@@ -151,7 +152,7 @@ class Attachment:
                     self._heard = False
                 if isinstance(error, Unavailable) and not (self._again and error.transient):
                     raise
-                if not self._again:
+                if not self._again and not isinstance(error, NotBegun):
                     raise RunLost(f"the server died in the middle of a run: {await self._host.why()}") from error
                 lost_at = loop.time() if lost_at is None else lost_at
                 if loop.time() - lost_at > self._host.settings.patience:
@@ -166,11 +167,19 @@ class Attachment:
         self._peer = peer
         self._asking.server_is_gone = lambda: peer.rpc.lost
         more: dict[str, Any] = {}
+        pauses = iter(_PAUSES)
         while True:
             told = await self._ask(peer, {"name": self._name, "input": input_, **more})
             if told.get("resultType") != "input_required":
                 return told
             more = await self._answers(told)
+            if more["inputResponses"]:
+                pauses = iter(_PAUSES)
+            elif (pause := next(pauses, None)) is not None:  # it only wants to be asked again, which is allowed
+                await asyncio.sleep(pause)
+            else:
+                raise RemoteError(f"{self._host.source.name} wants input again and again, and does not say which")
+            self._mirror.met_again()  # a request of its own, whose deltas make the whole output
 
     async def _ask(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         self._token = token = f"il-{uuid.uuid4().hex}"  # a new one each time: what comes for an old one is too late

@@ -99,13 +99,21 @@ class Host:
     async def peer(self) -> Peer:
         """The connection with its agents known; made if there is none, and listed anew if they have changed."""
         async with self._opening:
-            if self._peer is None or self._peer.rpc.lost:
-                await self._start()
-            peer = self._peer
-            assert peer is not None
-            if peer.agents is None:
-                await self._asked(peer, peer.find_agents())
-            return peer
+            try:
+                return await self._listed()
+            except Unavailable:
+                if self._peer is None or not self._peer.forgotten:
+                    raise
+            return await self._listed()  # it has ended our session, and begins another
+
+    async def _listed(self) -> Peer:
+        if self._peer is None or self._peer.rpc.lost or self._peer.forgotten:
+            await self._start()
+        peer = self._peer
+        assert peer is not None
+        if peer.changed or peer.agents is None:
+            await self._asked(peer, peer.find_agents())
+        return peer
 
     async def _start(self) -> None:
         if self._keeper is not None:

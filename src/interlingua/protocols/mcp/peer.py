@@ -37,6 +37,10 @@ class Unsuitable(Unavailable):
     transient = False
 
 
+class NotBegun(ConnectionLost):
+    """The server is there and knows nothing of us any more: what was asked was never begun."""
+
+
 class Listener(Protocol):
     """Who hears a run."""
 
@@ -55,7 +59,9 @@ class Peer:
         self.version = ""
         self.info: dict[str, Any] = {}
         self.able: dict[str, Any] = {}
-        self.agents: dict[str, dict[str, Any]] | None = None  # by name; None where they must be listed (again)
+        self.agents: dict[str, dict[str, Any]] | None = None  # by name; None before they were listed
+        self.changed = True  # they must be listed (again)
+        self.forgotten = False  # the server has ended our session
         self.listeners: dict[str, Listener] = {}  # by the progress token of their run
         self.note: str | None = None  # what whoever runs something shall be warned of
 
@@ -83,6 +89,9 @@ class Peer:
             return await self.rpc.request(method, params, opened=opened)
         except RpcError as error:
             code = _object(error.data).get("code")
+            if code == LOST and _object(error.data).get("begun") is False:
+                self.forgotten = True
+                raise NotBegun(error.message) from error
             if code == LOST:
                 raise ConnectionLost(error.message) from error
             if code == NO_SERVER:
@@ -163,9 +172,11 @@ class Peer:
         self.agents = agents
 
     async def _list(self) -> dict[str, dict[str, Any]]:
+        self.agents = None  # whatever goes wrong, they are listed anew
         found: dict[str, dict[str, Any]] = {}
         cursor: str | None = None
         seen: set[str] = set()
+        self.changed = False  # what is told from here on may be newer than what is listed
         for _ in range(_MAX_PAGES):
             told = _object(await self.request("agents/list", {} if cursor is None else {"cursor": cursor}))
             entries = told.get("agents")
@@ -189,7 +200,7 @@ class Peer:
             # One that comes after the result, or for nobody, is nothing.
             return listener.told(params.get("delta")) if listener is not None else None
         if notice.method == "notifications/agents/list_changed":
-            self.agents = None  # the next run lists them first
+            self.changed = True  # the next run lists them first
         elif notice.method == "notifications/message":
             log.info("the server says: %s", str(params.get("data"))[:2000])
         return None

@@ -33,6 +33,8 @@ _ENDPOINT_WITHIN = 10.0
 _MAX_EVENT = 64 * 1024 * 1024
 _NOT_HERE = (400, 404, 405, 406, 415, 501)  # a first message is answered so where only the older pair is spoken
 _AGAIN = (0.1, 0.5, 2.0)  # seconds before each attempt to take up a broken stream
+_MESSAGE = ("message", "", None)  # events of other kinds are signs of life and the like
+_LISTEN_AGAIN = (*_AGAIN, 10.0, 30.0)  # and so on: many end a stream that is silent, and have something to say later
 _STREAMING = httpx2.Timeout(None, connect=10.0, write=30.0, pool=30.0)
 
 
@@ -52,7 +54,15 @@ class _Message(msgspec.Struct):
 
 class _Seen(msgspec.Struct):
     id: Any = None
-    method: str | None = None
+    method: str | msgspec.UnsetType | None = msgspec.UNSET
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+    def answers(self, id_: Id | None) -> bool:
+        """Exactly as the connection sees it: what that takes for no answer must not count as one here, or nobody would
+        ever tell that there is none. (1.0 is no 1.)"""
+        told = self.result is not msgspec.UNSET or self.error is not msgspec.UNSET
+        return told and self.method is msgspec.UNSET and type(self.id) is type(id_) and bool(self.id == id_)
 
 
 _message = msgspec.json.Decoder(_Message).decode
@@ -68,6 +78,8 @@ class _Exchange:
         self.sent = asyncio.Event()  # the server has begun to answer
         self.answered = False
         self.last_id: str | None = None
+        self.retry = 0.0  # seconds that the server wants us to wait before we come back
+        self.events = 0
         self.task: asyncio.Task[Any] | None = None
 
 
@@ -89,6 +101,7 @@ class HttpChannel(Queues):
         self.about: dict[Id, Any] = {}  # requests of the server: the progress token of the run that they belong to
         self._exchanges: dict[Id, _Exchange] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._telling: set[asyncio.Task[Any]] = set()  # of these, notifications and answers on their way
         self._writing = asyncio.get_running_loop().create_task(self._write())
 
     # -- the channel --------------------------------------------------------------------------------------
@@ -97,6 +110,8 @@ class HttpChannel(Queues):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING):
                 await self._empty.wait()
+                while self._telling:
+                    await asyncio.wait(self._telling)
         self._lost()
         self._writing.cancel()
         await asyncio.gather(self._writing, return_exceptions=True)
@@ -121,12 +136,20 @@ class HttpChannel(Queues):
         async for frame in self._outgoing():
             try:
                 await self._deliver(frame, _message(frame))
-            except (httpx2.HTTPError, OSError) as error:
-                log.info("%s did not take a message: %s", self._name, _told(error))
+            except (httpx2.HTTPError, OSError, ValueError) as error:
+                self._not_taken(error)
+
+    def _not_taken(self, error: Exception) -> None:
+        log.info("%s did not take a message: %s", self._name, _told(error))
 
     async def _deliver(self, frame: bytes, message: _Message) -> None:
-        if message.method is None or message.id is None:
+        if message.method == "notifications/initialized":  # what comes after it depends on it
             await self._tell(frame, message)
+            return
+        if message.method is None or message.id is None:
+            telling = self._spawn(self._tell(frame, message))  # one that is taken slowly holds up no run
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
             return
         exchange = self._exchanges[message.id] = _Exchange(message.id, message.member("_meta", "progressToken"))
         if message.method in ("initialize", "server/discover"):  # what comes after it depends on the answer
@@ -175,7 +198,7 @@ class HttpChannel(Queues):
                 if "text/event-stream" in answer.headers.get("content-type", ""):
                     await self._read(answer, exchange, first=first)
                 else:
-                    self._received(await answer.aread(), exchange, first=first)
+                    self._received(await _whole(answer), exchange, first=first)
         except (httpx2.HTTPError, OSError, ValueError) as error:
             broke = _told(error)
             if first:
@@ -189,14 +212,14 @@ class HttpChannel(Queues):
         return None
 
     async def _refused(self, answer: httpx2.Response, exchange: _Exchange, *, first: bool) -> tuple[int, str] | None:
-        body, status = await answer.aread(), answer.status_code
+        body, status = await _whole(answer), answer.status_code
         said = f": {body[:300].decode(errors='replace').strip()}" if body else ""
         if status in (401, 403):
             self._fail(exchange, f"{self._name} answered {status}{said}", {"code": DENIED, "status": status})
             return None
         if status == 404 and self._session is not None:
             self._session = None
-            self._fail(exchange, f"{self._name} no longer knows the session", {"code": LOST})
+            self._fail(exchange, f"{self._name} no longer knows the session", {"code": LOST, "begun": False})
             self._lost("it no longer knows the session")
             return None
         error = _error_in(body)
@@ -213,6 +236,7 @@ class HttpChannel(Queues):
         """A notification, or an answer to the server."""
         if message.method is None:
             self.about.pop(message.id, None)
+        exchange = None
         if message.method == "notifications/cancelled" and self._posts is None:
             exchange = self._exchanges.get(message.member("requestId"))
             if exchange is not None and self._version == wire.MODERN:
@@ -224,11 +248,20 @@ class HttpChannel(Queues):
                     await asyncio.wait_for(exchange.sent.wait(), _SENT_WITHIN)
         url = self._posts or self._url
         headers = {**self._headers(message), "accept": "application/json, text/event-stream"}
-        answer = await self._client.post(url, content=frame, headers=headers)
-        if not answer.is_success:
-            log.info("%s answered %s to %s", self._name, answer.status_code, message.method or "an answer")
+        try:
+            answer, _ = await self._send(url, frame, headers)
+            if not answer.is_success:
+                log.info("%s answered %s to %s", self._name, answer.status_code, message.method or "an answer")
+        except (httpx2.HTTPError, OSError, ValueError) as error:
+            self._not_taken(error)
+        if exchange is not None and exchange.task is not None:
+            exchange.task.cancel()  # nobody hears the answer any more, and many servers send none
         if message.method == "notifications/initialized" and self._posts is None:
             self._spawn(self._listen())
+
+    async def _send(self, url: str, frame: bytes, headers: dict[str, str]) -> tuple[httpx2.Response, bytes]:
+        async with self._client.stream("POST", url, content=frame, headers=headers) as answer:
+            return answer, await _whole(answer)
 
     def _headers(self, message: _Message | None = None) -> dict[str, str]:
         headers = {"content-type": "application/json"} if message is not None else {}
@@ -258,8 +291,8 @@ class HttpChannel(Queues):
             return
         try:
             for seen in map(_seen, [frame] if frame.lstrip()[:1] != b"[" else msgspec.json.decode(frame, type=_RAWS)):
-                if seen.method is None:
-                    exchange.answered = exchange.answered or seen.id == exchange.id
+                if not isinstance(seen.method, str):
+                    exchange.answered = exchange.answered or seen.answers(exchange.id)
                 elif exchange.token is not None and type(seen.id) in (int, str):
                     self.about[seen.id] = exchange.token
         except msgspec.DecodeError:
@@ -272,8 +305,12 @@ class HttpChannel(Queues):
         reader = Reader(_MAX_EVENT)
         async for chunk in answer.aiter_bytes():
             for received in reader.feed(chunk):
-                self._received(received.data.encode(), exchange, first=first)
+                exchange.events += 1
+                if received.event in _MESSAGE:
+                    self._received(received.data.encode(), exchange, first=first)
             exchange.last_id = reader.last_id or exchange.last_id
+            if reader.retry is not None:
+                exchange.retry = min(reader.retry / 1000, _LISTEN_AGAIN[-1])
             await self._in_room.wait()
             if self._gone or (first and exchange.answered):
                 break
@@ -286,7 +323,7 @@ class HttpChannel(Queues):
             wait = next(waits, None)
             if wait is None:
                 break
-            await asyncio.sleep(wait)
+            await asyncio.sleep(max(wait, exchange.retry))
             try:
                 status = await self._get(exchange)
             except (httpx2.HTTPError, OSError, ValueError) as error:
@@ -312,18 +349,22 @@ class HttpChannel(Queues):
 
     async def _listen(self) -> None:
         """What the server says that belongs to no request. Many have nothing to say, and refuse."""
-        exchange, waits = _Exchange(), iter(_AGAIN)
+        exchange, waits = _Exchange(), iter(_LISTEN_AGAIN)
+        listened = False
         while not self._gone:
-            before = exchange.last_id
+            before, status = exchange.events, 0
             with contextlib.suppress(httpx2.HTTPError, OSError, ValueError):
-                if await self._get(exchange) != 200:
-                    return
-            if exchange.last_id != before:
-                waits = iter(_AGAIN)
-            wait = next(waits, None)
-            if wait is None:
+                status = await self._get(exchange)
+            if status == 404 and listened and self._session is not None:
+                self._session = None
+                self._lost("it no longer knows the session")
                 return
-            await asyncio.sleep(wait)
+            if not listened and status not in (0, 200):
+                return
+            listened = listened or status == 200
+            if exchange.events != before:
+                waits = iter(_LISTEN_AGAIN)
+            await asyncio.sleep(max(next(waits, _LISTEN_AGAIN[-1]), exchange.retry))
 
     # -- the older pair -----------------------------------------------------------------------------------
 
@@ -350,7 +391,7 @@ class HttpChannel(Queues):
                                 self._posts = _same_server(str(answer.url), received.data)
                                 if not ready.done():
                                     ready.set_result(True)
-                            elif self._posts is not None:
+                            elif self._posts is not None and received.event in _MESSAGE:
                                 self._received(received.data.encode(), any_)
                         await self._in_room.wait()
                         if self._gone:
@@ -367,16 +408,29 @@ class HttpChannel(Queues):
         assert self._posts is not None
         self._exchanges.pop(message.id, None)
         try:
-            answer = await self._client.post(self._posts, content=frame, headers=self._headers(message))
-        except (httpx2.HTTPError, OSError) as error:
+            answer, body = await self._send(self._posts, frame, self._headers(message))
+        except (httpx2.HTTPError, OSError, ValueError) as error:
             self._fail(exchange, f"{self._posts} cannot be reached: {_told(error)}", {"code": LOST})
             return
         if not answer.is_success:
             denied = {"code": DENIED, "status": answer.status_code} if answer.status_code in (401, 403) else {}
-            self._fail(exchange, f"{self._posts} answered {answer.status_code}: {answer.text[:300]}", denied)
+            said = body[:300].decode(errors="replace")
+            self._fail(exchange, f"{self._posts} answered {answer.status_code}: {said}", denied)
 
 
 _RAWS = list[msgspec.Raw]
+
+
+async def _whole(answer: httpx2.Response) -> bytes:
+    """The body, up to the size that a message may have."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in answer.aiter_bytes():
+        size += len(piece)
+        if size > _MAX_EVENT:
+            raise ValueError(f"an answer is longer than {_MAX_EVENT} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _same_server(stream: str, endpoint: str) -> str:

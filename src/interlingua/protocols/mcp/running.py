@@ -11,7 +11,7 @@ import msgspec
 from ...engine.reader import Reader
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
-from ...model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound
+from ...model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, ThreadNotFound
 from ...model.events import (
     Event,
     OutputDelta,
@@ -68,7 +68,9 @@ class Running:
         self._text_at = 0.0  # when it may be told next
         self._text_timer: asyncio.Handle | None = None
         self._asks: dict[str, asyncio.Task[None]] = {}
+        self._withdrawn: list[asyncio.Task[None]] = []  # of questions that need no answer any more
         self.run = ""
+        self._takes_along = True  # a request that is taken back takes its run along
 
     async def start(self, input_: dict[str, Any], config: Any) -> None:
         """Submit, or join the run that the request names."""
@@ -77,6 +79,8 @@ class Running:
             await self.join(joins)
             return
         thread = self._named(wire.META_THREAD)
+        if thread is not None:
+            await self._check_thread(thread)
         trace = {n: self.meta[n] for n in ("traceparent", "tracestate") if isinstance(self.meta.get(n), str)}
         request = RunRequest(
             self.card.name,
@@ -104,11 +108,24 @@ class Running:
             raise RpcError(INVALID_PARAMS, f"_meta {key!r} is {value!r}; it is a string")
         return value
 
+    async def _check_thread(self, thread: str) -> None:
+        """A thread that is somebody else's is not there: its state would be told. One that holds the state of another
+        agent is not for this one: it would be overwritten."""
+        found = await self.engine.store.thread(thread)
+        if found is None:
+            return
+        if not scopes.sees(self.connection.caller, found.caller):
+            raise ThreadNotFound(f"there is no thread {thread}")
+        await self.engine.check_state(found, self.card)
+
     async def join(self, run: str) -> None:
         """Follow a run that exists, if this client may know of it."""
-        view = await self.engine.run(run)
-        if not scopes.sees(self.connection.caller, view.caller) or view.agent != self.card.name:
+        view, caller = await self.engine.run(run), self.connection.caller
+        if not scopes.sees(caller, view.caller) or view.agent != self.card.name:
             raise RunNotFound(f"there is no run {run} of {self.card.name}")
+        if view.caller != caller.id:  # one's own comes with the right to run; another's is looked at, and left alone
+            scopes.require(caller, "read", self.card.key)
+            self._takes_along = scopes.may(caller, "cancel", self.card.key).allowed
         self.run = run
 
     async def end(self) -> RunFinished:
@@ -120,13 +137,22 @@ class Running:
             await asyncio.shield(self._cancel())
             raise
         finally:
-            for task in self._asks.values():
-                task.cancel()
             if self._text_timer is not None:
                 self._text_timer.cancel()
+            await self._stop_asking()
+
+    async def _stop_asking(self) -> None:
+        """What is asked is taken back before the answer is sent: behind it there may be no stream left for that."""
+        asking = [*self._asks.values(), *self._withdrawn]
+        for task in asking:
+            task.cancel()
+        if asking:
+            await asyncio.gather(*asking, return_exceptions=True)
 
     async def _cancel(self) -> None:
         if self.connection.rpc.lost and (self.connection.runs_go_on or self.connection.door.stopping):
+            return
+        if not self._takes_along:
             return
         with contextlib.suppress(Conflict, NotFound):
             await self.engine.cancel(self.run, by=self.connection.caller, reason="the request was cancelled")
@@ -174,6 +200,7 @@ class Running:
             task = self._asks.pop(body.question, None)
             if task is not None:
                 task.cancel()
+                self._withdrawn = [other for other in self._withdrawn if not other.done()] + [task]
         else:
             if isinstance(body, Warned):
                 self.connection.warn(self.card.name, body.message, about=self.call.id)
@@ -253,7 +280,8 @@ class Running:
         if state != "open":
             return  # a run that is joined again tells what was asked before
         params = translate.elicitation(question, self.version)
-        if params is None or not self.connection.asks(self.call):
+        may = scopes.may(self.connection.caller, "answer", self.card.key)
+        if params is None or not may or not self.connection.asks(self.call):
             raise translate.question_open(question, self.run)
         if self.version == wire.MODERN:
             raise InputWanted(question, self.run)

@@ -343,6 +343,7 @@ class McpConnection:
             "resultType": "input_required",
             "inputRequests": {wanted.question.id: {"method": "elicitation/create", "params": params}},
             "requestState": f"{wanted.run}.{wanted.question.id}",
+            "_meta": {wire.META_RUN: wanted.run},
         }
 
     async def _take_up(self, running: Running, call: Call, state: str) -> dict[str, Any] | None:

@@ -93,7 +93,8 @@ class Session:
         if left > 0:
             self._idle = loop.call_later(left, self._rings)
         else:
-            self._door.forget(self)
+            # To go without a word is not to cancel: what runs may wait for an answer from anywhere, for a month.
+            self._door.forget(self, runs_go_on=True)
 
     @property
     def free(self) -> bool:
@@ -103,7 +104,7 @@ class Session:
     async def _watch(self) -> None:
         await self.channel.too_much.wait()
         log.warning("session of %s: too many messages wait for it, it is closed", self.caller.id)
-        self._door.forget(self)
+        self._door.forget(self, runs_go_on=True)
 
     async def end(self, *, runs_go_on: bool) -> None:
         if self._ended:
@@ -187,7 +188,7 @@ class OldSession:
     async def _watch(self) -> None:
         await self.channel.too_much.wait()
         log.warning("session of %s: too many messages wait for it, it is closed", self.caller.id)
-        self._door.forget(self)
+        self._door.forget(self, runs_go_on=True)
 
     async def end(self, *, runs_go_on: bool) -> None:
         if self._ended:

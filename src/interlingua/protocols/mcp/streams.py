@@ -28,14 +28,16 @@ class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
     stall: float = 60.0
     """Seconds after which a stream is given up whose reader takes nothing."""
     idle: float = 1800.0
-    """Seconds after which a session is forgotten that has no stream and sends nothing. Until then its runs go on."""
+    """Seconds after which a session is forgotten that has no stream and sends nothing. Its runs go on."""
     max_sessions: int = 1000
     max_requests: int = 10_000
     """Requests without a session that may be open."""
     max_buffered_bytes: int = 64 * 1024 * 1024
     """Of messages that wait for the readers of one session."""
-    keep_bytes: int = 1024 * 1024
-    """Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID."""
+    keep_bytes: int = 16 * 1024 * 1024
+    """Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID; and of all
+    streams of a session that have ended. More than the buffers of a connection hold: what was sent into those may be
+    just what the reader has missed."""
     keep_streams: int = 8
     """Of a session's streams that have ended: the newest of them can be read again."""
 
@@ -62,6 +64,12 @@ class _Sent(msgspec.Struct):
 
 
 _sent = msgspec.json.Decoder(_Sent | list[_Sent]).decode
+
+_CHANGED = (
+    b'{"jsonrpc":"2.0","method":"notifications/agents/list_changed"}',
+    b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}',
+)
+"""Whoever has not read one yet learns nothing from a second, and many clients never read any."""
 
 _REQUEST = b'{"jsonrpc":"2.0","id":'  # how a request of ours begins; a notification has no id
 
@@ -191,7 +199,7 @@ class PostsChannel:
 
     def _put(self, exchange: Exchange | None, frame: bytes) -> None:
         if exchange is None:
-            self.whole.put(frame)
+            self.whole.put(frame, once=frame in _CHANGED)
         else:
             exchange.put(frame)
         if self._held.bytes > self.settings.max_buffered_bytes:
@@ -209,7 +217,11 @@ class PostsChannel:
         if len(self._kept) <= self.settings.keep_streams:
             return
         ended = [exchange for exchange in self._kept.values() if exchange.over and exchange.outbox.reader is None]
-        for exchange in ended[: max(0, len(ended) - self.settings.keep_streams)]:
+        size = sum(exchange.outbox.kept for exchange in ended)
+        for place, exchange in enumerate(ended):
+            if len(ended) - place <= self.settings.keep_streams and size <= self.settings.keep_bytes:
+                break
+            size -= exchange.outbox.kept
             del self._kept[exchange.number]
             exchange.outbox.discard()
 
@@ -269,7 +281,7 @@ class OneStream:
         return []
 
     def send(self, frame: bytes) -> None:
-        self.outbox.put(frame)
+        self.outbox.put(frame, once=frame in _CHANGED)
         if self._held.bytes > self._max:
             self.too_much.set()
 

@@ -37,7 +37,7 @@ ERRORS: dict[str, int] = {
     "invalid_answer": INVALID_PARAMS, "invalid_request": INVALID_PARAMS, "too_large": INVALID_PARAMS,
     "not_found": INVALID_PARAMS, "agent_not_found": INVALID_PARAMS, "run_not_found": INVALID_PARAMS,
     "thread_not_found": INVALID_PARAMS, "conflict": INVALID_REQUEST, "thread_busy": INVALID_REQUEST,
-    "denied": INVALID_REQUEST, "unauthenticated": INVALID_REQUEST,
+    "key_reused": INVALID_REQUEST, "denied": INVALID_REQUEST, "unauthenticated": INVALID_REQUEST,
 }  # fmt: skip
 
 

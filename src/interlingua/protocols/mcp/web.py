@@ -1,14 +1,14 @@
 """The door over HTTP. At the prefix itself: Streamable HTTP, for revisions with sessions and for the one without.
 At `/sse` and `/messages/`: the older HTTP+SSE, which the published clients of agents over MCP speak.
 
-A session belongs to its caller; to others it is not there. A client that vanishes is forgotten after a while, and with
-its session its requests are taken back; until then it can come back with Last-Event-ID. When the server stops, runs
-go on.
+A session belongs to its caller; to others it is not there. A client that vanishes is forgotten after a while, and can
+come back with Last-Event-ID until then. Its runs go on, as they do when the server stops; a DELETE takes them along.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 
 from starlette.requests import Request
@@ -127,7 +127,7 @@ class WebDoor:
         return read(body, self.mcp.settings.limits.max_batch), body
 
     async def _initialize(self, asked: Asked, body: bytes, caller: Caller) -> Response:
-        self._make_room()
+        self._make_room(caller)
         session = Session(self, caller)
         self.sessions[session.id] = session
         session.enter()
@@ -144,7 +144,7 @@ class WebDoor:
         if wanted is None:
             raise Refused(400, "the header Mcp-Session-Id is missing; initialize gives you one")
         found = self.sessions.get(wanted)
-        if not isinstance(found, Session) or found.caller.id != caller.id:  # whose it is, is nobody else's business
+        if not isinstance(found, Session) or not _same(found.caller, caller):  # whose it is, is nobody else's business
             raise Refused(404, "there is no such session; begin with initialize")
         return found
 
@@ -154,12 +154,14 @@ class WebDoor:
         if used >= limit:
             raise Refused(503, f"{limit} are open already")
 
-    def _make_room(self) -> None:
-        """Many clients never say that they go: the one that has been silent longest makes room."""
+    def _make_room(self, caller: Caller) -> None:
+        """Many clients never say that they go: the one that has been silent longest makes room, among those of the
+        caller who has the most. Who begins again and again pushes nobody else out."""
         if len(self.sessions) >= self.settings.max_sessions:
+            count = Counter([caller.id, *(found.caller.id for found in self.sessions.values())])
             idle = [found for found in self.sessions.values() if isinstance(found, Session) and found.free]
             if idle:
-                self.forget(min(idle, key=lambda found: found.idle_since or 0.0))
+                self.forget(min(idle, key=lambda found: (-count[found.caller.id], found.idle_since or 0.0)))
         self._room(len(self.sessions), self.settings.max_sessions)
 
     # -- HTTP+SSE -----------------------------------------------------------------------------------------
@@ -170,7 +172,7 @@ class WebDoor:
             if request.method != "GET":  # starlette takes HEAD for one
                 return _not_allowed("GET")
             _check_stream(request.headers)
-            self._make_room()
+            self._make_room(caller)
             session = OldSession(self, caller)
             self.sessions[session.id] = session
             return session.listen(request.scope.get("root_path", "") + "/messages/")
@@ -186,7 +188,7 @@ class WebDoor:
             if wanted is None:
                 raise Refused(400, "session_id is missing; the stream tells where to send to")
             found = self.sessions.get(wanted)
-            if not isinstance(found, OldSession) or found.caller.id != caller.id:
+            if not isinstance(found, OldSession) or not _same(found.caller, caller):
                 raise Refused(404, "there is no such session; open the stream again")
             asked, body = await self._read(request, request.headers)
             return await found.post(asked, body)
@@ -194,6 +196,11 @@ class WebDoor:
             return _refusal(error.status, error.error)
         except InterlinguaError as error:
             return _refused(error)
+
+
+def _same(one: Caller, other: Caller) -> bool:
+    """One caller with the same rights: a token that allows less must not do more by way of a session."""
+    return one.id == other.id and set(one.scopes) == set(other.scopes)
 
 
 def _check_stream(headers: Mapping[str, str]) -> None:
