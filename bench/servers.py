@@ -47,22 +47,22 @@ class Serving(msgspec.Struct):
     switch: float
 
 
-class _Noted(uvicorn.Config):
+class Noted(uvicorn.Config):
     """uvicorn's settings, noted as ours makes them."""
 
     made: ClassVar[dict[str, Any]]
 
     def __init__(self, app: Any, **settings: Any) -> None:
-        _Noted.made = {name: value for name, value in settings.items() if name not in ("host", "port")}
+        Noted.made = {name: value for name, value in settings.items() if name not in ("host", "port")}
         super().__init__(app, **settings)
 
 
 async def serve_ours(store: str) -> None:
-    uvicorn.Config = _Noted  # type: ignore[assignment,misc]
+    uvicorn.Config = Noted  # type: ignore[assignment,misc]
     settings = ServeSettings(port=0, engine=Settings(stall_warning=0))
     async with serving(store, [trivial, ticks], settings) as server:
         port = int(server.address.rpartition(":")[2])
-        say(Serving(port, _Noted.made, gc.get_threshold(), sys.getswitchinterval()))
+        say(Serving(port, Noted.made, gc.get_threshold(), sys.getswitchinterval()))
         await end_of_input()
 
 

@@ -37,6 +37,11 @@ class Result:
 
 @pytest.fixture
 def env(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return process_env(tmp_path, tmp_path_factory)
+
+
+def process_env(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a process sees that is started here: nothing of the user's, and a store below a folder."""
     keep = {name: value for name, value in os.environ.items() if not name.startswith(("INTERLINGUA", "COV_"))}
     # Hundreds of processes start here: they share what the first one compiled, also where nothing may be written.
     keep.pop("PYTHONDONTWRITEBYTECODE", None)

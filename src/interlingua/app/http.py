@@ -23,7 +23,7 @@ from ..engine.callbacks import NotTaken
 from ..engine.engine import Engine
 from ..model.errors import InterlinguaError, Unavailable
 from ..model.run import Caller
-from ..protocols import Door, Protocol
+from ..protocols import Door, Opening, Protocol
 from ..security import signatures
 from ..security.auth import Authenticator
 from ..security.egress import EgressGuard
@@ -46,7 +46,9 @@ _PROBES = ("/healthz", "/readyz", "/metrics")
 class HttpApp:
     """Puts doors, checks and the engine together. The engine is started and stopped by whoever made it."""
 
-    def __init__(self, engine: Engine, auth: Authenticator, hosts: HostPolicy) -> None:
+    def __init__(
+        self, engine: Engine, auth: Authenticator, hosts: HostPolicy, options: Mapping[str, Any] | None = None
+    ) -> None:
         self.engine = engine
         self._auth = auth
         self.doors: dict[str, tuple[Protocol, Door]] = {}
@@ -58,7 +60,8 @@ class HttpApp:
         ]
         for protocol in protocols():
             if protocol.door is not None:
-                door = protocol.door(engine, auth)
+                given = [options[protocol.name]] if options and protocol.name in options else []
+                door = protocol.door(engine, auth, *given)
                 self.doors[protocol.name] = (protocol, door)
                 routes.append(Mount(protocol.prefix, app=IndexedRouter(door.routes)))
         roots = {p.prefix for p, d in self.doors.values() if any(getattr(r, "path", None) == "/" for r in d.routes)}
@@ -70,6 +73,20 @@ class HttpApp:
             if inspect.iscoroutinefunction(route.endpoint)
         }
         self.asgi: ASGIApp = _Checked(_Direct(app, fixed), hosts, roots)
+
+    async def start(self, opening: Opening) -> list[str]:
+        """The engine is up: doors begin their own work. Gives what the owner should read."""
+        notes: list[str] = []
+        for _, door in self.doors.values():
+            if door.start is not None:
+                notes += await door.start(opening)
+        return notes
+
+    async def stop(self) -> None:
+        """Nobody asks any more, and the engine is about to stop: doors end their own work."""
+        for _, door in self.doors.values():
+            if door.stop is not None:
+                await door.stop()
 
     async def close(self) -> None:
         """The server stops: doors end what would stay open for ever."""
@@ -154,7 +171,7 @@ class _Checked:
         self._welcome: set[tuple[tuple[bytes, bytes], ...]] = set()  # headers that were checked and are fine
 
     def _check(self, scope: Scope) -> None:
-        told = tuple(header for header in scope["headers"] if header[0] in (b"host", b"origin"))
+        told = tuple([header for header in scope["headers"] if header[0] in (b"host", b"origin")])
         if told not in self._welcome:
             self._hosts.check(Headers(scope=scope))
             if sum(len(value) for _, value in told) > _WORTH_KEEPING:

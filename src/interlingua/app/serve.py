@@ -4,40 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
-import socket
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import uvicorn
 
 from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings
-from ..model.errors import InvalidRequest, StoreError
+from ..model.errors import StoreError
+from ..protocols import Opening
 from ..security.addresses import is_loopback
 from ..security.auth import Authenticator, check_bind
 from ..security.egress import EgressGuard
 from ..security.origins import HostPolicy
 from ..security.tokens import Issuer, TokenVerifier
+from .asgi import CannotListen, HttpServer, OwnPorts, listen
 from .http import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .keys import StoredKeys
 from .trace import TracedApp, WireTrace
 
+__all__ = ["CannotListen", "ServeSettings", "Server", "serving"]
+
 log = logging.getLogger("interlingua.http")
-
-
-class CannotListen(InvalidRequest):
-    """The address is taken, or not ours."""
-
-    code = "cannot_listen"
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -56,16 +47,21 @@ class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
     """Seconds that open connections have to end when the server stops; streams could stay for ever."""
     max_message_bytes: int = 32 * 1024 * 1024
     """Of one message of a WebSocket; a longer one ends the connection."""
+    listeners: bool = False
+    """Whether doors may open ports of their own, beside the one that they share."""
+    options: dict[str, Any] = {}
+    """Settings of single doors, by the name of their protocol."""
     engine: Settings = Settings()
 
 
 class Server:
     """A server that is up. `address` is where."""
 
-    def __init__(self, engine: Engine, app: HttpApp, address: str) -> None:
+    def __init__(self, engine: Engine, app: HttpApp, address: str, notes: Iterable[str] = ()) -> None:
         self.engine = engine
         self.app = app
         self.address = address
+        self.notes = list(notes)  # what doors want the owner to read: addresses of their own, ports that gave way
 
 
 @contextlib.asynccontextmanager
@@ -90,43 +86,33 @@ async def serving(
     )
     engine.callbacks.send = webhooks.send
     engine.callbacks.keep_trying = settings.callback_retry
-    app = HttpApp(engine, auth, HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins))
-    listening = _listen(settings.host, settings.port)
+    hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
+    app = HttpApp(engine, auth, hosts, settings.options)
+    listening = listen(settings.host, settings.port)
+    wire = WireTrace(settings.trace, "http") if settings.trace is not None else None
+    server = HttpServer(
+        app.asgi if wire is None else TracedApp(app.asgi, wire), listening, grace=settings.shutdown_grace,
+        max_message_bytes=settings.max_message_bytes,
+    )  # fmt: skip
     try:
         await engine.start()
     except BaseException:
         listening.close()
         raise
-    wire = WireTrace(settings.trace, "http") if settings.trace is not None else None
-    config = uvicorn.Config(
-        app.asgi if wire is None else TracedApp(app.asgi, wire), http="httptools", loop="asyncio", lifespan="off",
-        log_config=None, access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,
-        timeout_graceful_shutdown=settings.shutdown_grace,
-        # The implementation that is named is the one without deprecated parts. A peer that reads slowly answers pings
-        # late; compressing every token costs more than it saves.
-        ws="websockets-sansio", ws_max_size=settings.max_message_bytes, ws_ping_timeout=60.0,
-        ws_per_message_deflate=False,
-    )  # fmt: skip
-    logging.getLogger("uvicorn.error").addFilter(_worth_a_line)
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    host, port = listening.getsockname()[:2]
-    loop = asyncio.get_running_loop()
-    running = loop.create_task(server._serve([listening]))
-    closing = loop.create_task(_close_when_keyed(engine, keys, auth))
+    own = OwnPorts()
+    closing = asyncio.get_running_loop().create_task(_close_when_keyed(engine, keys, auth))
     try:
-        while not server.started:
-            if running.done():
-                await running
-            await asyncio.sleep(0.001)
-        shown = f"[{host}]" if ":" in host else host
-        yield Server(engine, app, f"http://{shown}:{port}")
+        # Before the first request: a door whose work has not begun could not answer it.
+        notes = await app.start(Opening(server.address, settings.listeners, own.serve))
+        await server.start()
+        yield Server(engine, app, server.address, notes)
     finally:
         closing.cancel()
         await app.close()
-        server.should_exit = True
-        await asyncio.gather(running, closing, return_exceptions=True)
-        listening.close()
+        await own.close()
+        await server.close()
+        await asyncio.gather(closing, return_exceptions=True)
+        await app.stop()
         await engine.stop()
         await webhooks.close()
         if wire is not None:
@@ -153,31 +139,5 @@ async def _close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticato
         with contextlib.suppress(StoreError):
             auth.open_to_all = not await keys.any()
         await asyncio.sleep(0.02)  # others may write all the time
-    engine.store.on_foreign_change = told
+    # The hook stays: others may have put theirs around it since.
     log.warning("the store has its first key: callers need one from now on")
-
-
-def _worth_a_line(record: logging.LogRecord) -> bool:
-    """Not that a stream was cut off because the server stops: that is said once, without a traceback for each. And not
-    what uvicorn says of every WebSocket that was refused."""
-    if record.msg == "ASGI callable returned without completing handshake.":
-        return False
-    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket on the address, before anything else has begun."""
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # asyncio turns Nagle's algorithm off only where a socket names its protocol, and this one does not: an answer
-        # whose head and body are two writes would wait 40 ms for the client's delayed acknowledgement. Connections
-        # inherit this.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listening.bind((host, port))
-    except OSError as error:
-        listening.close()
-        if error.errno == errno.EADDRINUSE:
-            raise CannotListen(f"port {port} of {host} is taken", hint="choose another one with --port") from None
-        raise CannotListen(f"cannot listen on port {port} of {host}: {error.strerror or error}") from error
-    return listening

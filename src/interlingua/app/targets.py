@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..model.errors import InvalidRequest
+from ..security.redaction import redact_text
 
 if TYPE_CHECKING:
     from ..engine.agents import Agent
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 # Everything that the grammar knows beside FILE[:AGENT]. Addresses are written KIND://…, the others KIND:…
 ADDRESSES = (
     "http", "https", "connect+http", "connect+https", "mcp+http", "mcp+https", "editor+http", "editor+https",
-    "editor+ws", "editor+wss", "acp", "acp+wss", "tcp", "peer+http", "peer+https", "cap+http", "cap+https",
+    "editor+ws", "editor+wss", "acp", "acps", "acp+ws", "acp+wss", "tcp", "peer+http", "peer+https", "cap+http",
+    "cap+https",
 )  # fmt: skip
 COMMANDS = ("mcp", "editor", "cap")
 FOLDERS = ("team",)
@@ -129,13 +131,13 @@ def _kinds() -> list[str]:
 def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
     """The agent that a target names, or the only one."""
     names = [agent.card.name for agent in agents]
-    where = target.rest
+    where, mark = _shown(target), ":" if target.kind in ("file", *FOLDERS) else "#"
     if target.agent is None:
         if len(agents) == 1:
             return agents[0]
         raise TargetError(
             f"{where} has {len(agents)} agents: {', '.join(_unique(names, agents))}",
-            hint=f"say which one, for instance {where}:{names[0]}",
+            hint=f"say which one, for instance {where}{mark}{names[0]}",
         )
     wanted = target.agent
     found = [a for a in agents if wanted in (a.card.name, a.card.key, a.__name__)]
@@ -146,12 +148,19 @@ def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
     if found:
         keys = [agent.card.key for agent in found]
         raise TargetError(
-            f"{where} has several agents {wanted}: {', '.join(keys)}", hint=f"say which one: {where}:{keys[0]}"
+            f"{where} has several agents {wanted}: {', '.join(keys)}", hint=f"say which one: {where}{mark}{keys[0]}"
         )
     raise TargetError(
         f"there is no agent {wanted!r} in {where}; there {'is' if len(names) == 1 else 'are'}: {', '.join(names)}",
         hint=_did_you_mean(wanted, names + [agent.__name__ for agent in agents]),
     )
+
+
+def _shown(target: Target) -> str:
+    """What a target names, without the secrets in it: the token of a link, or a password."""
+    if target.kind.startswith("acp") or target.kind == "tcp":
+        return f"{target.rest.rpartition('/')[0]}/…"
+    return redact_text(target.rest)
 
 
 def _unique(names: list[str], agents: list[Agent[..., Any]]) -> list[str]:

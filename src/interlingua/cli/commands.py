@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from . import callbacks, demo, keys, manifest, questions, run, runs, serve, stdio, threads
+from . import callbacks, demo, keys, manifest, peer, peers, questions, relay, run, runs, serve, stdio, threads
 from .options import EPILOG, examples
 
 app = typer.Typer(
@@ -57,6 +57,9 @@ def interlingua(
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("serve", epilog=serve.EPILOG)(serve.serve)
 app.command("stdio", epilog=stdio.EPILOG)(stdio.stdio)
+app.command("peer", epilog=peer.EPILOG, cls=peer.PeerCommand)(peer.peer)
+app.add_typer(peers.app, name="peers")
+app.command("relay", epilog=relay.EPILOG)(relay.relay)
 app.add_typer(runs.app, name="runs")
 app.add_typer(threads.app, name="threads")
 app.add_typer(questions.app, name="questions")
@@ -66,14 +69,15 @@ app.add_typer(manifest.app, name="manifest")
 app.command("demo", epilog=examples("interlingua demo", "interlingua demo --store tour.db"))(demo.demo)
 
 
-def start() -> None:
+def start(*before: str) -> None:
+    """Carry out the command line; `before` stands before what was written."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     from ..model.errors import InterlinguaError
     from .errors import report, surprise
 
     try:
-        app(prog_name="interlingua")
+        app([*before, *sys.argv[1:]], prog_name="interlingua")
     except InterlinguaError as error:
         sys.exit(report(error))
     except Exception as error:

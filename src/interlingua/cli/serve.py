@@ -12,6 +12,7 @@ from .options import Store, Trace, examples
 
 if TYPE_CHECKING:
     from ..app.serve import Server, ServeSettings
+    from ..protocols.peer.settings import NodeSettings
     from ..security.tokens import Issuer
 
 EPILOG = examples(
@@ -80,14 +81,43 @@ def serve(
     callback_hours: Annotated[
         float, typer.Option("--callback-hours", min=0, help="For how long a callback that fails is tried again.")
     ] = 24.0,
+    peer_name: Annotated[
+        str | None,
+        typer.Option("--peer-name", metavar="NAME", help="What peers call this node.", show_default=False),
+    ] = None,
+    peer_port: Annotated[
+        int | None,
+        typer.Option(
+            "--peer-port", min=0, max=65535, show_default=False,
+            help="Where peers connect; 7801, or a free one where that is taken.",
+        ),
+    ] = None,
+    peer_http_port: Annotated[
+        int | None,
+        typer.Option(
+            "--peer-http-port", min=0, max=65535, show_default=False,
+            help="The control API of the node; 7901, or a free one where that is taken.",
+        ),
+    ] = None,
+    peer_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--peer-config", metavar="FILE", show_default=False,
+            help="All that `interlingua peer` has flags for, as JSON or YAML.",
+        ),
+    ] = None,
+    no_peer_ports: Annotated[
+        bool, typer.Option("--no-peer-ports", help="Serve peers under `/peer` alone, without ports of their own.")
+    ] = False,
     log: Annotated[
         LogFormat, typer.Option("--log", help="Runs, requests and trouble on stderr: as JSON lines, as text, or not.")
     ] = LogFormat.TEXT,
     access_log: Annotated[bool, typer.Option("--access-log", help="The same as `--log json`.")] = False,
     trace: Trace = None,
     store: Store = None,
-) -> None:
-    """Serve agents on every door: Agent Connect under `/connect`, Agent Client under `/editor`, MCP under `/mcp`.
+) -> None:  # fmt: skip
+    """Serve agents on every door: Agent Connect under `/connect`, Agent Client under `/editor`, MCP under `/mcp`, peers
+    under `/peer` and on the ports of their protocol.
 
     Listens on loopback unless told otherwise; a public address without keys or issuers is refused. `/healthz`,
     `/readyz` and `/metrics` are there too. Ctrl-C stops: running agents are finished, or handed back to the next
@@ -107,6 +137,8 @@ def serve(
             callback_secret=callback_secret,
             callback_retry=callback_hours * 3600,
             trace=trace,
+            listeners=not no_peer_ports,
+            options={"peer": _node(peer_config, peer_name, peer_port, peer_http_port)},
         )
         return await _serve(targets, settings, store, form)
 
@@ -141,6 +173,16 @@ async def _serve(targets: list[str], settings: ServeSettings, store: Path | None
     return 0
 
 
+def _node(config: Path | None, name: str | None, port: int | None, http_port: int | None) -> NodeSettings:
+    import msgspec
+
+    from ..app.peer import Flags, from_config, settings_of
+
+    flags = from_config(config) if config is not None else Flags()
+    given = {"name": name, "port": port, "http_port": http_port}
+    return settings_of(msgspec.structs.replace(flags, **{key: one for key, one in given.items() if one is not None}))
+
+
 async def _issuers(names: list[str], audiences: list[str], keys: list[str], scopes: list[str]) -> list[Issuer]:
     from ..app.issuers import issuer
     from .errors import CommandError
@@ -166,6 +208,8 @@ def show(server: Server) -> None:
     for protocol, _ in server.app.doors.values():
         table.add_row(protocol.title, server.address + protocol.prefix, ", ".join(names))
     console.print(table)
+    for note in server.notes:
+        say(note)
     for _, door in server.app.doors.values():
         for agent in server.engine.agents:
             say(f"$ {door.hint(server.address, agent.card.name)}")

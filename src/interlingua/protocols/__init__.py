@@ -14,11 +14,18 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from ..engine.engine import Engine
-    from ..security.auth import Authenticator
     from ..transports.channel import Channel
     from ..transports.rpc import Trace
 
-__all__ = ["Door", "Protocol"]
+__all__ = ["Door", "Opening", "Protocol"]
+
+
+class Opening(msgspec.Struct):
+    """What a door is told when the engine is up."""
+
+    address: str  # of the shared app
+    listeners: bool  # whether it may open ports of its own
+    serve: Callable[..., Awaitable[str]]  # (ASGI app, host, ports to try, …) → the address where that is answered
 
 
 class Door(msgspec.Struct):
@@ -27,13 +34,15 @@ class Door(msgspec.Struct):
     routes: list[Any]  # starlette routes
     hint: Callable[[str, str], str]  # (base address, agent name) → a command line
     close: Callable[[], Awaitable[None]] | None = None  # when the server stops: ends what would stay open for ever
+    start: Callable[[Opening], Awaitable[list[str]]] | None = None  # begins its own work; gives lines for the owner
+    stop: Callable[[], Awaitable[None]] | None = None  # ends it, when nobody can ask any more
 
 
 class Protocol(msgspec.Struct):
     name: str
     title: str
     prefix: str = ""  # of its HTTP door
-    door: Callable[[Engine, Authenticator], Door] | None = None
+    door: Callable[..., Door] | None = None  # (engine, authenticator), and its own settings where the owner gave some
     stdio: Callable[[Engine, Channel, Trace | None], Awaitable[None]] | None = None  # serves one peer over pipes
     loaders: dict[str, Callable[[Any], Awaitable[list[Any]]]] = {}  # kinds of target that it can mount
 

@@ -182,6 +182,9 @@ class _Together:
         documents, cursors = self._documents, self._cursors
         for changes, _ in units:
             for change in changes:
+                kind = type(change)
+                if kind is Tell or kind is Post:
+                    continue  # nearly all are
                 if isinstance(change, Put | Drop):
                     documents[change.space, change.id] = None
                 elif isinstance(change, Follow):

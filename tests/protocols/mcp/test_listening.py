@@ -45,10 +45,9 @@ async def test_who_listens_hears_of_what_it_asked_for_and_of_nothing_else(store:
         await client.notice(AGENTS)
         await client.modern("agents/list")
         told = [(m["method"], m["params"]["_meta"][META_SUBSCRIPTION]) for m in client.messages if "method" in m]
-        assert sorted(map(str, told)) == sorted(
-            map(str, [(ACKNOWLEDGED, 0), (ACKNOWLEDGED, "both"), (ACKNOWLEDGED, "none")]
-                + [(TOOLS, 0), (TOOLS, "both"), (AGENTS, "both")])
-        )  # fmt: skip
+        expected = [(ACKNOWLEDGED, 0), (ACKNOWLEDGED, "both"), (ACKNOWLEDGED, "none")]
+        expected += [(TOOLS, 0), (TOOLS, "both"), (AGENTS, "both")]
+        assert sorted(map(str, told)) == sorted(map(str, expected))
 
 
 async def test_a_subscription_ends_when_it_is_taken_back(store: Path) -> None:

@@ -1,0 +1,1 @@
+"""CAP: agents that work as a team, with manifests, delegation and oversight."""

@@ -1,0 +1,490 @@
+"""What participants of a team send each other: four kinds of messages, their attachments, error codes and task ids.
+
+Messages are read strictly, with the path of what is wrong, and written back as they came: members that are not known
+are kept. Files that are attached are never opened here, and nothing is ever unpickled: a python_object is JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import pickletools
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import Any, ClassVar
+
+import msgspec
+
+from ...model import team, values
+from ...model.authority import OVER_BUDGET
+from ...model.card import Schema
+from ...model.errors import ErrorInfo, InvalidRequest
+
+MAX_ATTACHMENTS = 1000
+
+_TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
+
+# For others to check manifests with; what reads them here tells more of what is wrong (see `model.team`).
+MANIFEST_SCHEMA: Schema = {
+    "$id": "https://example.com/schemas/agent.schema.json",
+    "type": "object",
+    "required": ["id", "system_prompt", "allowed_agents", "delegate_rules", "mcp_bindings"],
+    "properties": {
+        "id": {"type": "string", "description": "What the agent is addressed by; no other agent has it"},
+        "system_prompt": {"type": "string", "description": "What the model is told before anything else"},
+        "allowed_agents": {**_TEXTS, "description": "Ids of the agents that it may delegate to"},
+        "delegate_rules": {
+            "type": "object",
+            "description": "For each of them, in plain words, when to delegate to it",
+            "patternProperties": {
+                "^[A-Za-z0-9_-]+$": {
+                    "type": "object",
+                    "required": ["when_to_delegate"],
+                    "properties": {"when_to_delegate": {"type": "string", "description": "The condition"}},
+                }
+            },
+        },
+        "overseer": {"type": ["string", "null"], "description": "Id of the agent that reviews what it has done"},
+        "mcp_bindings": {
+            "type": "array",
+            "description": "What it may use of each MCP server",
+            "items": {
+                "type": "object",
+                "required": ["server_id", "scopes", "allowed_tools"],
+                "properties": {
+                    "server_id": {"type": "string"},
+                    "description": {"type": "string"},
+                    "scopes": _TEXTS,
+                    "allowed_tools": _TEXTS,
+                },
+            },
+        },
+    },
+}
+
+
+# -- attachments ----------------------------------------------------------------------------------------------
+
+
+class ToolCallResult(msgspec.Struct, kw_only=True):
+    type: ClassVar[str] = "tool_call_result"
+    server_id: str
+    tool: str
+    result: Any
+    extra: dict[str, Any] = {}
+
+
+class File(msgspec.Struct, kw_only=True):
+    """A file by its path or its URL. The standard has one member for both; a URL may also stand in `url`."""
+
+    type: ClassVar[str] = "file"
+    path: str | None = None
+    url: str | None = None
+    extra: dict[str, Any] = {}
+
+    @property
+    def address(self) -> str:
+        """The URL, where there is one, else the path."""
+        return self.url or self.path or ""
+
+    @property
+    def is_url(self) -> bool:
+        return _URL.match(self.address) is not None
+
+
+class PythonObject(msgspec.Struct, kw_only=True):
+    type: ClassVar[str] = "python_object"
+    object: Any
+    extra: dict[str, Any] = {}
+
+
+class TextSnippet(msgspec.Struct, kw_only=True):
+    type: ClassVar[str] = "text_snippet"
+    text: str
+    extra: dict[str, Any] = {}
+
+
+Attachment = ToolCallResult | File | PythonObject | TextSnippet
+ATTACHMENTS: dict[str, type[Attachment]] = {
+    kind.type: kind for kind in (ToolCallResult, File, PythonObject, TextSnippet)
+}
+
+
+# -- messages -------------------------------------------------------------------------------------------------
+
+
+class _Envelope(msgspec.Struct, kw_only=True):
+    """What every message has. `timestamp` is set by whoever takes the message in, where its sender left it out."""
+
+    task_id: str
+    sender_id: str
+    recipient_id: str
+    timestamp: str | None = None  # RFC 3339
+    metadata: dict[str, Any] | None = None
+    extra: dict[str, Any] = {}
+
+    @property
+    def time(self) -> int | None:
+        """The timestamp in microseconds since 1970."""
+        return None if self.timestamp is None else time_of(self.timestamp)
+
+
+class Message(_Envelope, kw_only=True):
+    type: ClassVar[str] = "message"
+    content: str
+    attachments: list[Attachment] | None = None  # None where the member was left out
+
+
+class DelegationNotice(_Envelope, kw_only=True):
+    type: ClassVar[str] = "delegation_notice"
+    context_summary: str
+    attachments: list[Attachment] | None = None
+
+
+class ErrorResponse(_Envelope, kw_only=True):
+    type: ClassVar[str] = "error_response"
+    error_code: int
+    error_message: str
+
+
+class OversightInquiry(_Envelope, kw_only=True):
+    type: ClassVar[str] = "oversight_inquiry"
+    inquiry: str
+    attachments: list[Attachment] | None = None
+
+
+AnyMessage = Message | DelegationNotice | ErrorResponse | OversightInquiry
+MESSAGES: dict[str, type[AnyMessage]] = {
+    kind.type: kind for kind in (Message, DelegationNotice, ErrorResponse, OversightInquiry)
+}
+_SAYS = {Message: "content", DelegationNotice: "context_summary", ErrorResponse: "error_message",
+         OversightInquiry: "inquiry"}  # fmt: skip
+
+
+def parse(body: bytes | str) -> AnyMessage:
+    """A message out of JSON text."""
+    try:
+        value = values.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the message is no JSON: {error}") from None
+    return read(value)
+
+
+def read(value: Any) -> AnyMessage:
+    """A message out of JSON. Raises InvalidRequest with the path of the first thing that is wrong."""
+    if not isinstance(value, dict):
+        raise _wrong("", f"a message is an object, got {_kind(value)}")
+    values.check(value, InvalidRequest, what="message")
+    kind = MESSAGES.get(value["type"]) if isinstance(value.get("type"), str) else None
+    if kind is None:
+        raise _wrong("/type", f"is one of {', '.join(MESSAGES)}, got {_short(value.get('type'))}")
+    told: dict[str, Any] = {"task_id": _text(value, "task_id", filled=True)}
+    for name in ("sender_id", "recipient_id"):
+        told[name] = _participant(value, name)
+    told[_SAYS[kind]] = _text(value, _SAYS[kind])
+    if kind is ErrorResponse:
+        told["error_code"] = _integer(value, "error_code")
+    elif "attachments" in value:
+        told["attachments"] = _attachments(value["attachments"])
+    if "timestamp" in value:
+        told["timestamp"] = _text(value, "timestamp")
+        time_of(told["timestamp"])
+    if "metadata" in value:
+        if not isinstance(value["metadata"], dict):
+            raise _wrong("/metadata", f"is an object, got {_kind(value['metadata'])}")
+        told["metadata"] = value["metadata"]
+    told["extra"] = {name: given for name, given in value.items() if name not in told and name != "type"}
+    return kind(**told)
+
+
+def write(message: AnyMessage | Attachment) -> dict[str, Any]:
+    """A message or an attachment as a JSON object. What is not set is left out, but a result may be null."""
+    told: dict[str, Any] = {"type": message.type}
+    for name in message.__struct_fields__:
+        given = getattr(message, name)
+        if name != "extra" and (given is not None or name in ("result", "object")):
+            told[name] = [write(one) for one in given] if name == "attachments" else given
+    return {**told, **message.extra}
+
+
+def _participant(value: dict[str, Any], name: str) -> str:
+    """An agent, an instance of one, the user or the orchestrator."""
+    given = _text(value, name)
+    try:
+        team.instance_of(given)
+    except InvalidRequest:
+        raise _wrong(
+            f"/{name}", f"is the id of an agent or instance, user or orchestrator, got {_short(given)}"
+        ) from None
+    return given
+
+
+def _attachments(value: Any) -> list[Attachment]:
+    if not isinstance(value, list):
+        raise _wrong("/attachments", f"is a list, got {_kind(value)}")
+    if len(value) > MAX_ATTACHMENTS:
+        raise _wrong("/attachments", f"holds at most {MAX_ATTACHMENTS}, got {len(value)}")
+    return [read_attachment(one, f"/attachments/{index}") for index, one in enumerate(value)]
+
+
+def read_attachment(value: Any, path: str = "") -> Attachment:
+    if not isinstance(value, dict):
+        raise _wrong(path, f"is an object, got {_kind(value)}")
+    kind = value.get("type")
+    told: dict[str, Any]
+    if kind == "tool_call_result":
+        told = {name: _text(value, name, path, filled=True) for name in ("server_id", "tool")}
+        told["result"] = _present(value, "result", path)
+    elif kind == "file":
+        told = _file(value, path)
+    elif kind == "python_object":
+        told = {"object": _present(value, "object", path)}
+        _refuse_pickles(value, path)
+    elif kind == "text_snippet":
+        told = {"text": _text(value, "text", path)}
+    else:
+        raise _wrong(f"{path}/type", f"is one of {', '.join(ATTACHMENTS)}, got {_short(kind)}")
+    extra = {name: given for name, given in value.items() if name not in told and name != "type"}
+    return ATTACHMENTS[kind](**told, extra=extra)
+
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s\x00-\x1f]+\Z")
+
+
+def _file(value: dict[str, Any], path: str) -> dict[str, Any]:
+    given = [name for name in ("path", "url") if name in value]
+    if len(given) != 1:
+        raise _wrong(
+            f"{path}/path", "is missing: a file has a path or a url" if not given else "and url are both given"
+        )
+    name = given[0]
+    text = _text(value, name, path, filled=True)
+    if name == "url" and not _URL.match(text):
+        raise _wrong(f"{path}/url", f"is a whole address such as https://example.com/report.csv, got {_short(text)}")
+    if "\0" in text:
+        raise _wrong(f"{path}/path", "has a NUL in it")
+    return {name: text}
+
+
+def _text(value: dict[str, Any], name: str, path: str = "", *, filled: bool = False) -> str:
+    given = _present(value, name, path)
+    if not isinstance(given, str):
+        raise _wrong(f"{path}/{name}", f"is a text, got {_kind(given)}")
+    if filled and not given:
+        raise _wrong(f"{path}/{name}", "is empty")
+    return given
+
+
+def _integer(value: dict[str, Any], name: str) -> int:
+    given = _present(value, name, "")
+    if type(given) is not int:
+        raise _wrong(f"/{name}", f"is a whole number, got {_short(given)}")
+    return given
+
+
+def _present(value: dict[str, Any], name: str, path: str) -> Any:
+    if name not in value:
+        raise _wrong(f"{path}/{name}", "is missing")
+    return value[name]
+
+
+def _wrong(path: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"{path} {why}".strip(), path=path)
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", bool: "a boolean", type(None): "nothing"}
+    return names.get(type(value), "a number")
+
+
+def _short(value: Any) -> str:
+    written = repr(value)
+    return written if len(written) <= 80 else written[:79] + "…"
+
+
+# -- pickles --------------------------------------------------------------------------------------------------
+
+_PICKLERS = re.compile(r"pickle|dill|joblib|marshal", re.IGNORECASE)
+_SAYS_HOW = ("encoding", "format", "serialization", "serializer", "media_type", "content_type")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]{2,}={0,2}\s*\Z")
+_HEX = re.compile(r"(?:0x)?(?:[0-9a-fA-F]{2})+\Z")
+# Many words can be read as a pickle of the first protocol ("absolute." is one). Those that matter say that they are
+# one, import something, or number what they hold.
+_TELLING = frozenset({"PROTO", "GLOBAL", "STACK_GLOBAL", "INST", "PUT", "MEMOIZE"})
+
+
+def _refuse_pickles(value: dict[str, Any], path: str) -> None:
+    """Whoever loads a pickle runs what its sender wrote, so that none is let through to where somebody might."""
+    for name in _SAYS_HOW:
+        if isinstance(value.get(name), str) and _PICKLERS.search(value[name]):
+            raise _wrong(f"{path}/{name}", "names a format that can run code: send the object as JSON")
+    stack: list[tuple[Any, str]] = [(value["object"], f"{path}/object")]
+    while stack:
+        item, at = stack.pop()
+        if isinstance(item, str):
+            if any(map(_is_pickle, _as_bytes(item))):
+                raise _wrong(at, "is a pickle, which can run code: send the object as JSON")
+        elif isinstance(item, dict):
+            stack.extend((member, f"{at}/{key}") for key, member in item.items())
+        elif isinstance(item, list):
+            stack.extend((member, f"{at}/{index}") for index, member in enumerate(item))
+
+
+def _as_bytes(text: str) -> Iterable[bytes]:
+    """The bytes that a text may stand for: its own, base64 (of both alphabets) and hex."""
+    text = text.strip()
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    try:
+        yield text.encode("latin-1")
+    except UnicodeEncodeError:
+        return
+    if _HEX.match(text):
+        yield bytes.fromhex(text.removeprefix("0x"))
+    if _BASE64.match(text):
+        plain = "".join(text.split()).rstrip("=").replace("-", "+").replace("_", "/")
+        try:
+            yield base64.b64decode(plain + "=" * (-len(plain) % 4))
+        except binascii.Error:
+            return
+
+
+def _is_pickle(body: bytes) -> bool:
+    try:
+        found = {opcode.name for opcode, _, _ in pickletools.genops(io.BytesIO(body))}
+    except Exception:  # whatever it is, it is not a whole pickle
+        return False
+    return not found.isdisjoint(_TELLING)
+
+
+# -- time -----------------------------------------------------------------------------------------------------
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def timestamp(time: int) -> str:
+    """Microseconds since 1970 as a timestamp."""
+    seconds, micros = divmod(time, 1_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
+
+
+def time_of(text: str) -> int:
+    try:
+        if not _TIME.fullmatch(text):
+            raise ValueError
+        spent = datetime.fromisoformat(text.upper()) - _EPOCH
+    except (ValueError, OverflowError):
+        raise _wrong(
+            "/timestamp", f"is a time with its offset, such as 2025-06-01T12:00:00Z, got {_short(text)}"
+        ) from None
+    return (spent.days * 86400 + spent.seconds) * 1_000_000 + spent.microseconds
+
+
+# -- errors ---------------------------------------------------------------------------------------------------
+
+
+class Code(IntEnum):
+    """The error codes, with the numbers that HTTP has for the same."""
+
+    INVALID = 400
+    UNAUTHENTICATED = 401
+    PERMISSION = 403
+    NOT_FOUND = 404
+    CONFLICT = 409
+    TOO_LARGE = 413
+    REJECTED = 422  # by the overseer
+    BUDGET = 429  # depth or runs are used up
+    CANCELLED = 499
+    INTERNAL = 500  # our fault
+    FAILED = 502  # the agent that had the work did not manage
+    UNAVAILABLE = 503
+    TIMEOUT = 504
+
+
+REJECTED = "rejected"
+
+# By the code of the error tree. What is not here is an error of an agent's own: it failed.
+TABLE: dict[str, Code] = {
+    "invalid": Code.INVALID, "invalid_input": Code.INVALID, "invalid_config": Code.INVALID,
+    "invalid_question": Code.FAILED, "invalid_answer": Code.INVALID, "invalid_state": Code.INVALID,
+    "invalid_request": Code.INVALID, "invalid_output": Code.FAILED, "too_large": Code.TOO_LARGE,
+    "not_found": Code.NOT_FOUND, "agent_not_found": Code.NOT_FOUND, "run_not_found": Code.NOT_FOUND,
+    "thread_not_found": Code.NOT_FOUND, "question_not_found": Code.NOT_FOUND, "checkpoint_not_found": Code.NOT_FOUND,
+    "conflict": Code.CONFLICT, "thread_busy": Code.CONFLICT, "thread_exists": Code.CONFLICT,
+    "thread_conflict": Code.CONFLICT, "already_answered": Code.CONFLICT, "already_finished": Code.CONFLICT,
+    "key_reused": Code.CONFLICT,
+    "denied": Code.PERMISSION, "host_refused": Code.PERMISSION, "origin_refused": Code.PERMISSION,
+    "unauthenticated": Code.UNAUTHENTICATED,
+    "run_failed": Code.FAILED, "agent_error": Code.FAILED, "agent_crashed": Code.FAILED, "child_failed": Code.FAILED,
+    "step_failed": Code.FAILED, REJECTED: Code.REJECTED, OVER_BUDGET: Code.BUDGET, "cancelled": Code.CANCELLED,
+    "timed_out": Code.TIMEOUT, "question_expired": Code.TIMEOUT,
+    "run_lost": Code.UNAVAILABLE, "overloaded": Code.UNAVAILABLE, "unavailable": Code.UNAVAILABLE,
+    "store_error": Code.INTERNAL, "definition_error": Code.INTERNAL, "internal": Code.INTERNAL,
+}  # fmt: skip
+
+BACK: dict[Code, str] = {
+    Code.INVALID: "invalid_request", Code.UNAUTHENTICATED: "unauthenticated", Code.PERMISSION: "denied",
+    Code.NOT_FOUND: "not_found", Code.CONFLICT: "conflict", Code.TOO_LARGE: "too_large", Code.REJECTED: REJECTED,
+    Code.BUDGET: OVER_BUDGET, Code.CANCELLED: "cancelled", Code.INTERNAL: "internal", Code.FAILED: "run_failed",
+    Code.UNAVAILABLE: "unavailable", Code.TIMEOUT: "timed_out",
+}  # fmt: skip
+
+
+def code_of(error: ErrorInfo) -> Code:
+    """The number of an error. One that came up from a child is the child's."""
+    if error.code == "child_failed" and isinstance(error.details, dict):
+        inner = error.details.get("error")
+        if isinstance(inner, dict) and isinstance(inner.get("code"), str):
+            return code_of(ErrorInfo(inner["code"], "", details=inner.get("details")))
+    return TABLE.get(error.code, Code.FAILED)
+
+
+def error_of(number: int, message: str) -> ErrorInfo:
+    """An error by its number. An unknown number below 500 is the sender's fault; any other means that it failed."""
+    if number in BACK:
+        return ErrorInfo(BACK[Code(number)], message, number in (Code.UNAVAILABLE, Code.TIMEOUT))
+    return ErrorInfo("invalid_request" if 400 <= number < 500 else "run_failed", message)
+
+
+# -- task ids -------------------------------------------------------------------------------------------------
+
+_TASK = re.compile(r"T[1-9][0-9]{0,17}(\.[1-9][0-9]{0,17})*")
+
+
+def is_task(id_: str) -> bool:
+    """Whether it is an id of the tree: T1, and below it T1.1, T1.1.1 and so on."""
+    return _TASK.fullmatch(id_) is not None
+
+
+def child_of(parent: str, number: int) -> str:
+    if number < 1:
+        raise InvalidRequest(f"the subtasks of {parent} are counted from 1, got {number}", path="/task_id")
+    return f"{_task(parent)}.{number}"
+
+
+def parent_of(id_: str) -> str | None:
+    """The task that this one is part of; None for a whole task."""
+    return _task(id_).rpartition(".")[0] or None
+
+
+def next_child(parent: str | None, existing: Iterable[str]) -> str:
+    """The id for one more subtask, or for one more whole task where there is no parent. No id is used twice."""
+    start = "T" if parent is None else f"{_task(parent)}."
+    below = (id_.removeprefix(start).partition(".")[0] for id_ in existing if id_.startswith(start) and is_task(id_))
+    return f"{start}{max(map(int, below), default=0) + 1}"
+
+
+def lineage(id_: str) -> list[str]:
+    """The whole task, and all tasks on the way down to this one."""
+    steps = _task(id_).split(".")
+    return [".".join(steps[: count + 1]) for count in range(len(steps))]
+
+
+def _task(id_: str) -> str:
+    if not is_task(id_):
+        raise InvalidRequest(f"{_short(id_)} is no id of a task such as T1.2", path="/task_id")
+    return id_

@@ -1,0 +1,67 @@
+"""Agent Communication Protocol: nodes that reach each other by acp:// links, with our agents behind them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from .. import Door, Opening, Protocol
+
+if TYPE_CHECKING:
+    from ...engine.engine import Engine
+    from ...security.auth import Authenticator
+    from ...transports.channel import Channel
+    from ...transports.rpc import Trace
+    from .settings import NodeSettings
+
+
+def _door(engine: Engine, auth: Authenticator, settings: NodeSettings | None = None) -> Door:
+    from .hosting import Hosting
+    from .node import Node
+    from .server import PeerDoor
+
+    node = Node(engine, settings)
+    hosting = Hosting(node)
+    door = PeerDoor(node, auth)
+
+    async def start(opening: Opening) -> list[str]:
+        node.files_base = f"{opening.address}/peer"
+        first = await hosting.hold_any()
+        await hosting.start(opening.serve if opening.listeners and first else None)
+        if opening.listeners and not first:
+            return [f"the node {node.name} is run by another process on this store: its ports are there"]
+        return hosting.lines() if opening.listeners else []
+
+    async def close() -> None:
+        await door.close()
+        await hosting.close()
+
+    def hint(base: str, agent: str) -> str:
+        body = json.dumps({"role": "user", "text": "hello", "skill_id": agent, "sync": True})
+        return f"curl -s {base}/peer/message:send -H 'content-type: application/json' -d '{body}'"
+
+    return Door(door.routes, hint, close, start, hosting.stop)
+
+
+async def _stdio(engine: Engine, channel: Channel, trace: Trace | None) -> None:
+    from .piped import serve_pipes
+
+    await serve_pipes(engine, channel, trace)
+
+
+async def _mount(target: Any) -> list[Any]:
+    from .client import load
+
+    return list(await load(target))
+
+
+_KINDS = ("acp", "acps", "acp+ws", "acp+wss", "tcp", "peer+http", "peer+https")
+
+protocol = Protocol(
+    "peer",
+    "Agent Communication Protocol",
+    prefix="/peer",
+    door=_door,
+    stdio=_stdio,
+    loaders=dict.fromkeys(_KINDS, _mount),
+)

@@ -1,0 +1,386 @@
+"""One run of a mounted agent: a task at a remote node, or a message and its reply, and all that comes of it.
+
+How the remote knows us is recorded before anything is sent, and all ids follow from the run's own: whatever is sent
+again means the same there. So a run that is entered again finds its task as it stands, and is not begun twice.
+
+A node that takes no tasks (the reference) is sent a message and has some time to reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...engine import tracing
+from ...engine.context import Context
+from ...engine.mounting import LeftRun, Mounted
+from ...model.errors import (
+    InterlinguaError,
+    Invalid,
+    InvalidOutput,
+    InvalidRequest,
+    RunLost,
+    StepFailed,
+    Unavailable,
+)
+from ...model.schemas import Validator
+from . import frames, parts, states
+from .asking import Asking
+from .described import Described, input_parts, output_of
+from .failing import RemoteError, failure
+from .mirror import Mirror
+from .remote import Connection, Inbox, Remote
+from .resuming import seal, unseal
+from .standing import Standing
+
+if TYPE_CHECKING:
+    from .client import Mount
+
+log = logging.getLogger("interlingua.peer")
+
+_THREADS = uuid.UUID("7b8a5c0f-6d0e-5a6f-9c58-4a2f0f3f1c11")  # names remote contexts after local threads
+
+_LINGER = 0.5  # seconds
+
+Frame = dict[str, Any]
+
+
+class Handle(msgspec.Struct):
+    """What is recorded before anything is sent."""
+
+    task: bool  # delegated; else it is a message
+    known_by: str | None = None  # what we come back with to the node, sealed
+
+
+class Ended(msgspec.Struct):
+    output: dict[str, Any]
+    artifacts: Any = None
+    in_order: bool = True  # all that was said before has come
+
+
+class Attachment:
+    def __init__(self, mount: Mount, agent: Described, schema: Validator, ctx: Context[Any, Any]) -> None:
+        self._mount = mount
+        self._settings = mount.settings
+        self._agent = agent
+        self._schema = schema
+        self._ctx = ctx
+        self._mounted = Mounted(ctx)
+        self._mirror = Mirror(self._mounted, agent)
+        self._inbox = Inbox()
+        self._asking = Asking(self._mounted, self._answer, self._inbox.put)
+        self._answers: dict[str, str] = {}  # message id → the key of the question that it answers
+        self._remote: Remote | None = None
+        self._handle: Handle | None = None
+        self._known_by: str | None = None
+        self._connection: Connection | None = None
+        self._task_id = task_of(ctx.run_id)
+        self._message_id = _id(ctx.run_id, "request")
+        self._context = None if ctx.thread_id is None else f"ctx_{uuid.uuid5(_THREADS, ctx.thread_id).hex}"
+        self._state = "submitted"
+        self._standing = Standing(self._ask_again)
+        self._delegated: Frame | None = None
+        self._heard = False  # something of the task, since it was last asked for
+        self._known = False  # the remote has the task
+        self._last_said = ""
+
+    async def run(self, input_: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._run(input_)
+        except StepFailed as failure:
+            error = failure.error
+            raise RemoteError(
+                error.message, code=error.code, transient=error.transient, details=error.details
+            ) from failure
+        finally:
+            await self._asking.leave()
+
+    async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
+        entered_again = self._mounted.recorded("start")
+        self._handle = handle = await self._ctx.step("start", self._start, key="start")
+        self._known_by = known_by(self._mount, handle)
+        remote = self._remote = await self._mount.remote(self._mounted.engine, self._known_by)
+        if entered_again:
+            await self._mirror.begin_again()
+        async with remote.using(self._inbox, self._task_id, self._message_id):
+            try:
+                ended = await (self._follow(input_, entered_again) if handle.task else self._converse(input_))
+            except asyncio.CancelledError:
+                # A run that is only set aside is found again later.
+                if self._mounted.leaving_for_good and handle.task and self._state not in _OVER:
+                    await cancel_task(remote, self._inbox, self._task_id)
+                raise
+        await self._mirror.finish(ended.output, ended.artifacts)
+        try:
+            self._schema.check(ended.output, InvalidOutput)
+        except Invalid as error:
+            await self._mirror.warn(f"the output does not fit the schema that the node tells: {error.message}")
+        return ended.output
+
+    async def _start(self) -> Handle:
+        """Nothing is sent yet that could have to be found again."""
+        remote = await self._mount.own(self._mounted.engine)
+        async with remote.using(self._inbox):
+            connection = await remote.connection()
+            token = connection.token
+            return Handle(connection.ours, None if token is None else seal(self._mount.link, token))
+
+    async def _connected(self) -> Connection:
+        assert self._remote is not None
+        assert self._handle is not None
+        connection = await self._remote.connection()
+        if connection.token != self._known_by:
+            raise RunLost(f"{self._remote.where} no longer knows us, and so none of what it did for us")
+        if connection.ours != self._handle.task:
+            raise RunLost(f"{self._remote.where} is another kind of node now")
+        self._connection = connection
+        return connection
+
+    # -- as a task ----------------------------------------------------------------------------------------
+
+    async def _follow(self, input_: dict[str, Any], entered_again: bool) -> Ended:
+        """Until the task has ended, over any number of connections."""
+        loop = asyncio.get_running_loop()
+        frame = self._delegation(input_)
+        lost_at: float | None = None
+        again = entered_again
+        while True:
+            connection = await self._connected()
+            self._mirror.met_again(replays=connection.replays)
+            self._standing.asked(again=again and not connection.replays)
+            again = True
+            known = self._known or self._mirror.has_shown
+            self._delegated = {**frame, "again": True} if known else frame
+            connection.send(self._delegated)
+            await connection.drain()
+            ended = await self._listen()
+            if ended is not None:
+                if not ended.in_order:
+                    await self._linger()
+                return ended
+            lost_at = None if self._heard else lost_at or loop.time()
+            self._heard = False
+            if lost_at is not None and loop.time() - lost_at > self._settings.patience:
+                raise Unavailable(f"{self._where} hangs up again and again")
+
+    async def _listen(self) -> Ended | None:
+        """Over one connection. None where it was lost."""
+        while (frame := await self._inbox.get()) is not None:
+            self._heard = True
+            ended = await self._take(frame)
+            if ended is not None:
+                return ended
+        return None
+
+    async def _linger(self) -> None:
+        """Whoever asks how a task stands is told at once, and that overtakes what waited there to be sent: some of it
+        may be worth showing. Its end is sent once more behind that, unless we had it before."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER):
+                while (frame := await self._inbox.get()) is not None:
+                    if frame.get("type") == "acp.message":
+                        await self._said(frame)
+                    elif frame.get("status") in states.TERMINAL:
+                        return
+
+    def _delegation(self, input_: dict[str, Any]) -> Frame:
+        given = input_parts(self._agent, input_, self._ctx.messages)
+        payload: dict[str, Any] = {"role": "user", "parts": given, "input": {"parts": given}}
+        trace = tracing.current() or self._ctx._run.request.trace
+        for name, value in (("skill_id", self._agent.skill), ("context_id", self._context), ("trace", trace)):
+            if value is not None:
+                payload[name] = value
+        return frames.delegate(
+            self._settings.name, self._task_id, payload, message_id=self._message_id, context_id=self._context
+        )
+
+    async def _take(self, frame: Frame) -> Ended | None:
+        match frame.get("type"):
+            case "task.updated":
+                if isinstance(frame.get("chunk"), dict):
+                    await self._mirror.chunk(frame["chunk"], frame.get("chunk_number"))
+                elif "activity" in frame:
+                    await self._mirror.activity(frame["activity"])
+                else:
+                    return await self._moved(frame)
+            case "acp.message":
+                await self._said(frame)
+            case "acp.delivered" if frame.get("message_id") == self._message_id:
+                self._standing.confirmed()
+            case "error":
+                self._refused(frame)
+        return None
+
+    def _ask_again(self) -> None:
+        if self._connection is not None and not self._connection.over and self._delegated is not None:
+            self._connection.send(self._delegated)
+
+    async def _said(self, frame: Frame) -> None:
+        try:
+            message = frames.read(frame)
+        except InvalidRequest:
+            return
+        if isinstance(message, frames.Message):
+            self._last_said = parts.text_of(message.parts)
+            await self._mirror.said(message.parts, message.message_id)
+
+    def _refused(self, frame: Frame) -> None:
+        why = str(frame.get("message") or frame.get("code"))[:1000]
+        id_ = frame.get("message_id")
+        if id_ == self._message_id:
+            raise RemoteError(f"{self._where} did not take it: {why}", code=str(frame.get("code"))[:100])
+        if id_ in self._answers:
+            self._asking.refused(self._answers[id_], why)
+
+    async def _moved(self, frame: Frame) -> Ended | None:
+        try:
+            news = frames.read(frame)
+        except InvalidRequest as error:
+            log.info("%s: %s", self._where, error.message)
+            return None
+        assert isinstance(news, frames.Updated)
+        self._known = True
+        if not self._standing.counts(frame) or (self._state == "cancelling" and news.status not in _OVER):
+            return None
+        self._state = news.status
+        match news.status:
+            case "input_required":
+                self._asking.asked(frame.get("question"), self._last_said)
+                return None
+            case "failed" | "canceled":
+                self._asking.moved_on()
+                raise failure(news.status, news.error, frame.get("error_info"))
+            case "completed":
+                self._asking.moved_on()
+                given = news.artifact["parts"] if news.artifact is not None else []
+                assert self._connection is not None
+                in_order = self._connection.replays or "server_seq" in frame
+                return Ended(output_of(self._agent, given), frame.get("artifacts"), in_order)
+        self._asking.moved_on()
+        return None
+
+    def _answer(self, key: str, given: list[dict[str, Any]]) -> None:
+        """Where the connection is lost, the task asks again over the next one."""
+        connection, remote = self._connection, self._remote
+        if connection is None or connection.over or remote is None:
+            return
+        id_ = _id(self._ctx.run_id, f"{key}.{self._asking.again(key)}")
+        self._answers[id_] = key
+        remote.expect(id_, self._inbox)
+        try:
+            connection.send(
+                frames.message(
+                    self._settings.name, "user", given, message_id=id_, task_id=self._task_id, context_id=self._context
+                )
+            )
+        except InterlinguaError as error:  # it is too large
+            self._inbox.put(error)
+
+    # -- as a message -------------------------------------------------------------------------------------
+
+    async def _converse(self, input_: dict[str, Any]) -> Ended:
+        given = input_parts(self._agent, input_, self._ctx.messages)
+        frame = frames.message(
+            self._settings.name, "user", given, message_id=self._message_id, correlation_id=self._message_id,
+            context_id=self._context, skill_id=self._agent.skill,
+        )  # fmt: skip
+        within = self._settings.reply_within
+        try:
+            async with asyncio.timeout(within):
+                while True:
+                    connection = await self._connected()
+                    # The same message again is known by its id, and a reply to it comes over any connection.
+                    connection.send(frame)
+                    while (got := await self._inbox.get()) is not None:
+                        ended = self._reply(got)
+                        if ended is not None:
+                            return ended
+        except TimeoutError:
+            raise RemoteError(
+                f"{self._where} did not reply within {within:g} s", code="no_reply", transient=True
+            ) from None
+
+    def _reply(self, frame: Frame) -> Ended | None:
+        kind = frame.get("type")
+        if kind == "error":
+            self._refused(frame)
+        if kind not in ("acp.reply", "acp.message") or frame.get("correlation_id") != self._message_id:
+            return None
+        told = frame.get("error")
+        if isinstance(told, dict):
+            raise failure("failed", None, told)
+        try:
+            said: list[dict[str, Any]] | None = getattr(frames.read(frame), "parts", None)
+        except InvalidRequest as error:
+            log.info("%s sent a reply that is none: %s", self._where, error.message)
+            return None
+        if said is None:
+            content = frame.get("content")
+            said = [parts.text(content) if isinstance(content, str) else parts.data(content)]
+        return Ended(output_of(self._agent, said))
+
+    @property
+    def _where(self) -> str:
+        return self._mount.link.shown
+
+
+_OVER = frozenset({"cancelling", *states.TERMINAL})  # what cannot be cancelled, or is being
+
+
+async def cancel_task(remote: Remote, inbox: Inbox, task: str) -> None:
+    """Tell the node that nobody wants the task any more, and wait until it has heard."""
+    frame = frames.cancel(remote.settings.name, task, message_id=_id(task, "cancel"))
+    remote.expect(frame["message_id"], inbox)
+    try:
+        async with asyncio.timeout(remote.settings.cancel_within):
+            while True:
+                connection = await remote.connection()
+                connection.send(frame)
+                while (heard := await inbox.get()) is not None:
+                    if heard.get("message_id") == frame["message_id"] or heard.get("status") in _OVER:
+                        return
+    except TimeoutError:
+        log.warning("%s could not be told in time that a task is cancelled", remote.where)
+    except InterlinguaError as error:
+        log.warning("%s could not be told that a task is cancelled: %s", remote.where, error.message)
+
+
+async def cancel_left(mount: Mount, left: LeftRun) -> None:
+    """A run was cancelled while its handler was not here."""
+    started = left.recorded("start")
+    if started is None:
+        return
+    handle = msgspec.convert(started, Handle)
+    if not handle.task:
+        return  # a message cannot be taken back
+    token = known_by(mount, handle)
+    remote = await mount.remote(None, token)
+    task, inbox = task_of(left.id), Inbox()
+    async with remote.using(inbox, task):
+        connection = await remote.connection()
+        if connection.token == token:
+            await cancel_task(remote, inbox, task)
+
+
+def known_by(mount: Mount, handle: Handle) -> str | None:
+    if handle.known_by is None:
+        return None
+    token = unseal(mount.link, handle.known_by)
+    if token is None:
+        raise RunLost(f"the run was begun with another link than {mount.link.shown}")
+    return token
+
+
+def task_of(run: str) -> str:
+    """The id of the task that does the work of a run: the same whenever it is asked for."""
+    return f"task_{hashlib.sha256(run.encode()).hexdigest()[:24]}"
+
+
+def _id(run: str, what: str) -> str:
+    return f"msg_{hashlib.sha256(f'{run}|{what}'.encode()).hexdigest()[:16]}"

@@ -1,0 +1,198 @@
+"""What callers of the door say to this node's agents: a message becomes a run, and its end the reply.
+
+A message is written down together with the beginning of its run, under its id: sent again, also after a restart, it is
+the same message and gets the same answer. One caller's ids mean nothing to another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...model.content import Message
+from ...model.errors import InvalidRequest, NotFound
+from ...store.shelf import Change, Letter, Post
+from . import frames, parts, states
+from .errors import TIMEOUT, Refusal
+from .peers import RANKS
+from .sending import Draft, draft
+from .tasking import Surface
+from .tasks import Task
+from .working import Origin, answer_key, task_of_run
+
+if TYPE_CHECKING:
+    from .node import Node
+
+_LOOK_EVERY = 2.0  # seconds: another process may tell of the run
+
+
+class DoorSending:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def send(self, body: Any, surface: Surface, trace: dict[str, str] | None = None) -> dict[str, Any]:
+        """What it returns is the answer to `/message:send`."""
+        node, journal = self._node, self._node.journal
+        wanted = draft(body, surface.caller.name or surface.caller.id, node.settings.max_msg_bytes)
+        frame, id_ = wanted.frame, wanted.frame["message_id"]
+        key = _key(surface, id_)
+        if wanted.given_id and (before := await journal.letter(journal.box_asked, key)) is not None:
+            return await self._again(before, wanted, surface)
+        if frame.get("task_id") is not None:
+            return await self._to_task(wanted, surface)
+        card = node.working.agent(frame.get("skill_id"))
+        node.may_run(surface.caller, card)
+        task = self._task(wanted, surface) if wanted.create_task else None
+        origin = Origin(
+            node.name, surface.scope, None, surface.feed, task.id if task is not None else None, id_,
+            id_ if wanted.sync else None, frame.get("context_id"), quiet=wanted.sync,
+        )  # fmt: skip
+        run = ""
+
+        def also(made: str) -> list[Change]:
+            nonlocal run
+            run = made
+            return self._written_down(wanted, surface, made)
+
+        kept = await node.working.begin(origin, card, frame["parts"], surface.caller, task=task, trace=trace, also=also)
+        if kept.stale is not None:  # the same message came twice at once
+            first = await journal.letter(journal.box_asked, key)
+            if first is None:
+                raise InvalidRequest(f"/message_id: {id_} was used before", path="/message_id")
+            return await self._again(first, wanted, surface)
+        answer: dict[str, Any] = {"ok": True, "message_id": id_, "server_seq": kept.numbers[-2], "task": None}
+        if task is not None:
+            node.tasks_created += 1
+            answer["task"] = task.view()
+        if wanted.sync:
+            answer |= await self._outcome(run, surface, id_, wanted.timeout, task.id if task is not None else None)
+        return answer
+
+    def _written_down(self, wanted: Draft, surface: Surface, run: str) -> list[Change]:
+        """The letter, and the news of it."""
+        journal, frame = self._node.journal, wanted.frame
+        event: dict[str, Any] = {name: frame[name] for name in ("message_id", "role", "parts")}
+        event |= {"from": frame["from"], "direction": "inbound"}
+        event |= {name: frame[name] for name in ("task_id", "context_id") if frame.get(name) is not None}
+        body = msgspec.json.encode({**frame, "_run": run})
+        context = frame.get("context_id") or ""
+        return [
+            Post(
+                journal.box_asked, _key(surface, frame["message_id"]), body, RANKS[frame["priority"]], context, "run",
+                surface.scope,
+            ),
+            journal.event("message", event, task=frame.get("task_id") or "", caller=surface.feed),
+        ]  # fmt: skip
+
+    @staticmethod
+    def _task(wanted: Draft, surface: Surface) -> Task:
+        now, frame = frames.now_z(), wanted.frame
+        # The same message makes the same task, however often it is tried.
+        told = hashlib.sha256(f"{surface.scope}|{frame['message_id']}".encode()).hexdigest()
+        task = Task(
+            f"task_{told[:12]}", "submitted", now, now, {"parts": frame["parts"]}, surface.scope,
+            skill_id=frame.get("skill_id"), role=frame["role"], context_id=frame.get("context_id"),
+            message_id=frame["message_id"],
+        )  # fmt: skip
+        frame["task_id"] = task.id
+        return task
+
+    async def _again(self, letter: Letter, wanted: Draft, surface: Surface) -> dict[str, Any]:
+        """The same message once more: the same answer."""
+        frame = msgspec.json.decode(letter.body)
+        id_, task = frame["message_id"], None
+        answer: dict[str, Any] = {
+            "ok": True, "message_id": id_, "server_seq": letter.number, "deduplicated": True, "delivered": True,
+            "task": None,
+        }  # fmt: skip
+        named = frame.get("task_id")
+        if named is not None and (task := await self._node.journal.task(surface.scope, named)) is not None:
+            answer["task"] = task.view()
+        if wanted.sync:
+            answer |= await self._outcome(frame["_run"], surface, id_, wanted.timeout, named, fresh=False)
+        return answer
+
+    # -- waiting for the end ------------------------------------------------------------------------------
+
+    async def _outcome(
+        self, run: str, surface: Surface, id_: str, timeout: float, task: str | None, *, fresh: bool = True
+    ) -> dict[str, Any]:
+        """The reply to a message, or the task that it has become and that asks for input."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            waiting = self._node.working.outcome(run)
+            told = None if fresh else await self._told(run, surface, id_, task)
+            if told is not None:
+                return told
+            left = deadline - loop.time()
+            if left <= 0:
+                raise await self._too_late(surface, id_, timeout)
+            await asyncio.wait({waiting}, timeout=min(left, _LOOK_EVERY))
+            if waiting.done():
+                came = waiting.result()
+                return {"reply": came.reply, **({} if came.task is None else {"task": came.task.view()})}
+            fresh = False
+
+    async def _too_late(self, surface: Surface, id_: str, timeout: float) -> Refusal:
+        letter = await self._node.journal.letter(self._node.journal.box_asked, _key(surface, id_))
+        seq = letter.number if letter is not None else None
+        return Refusal(
+            TIMEOUT, 408, f"there was no reply within {timeout:g} s; send the same message_id again to wait on",
+            failed_message_id=id_, server_seq=seq,
+        )  # fmt: skip
+
+    async def _told(self, run: str, surface: Surface, id_: str, named: str | None) -> dict[str, Any] | None:
+        journal = self._node.journal
+        answered = await journal.letter(journal.box_door, answer_key(surface.scope, id_))
+        task = await journal.task(surface.scope, named or task_of_run(run))
+        shown = {} if task is None else {"task": task.view()}
+        if answered is not None:
+            return {"reply": msgspec.json.decode(answered.body), **shown}
+        if task is not None and (task.status == "input_required" or task.status in states.TERMINAL):
+            return {"reply": None, **shown}
+        return None
+
+    async def wait_reply(self, id_: str, surface: Surface, timeout: float) -> dict[str, Any]:
+        """The reply to something that was sent earlier."""
+        journal = self._node.journal
+        letter = await journal.letter(journal.box_asked, _key(surface, id_))
+        if letter is None:
+            raise NotFound(f"no message {id_[:100]} was sent")
+        frame = msgspec.json.decode(letter.body)
+        return await self._outcome(frame["_run"], surface, id_, timeout, frame.get("task_id"), fresh=False)
+
+    # -- to a task ----------------------------------------------------------------------------------------
+
+    async def _to_task(self, wanted: Draft, surface: Surface) -> dict[str, Any]:
+        """A message on a task: the answer to what it asks, or something for its agent to read."""
+        node, frame = self._node, wanted.frame
+        try:
+            task = await node.tasking.get(frame["task_id"], surface)
+        except NotFound as error:
+            raise InvalidRequest(f"/task_id: {error.message}", path="/task_id") from None
+        if task.run is None:
+            raise InvalidRequest(f"/task_id: no agent of this node works on {task.id}", path="/task_id")
+        if task.status in states.TERMINAL:
+            raise states.IllegalState(f"/task_id: task {task.id} is {task.status}", path="/task_id")
+        waiting = node.working.outcome(task.run)
+        if task.status == "input_required":
+            await node.working.answer(task, frame["parts"], surface.caller)
+        else:
+            said = [parts.to_model(part) for part in frame["parts"]]
+            await node.engine.send(task.run, Message("user", said, id=frame["message_id"]))
+        kept = await node.journal.keep(self._written_down(wanted, surface, task.run))
+        number = kept.numbers[0] if kept.stale is None else kept.letter.number if kept.letter is not None else None
+        if wanted.sync:
+            await asyncio.wait({waiting}, timeout=wanted.timeout)
+            if not waiting.done():
+                raise await self._too_late(surface, frame["message_id"], wanted.timeout)
+        now = await node.tasking.get(task.id, surface)
+        return {"ok": True, "message_id": frame["message_id"], "server_seq": number, "task": now.view()}
+
+
+def _key(surface: Surface, message_id: str) -> str:
+    return f"{surface.scope}|{message_id}"

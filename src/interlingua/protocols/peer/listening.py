@@ -1,0 +1,281 @@
+"""Where peers reach us: listeners for WebSockets (the token is the path) and for lines over TCP (the token is in the
+first line). They decide who comes in, and hand over a channel; what is said on it is not their business.
+
+Strangers, who have not shown the token, are few at a time and for a short time; when more come, the oldest of them
+goes, so that nobody can keep others out by knocking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal
+from urllib.parse import unquote
+
+import msgspec
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+
+from ...model.errors import InterlinguaError
+from ...security.origins import HostPolicy
+from ...transports.channel import Channel
+from .sockets import LineSocket, WebSocket, Wire, quiet
+
+log = logging.getLogger("interlingua.peer")
+
+INVALID_TOKEN = b'{"type":"error","code":"invalid_token"}'
+
+
+class Incoming(msgspec.Struct, frozen=True):
+    """What is known of a connection besides its channel."""
+
+    remote: str  # address
+    headers: Mapping[str, str]  # of the handshake, names in lower case; none where there is no such thing
+    binding: Literal["ws", "tcp", "relay"]
+
+
+OnConnection = Callable[[Channel, Incoming], Awaitable[None]]
+"""Called once per connection that was let in; the connection is closed when it returns."""
+
+
+class ListenLimits(msgspec.Struct, kw_only=True, frozen=True):
+    connections: int = 1000
+    strangers: int = 64
+    stranger_seconds: float = 10.0
+    ping_every: float = 20.0
+    pong_within: float = 20.0
+
+
+class _Hello(msgspec.Struct):
+    type: str
+    token: str
+
+
+class Listener:
+    """What listens at an address. Made by `listen_ws` and `listen_tcp`."""
+
+    def __init__(self, on_connection: OnConnection, check_token: Callable[[str], bool], limits: ListenLimits) -> None:
+        self.host = ""
+        self.port = 0
+        self.refused = 0  # connections that were not let in
+        self.limits = limits
+        self.check_token = check_token
+        self._on_connection = on_connection
+        self._server: asyncio.Server | None = None
+        self._open: set[Wire] = set()
+        self._strangers: dict[Wire, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def connections(self) -> int:
+        """How many are open, strangers included."""
+        return len(self._open)
+
+    async def close(self) -> None:
+        """Take no more, and end those that are open."""
+        if self._server is not None:
+            self._server.close()
+        for wire in list(self._strangers):
+            wire.abort()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for wire in list(self._open):
+            wire.abort()
+            await wire.ended.wait()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    async def start(
+        self, make: Callable[[Listener], Wire], host: str, port: int, tls: ssl.SSLContext | None
+    ) -> Listener:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: make(self),
+            host or None,
+            port,
+            ssl=tls,
+            reuse_address=True,
+            backlog=1024,
+            ssl_handshake_timeout=self.limits.stranger_seconds if tls else None,
+        )
+        self.host, self.port = self._server.sockets[0].getsockname()[:2]
+        return self
+
+    # -- for connections ----------------------------------------------------------------------------------
+
+    def knocked(self, wire: Wire) -> bool:
+        """Somebody connects. Whether there is room."""
+        if len(self._open) >= self.limits.connections:
+            if not self._strangers:
+                self.refused += 1
+                wire.abort("there are too many connections")
+                return False
+            self._turn_away()
+        elif len(self._strangers) >= self.limits.strangers:
+            self._turn_away()
+        self._open.add(wire)
+        loop = asyncio.get_running_loop()
+        self._strangers[wire] = loop.call_later(self.limits.stranger_seconds, wire.abort, "it did not say who it is")
+        return True
+
+    def _turn_away(self) -> None:
+        oldest = next(iter(self._strangers))
+        self._strangers.pop(oldest).cancel()
+        self._open.discard(oldest)
+        self.refused += 1
+        oldest.abort("others are waiting")
+
+    def admitted(self, wire: Wire, incoming: Incoming) -> None:
+        timer = self._strangers.pop(wire, None)
+        if timer is not None:
+            timer.cancel()
+        self.run(self._serve(wire, incoming))
+
+    def run(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def left(self, wire: Wire) -> None:
+        self._open.discard(wire)
+        timer = self._strangers.pop(wire, None)
+        if timer is not None:
+            timer.cancel()
+
+    async def turn_down(self, wire: Wire) -> None:
+        """Tell why, and close. The upgrade itself has succeeded by then: the reference (2.19) does it so, and its
+        clients would take a refused upgrade for a host that is down, and try again for ever."""
+        self.refused += 1
+        wire.send(INVALID_TOKEN)
+        await wire.close()
+
+    async def _serve(self, wire: Wire, incoming: Incoming) -> None:
+        try:
+            await self._on_connection(wire, incoming)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("the connection from %s ended by an error", incoming.remote)
+        finally:
+            await asyncio.shield(asyncio.ensure_future(wire.close()))
+
+
+# -- WebSocket --------------------------------------------------------------------------------------------------
+
+
+async def listen_ws(
+    host: str,
+    port: int,
+    on_connection: OnConnection,
+    *,
+    check_token: Callable[[str], bool],
+    max_bytes: int,
+    tls: ssl.SSLContext | None = None,
+    policy: HostPolicy | None = None,
+    limits: ListenLimits | None = None,
+) -> Listener:
+    """Take peers at ws://HOST:PORT/TOKEN (wss with a TLS context). `check_token` compares in constant time."""
+    origins = policy or HostPolicy.for_bind(host)
+    listener = Listener(on_connection, check_token, limits or ListenLimits())
+    return await listener.start(lambda it: _ServedWebSocket(it, origins, max_bytes), host, port, tls)
+
+
+class _ServedWebSocket(WebSocket):
+    def __init__(self, listener: Listener, policy: HostPolicy, max_bytes: int) -> None:
+        limits = listener.limits
+        self._server = ServerProtocol(max_size=max_bytes, logger=quiet)
+        super().__init__(self._server, max_bytes, ping_every=limits.ping_every, pong_within=limits.pong_within)
+        self._listener = listener
+        self._policy = policy
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._listener.knocked(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._listener.left(self)
+
+    def handshake(self, head: bytes) -> None:
+        protocol = self._server
+        protocol.receive_data(head)
+        requests = [event for event in protocol.events_received() if isinstance(event, Request)]
+        if not requests:  # no HTTP, or too much of it: the protocol says so by itself
+            self._listener.refused += 1
+            self._hand_over()
+            return
+        [request] = requests
+        headers = {name.lower(): value for name, value in request.headers.raw_items()}
+        response = protocol.accept(request)
+        if "origin" in headers:  # a browser: whoever is none sends no such thing, and needs no such check
+            try:
+                self._policy.check(headers)
+            except InterlinguaError as error:
+                response = protocol.reject(http.HTTPStatus.FORBIDDEN, f"{error}\n")
+        protocol.send_response(response)
+        if response.status_code != http.HTTPStatus.SWITCHING_PROTOCOLS:
+            self._listener.refused += 1
+            self._hand_over()
+            return
+        self._hand_over()
+        self.opened()
+        token = unquote(request.path.partition("?")[0].strip("/"))
+        if self._listener.check_token(token):
+            self._listener.admitted(self, Incoming(self.remote, headers, "ws"))
+        else:
+            self._listener.run(self._listener.turn_down(self))
+
+
+# -- lines over TCP ---------------------------------------------------------------------------------------------
+
+
+async def listen_tcp(
+    host: str,
+    port: int,
+    on_connection: OnConnection,
+    *,
+    check_token: Callable[[str], bool],
+    max_bytes: int,
+    tls: ssl.SSLContext | None = None,
+    limits: ListenLimits | None = None,
+) -> Listener:
+    """Take peers at tcp://HOST:PORT, whose first line is {"type":"acp.hello","token":…}."""
+    listener = Listener(on_connection, check_token, limits or ListenLimits())
+    return await listener.start(lambda it: _ServedLines(it, max_bytes), host, port, tls)
+
+
+class _ServedLines(LineSocket):
+    def __init__(self, listener: Listener, max_bytes: int) -> None:
+        super().__init__(max_bytes)
+        self._listener = listener
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._listener.knocked(self):
+            self._listener.run(self._greet())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._listener.left(self)
+
+    async def _greet(self) -> None:
+        frames = await self.receive()
+        if not frames:
+            return
+        try:
+            hello = msgspec.json.decode(frames[0], type=_Hello)
+            welcome = hello.type == "acp.hello" and self._listener.check_token(hello.token)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            welcome = False
+        if not welcome:
+            with contextlib.suppress(ConnectionError):
+                await self._listener.turn_down(self)
+            return
+        self.give_back(frames[1:])
+        self._listener.admitted(self, Incoming(self.remote, {}, "tcp"))

@@ -1,0 +1,176 @@
+"""A task at a remote's HTTP API, followed by its stream of events and told as the frames that a connection would carry.
+
+The reference (2.19) ends a task's stream when any task ends, leaves it open for ever, or never tells the end: there the
+task itself is looked at, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from . import frames, states
+from .dialing import Backoff
+from .overhttp_read import data_of, message_of, task_path
+
+if TYPE_CHECKING:
+    from ...transports.sse import Received
+    from .overhttp import HttpChannel
+
+_LOOK = 2.0  # seconds of silence after which a task is looked at
+_LOOK_OURS = 60.0  # ours tell everything
+
+
+class Following:
+    def __init__(self, channel: HttpChannel, id_: str, message_id: str | None) -> None:
+        self.id = id_
+        self.state = "submitted"
+        self._channel = channel
+        self._message_id = message_id
+        self._place: str | None = None
+        self._seq = 0
+        self._chunks = 0
+        self._last: dict[str, Any] | None = None  # the newest state, as it was told
+        self._said_at = 0.0
+
+    async def run(self) -> None:
+        """Until the task has ended, over any number of connections."""
+        loop, channel = asyncio.get_running_loop(), self._channel
+        backoff, since = Backoff(0.1, 2.0), loop.time()
+        try:
+            while not channel.gone:
+                why = "its stream ended"
+                before = self._said_at
+                try:
+                    if await self._read() or await self._look():
+                        return
+                except (httpx2.HTTPError, OSError, ValueError) as error:
+                    why = str(error) or type(error).__name__
+                if self._said_at != before:
+                    backoff, since = Backoff(0.1, 2.0), loop.time()
+                await channel.pause(since, backoff, why)
+        finally:
+            channel.following.pop(self.id, None)
+
+    def told_again(self) -> None:
+        """Somebody delegates it once more, because it does not know how it stands."""
+        if self._last is not None:
+            self._channel.take({**self._last, "message_id": frames.new_id()})
+
+    async def _read(self) -> bool:
+        """One connection. Whether the task has ended."""
+        reading = asyncio.ensure_future(self._read_stream())
+        every = _LOOK_OURS if self._channel.ours else _LOOK
+        try:
+            while True:
+                before = self._said_at
+                await asyncio.wait({reading}, timeout=every)
+                if reading.done():
+                    return reading.result()
+                if self._said_at == before and await self._look():
+                    return True
+        finally:
+            if not reading.done():
+                reading.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await reading
+
+    async def _read_stream(self) -> bool:
+        async with self._channel.events(f"{self._path}:subscribe", self._place) as (status, received):
+            self._said()
+            if status != 200:
+                return False
+            async for event in received:
+                if await self._event(event):
+                    return True
+        return False
+
+    @property
+    def _path(self) -> str:
+        return task_path(self.id)
+
+    def _said(self) -> None:
+        self._said_at = asyncio.get_running_loop().time()
+
+    async def _event(self, event: Received) -> bool:
+        told, channel = data_of(event), self._channel
+        seq = told.get("seq")
+        if told.get("task_id") != self.id or (type(seq) is int and seq <= self._seq):
+            return False
+        self._said()
+        if type(seq) is int:
+            self._seq = seq
+            self._place = event.id or str(seq)
+        match told.get("type"):
+            case "status":
+                if await self._status(told.get("state", told.get("status")), told):
+                    return True
+            case "artifact" if isinstance(told.get("artifact"), dict):
+                self._chunks += 1
+                chunk = told["artifact"]
+                channel.take(
+                    frames.updated(channel.remote, self.id, self.state, chunk=chunk, chunk_number=self._chunks)
+                )
+            case "message" if told.get("direction") != "inbound" and isinstance(told.get("parts"), list):
+                with contextlib.suppress(Exception):
+                    if _is_activity(told["parts"]):
+                        frame = frames.updated(channel.remote, self.id, self.state)
+                        channel.take({**frame, "activity": told["parts"]})
+                    elif not _is_question(told["parts"]):  # which is told with the state
+                        channel.take(message_of(channel.remote, told))
+        await channel.room()
+        return False
+
+    async def _status(self, state: Any, told: dict[str, Any]) -> bool:
+        if state == self.state or state not in states.STATES or state == "submitted":
+            return False
+        if state in states.TERMINAL:
+            return await self._look()
+        self._tell(state, told)
+        return False
+
+    async def _look(self) -> bool:
+        """At the task itself. Whether it has ended; then that is told, with all that came of it."""
+        status, task = await self._channel.call("GET", self._path)
+        if status == 404:
+            error = {"code": "not_found", "message": "the remote no longer has the task", "transient": True}
+            task = {"status": "failed", "error": error["message"], "error_info": error}
+        state = task.get("status")
+        if state in states.STATES and state not in (self.state, "submitted"):
+            self._tell(state, task)
+        if state not in states.TERMINAL:
+            return False
+        if self._message_id is not None:
+            self._channel.take(frames.delivered(self._channel.remote, self._message_id))
+        return True
+
+    def _tell(self, state: str, told: dict[str, Any]) -> None:
+        self.state = state
+        frame = frames.updated(self._channel.remote, self.id, state)
+        for name in ("error", "error_info", "question"):
+            if told.get(name) is not None:
+                frame[name] = told[name]
+        if state == "completed":
+            artifacts = [one for one in told.get("artifacts") or [] if isinstance(one, dict)]
+            frame["artifact"] = told.get("artifact") or (artifacts[-1] if artifacts else None)
+            if len(artifacts) > 1:
+                frame["artifacts"] = artifacts
+        self._said()
+        self._last = frame
+        self._channel.take(frame)
+
+
+def _is_activity(given: list[Any]) -> bool:
+    return any(isinstance(part, dict) and _holds(part, "activity") for part in given)
+
+
+def _is_question(given: list[Any]) -> bool:
+    return any(isinstance(part, dict) and _holds(part, "question") for part in given)
+
+
+def _holds(part: dict[str, Any], member: str) -> bool:
+    content = part.get("content")
+    return part.get("type") == "data" and isinstance(content, dict) and member in content

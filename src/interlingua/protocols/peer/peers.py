@@ -1,0 +1,396 @@
+"""The peers that a node knows, and the letters that wait for each of them.
+
+A peer is known by how it proves to be the same again: by the link that we dial, by what we gave it to come back with,
+or by its verified key. A name proves nothing, and is used only where a peer offers nothing better. Letters for a peer
+stay on the shelf until it has them, and go out by priority, and in order within one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...model.errors import NotFound
+from ...store.shelf import Change, Put, Settle
+from .card import has
+from .frames import now_z
+
+if TYPE_CHECKING:
+    from .node import Node
+    from .session import Session
+
+log = logging.getLogger("interlingua.peer")
+
+RANKS = {"critical": 3, "high": 2, "normal": 1, "low": 0}
+QUEUED, DELIVERED, DROPPED = "queued", "delivered", "dropped"
+_PAGE = 256
+_SETTLE_AFTER = 0.005  # seconds: a write of its own for each message would cost as much as the message
+
+
+class Known(msgspec.Struct, omit_defaults=True):
+    """What is kept of a peer."""
+
+    id: str
+    name: str
+    link: str | None = None  # the one that we dial
+    did: str | None = None  # shown by something that was signed just then
+    resume: str | None = None  # the hash of what it comes back with
+    resumed: bool = False  # it has come back with that: from now on nothing less will do
+    comes_back_with: str | None = None  # what the peer gave us, for coming back to it
+    card: dict[str, Any] | None = None
+    verification: dict[str, Any] | None = None
+    expected: bool = False  # nobody yet: stands for whoever comes first, with what waits for that one
+    renamed: bool = False  # by our owner: its card does not change that
+    connected_at: str | None = None
+    disconnected_at: str | None = None
+    sent: int = 0
+    received: int = 0
+    delivered: int = 0
+    read: int = 0
+
+
+class Peer:
+    """A peer, as long as this process runs."""
+
+    def __init__(self, node: Node, known: Known) -> None:
+        self.node = node
+        self.known = known
+        self.session: Session | None = None
+        self.binding: str | None = None  # how it is connected
+        self.missing: list[str] = []  # extensions that it requires and we do not have
+        self.typing: str | None = None  # since when
+        self.ping_ms: float | None = None
+        self.ping_at: str | None = None
+        self.pings = 0
+        self.dialing: asyncio.Task[None] | None = None
+        self.dial_error: str | None = None
+        self.outbox = Outbox(self)
+        self._able: tuple[dict[str, Any] | None, dict[str, bool]] = (None, {})  # what was looked up on which card
+
+    @property
+    def id(self) -> str:
+        return self.known.id
+
+    @property
+    def name(self) -> str:
+        return self.known.name
+
+    @property
+    def scope(self) -> str:
+        return f"peer:{self.known.id}"
+
+    @property
+    def connected(self) -> bool:
+        return self.session is not None
+
+    def able(self, flag: str) -> bool:
+        """What its card says that it can do."""
+        card, known = self._able
+        if card is not self.known.card:
+            card, known = self._able = (self.known.card, {})
+        found = known.get(flag)
+        if found is None:
+            found = known[flag] = has(card, flag)
+        return found
+
+    @property
+    def ours(self) -> bool:
+        """Whether it executes what is delegated to it, and tells of it as it goes."""
+        return self.able("task_delegation")
+
+    def view(self) -> dict[str, Any]:
+        known = self.known
+        return {
+            "id": known.id,
+            "peer_id": known.id,
+            "name": known.name,
+            "link": known.link,
+            "connected": self.connected,
+            "ws_ready": self.connected,
+            "connecting": self.dialing is not None and not self.connected,
+            "connection_type": self.binding,
+            "connected_at": known.connected_at,
+            "disconnected_at": None if self.connected else known.disconnected_at,
+            "messages_sent": known.sent,
+            "messages_received": known.received,
+            "messages_delivered": known.delivered,
+            "messages_read": known.read,
+            "queued": self.outbox.waiting,
+            "typing": self.typing is not None,
+            "typing_since": self.typing,
+            "last_ping_rtt_ms": self.ping_ms,
+            "last_ping_at": self.ping_at,
+            "ping_count": self.pings,
+            "error": self.dial_error,
+            "agent_card": known.card,
+        }
+
+
+class Outbox:
+    """What goes to one peer. Lives as long as the peer; sends while it is connected."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.live = False  # everything older is sent: new letters go straight out
+        self.waiting = 0  # on the shelf, as far as is known
+        self._news = asyncio.Event()
+        self._flying: dict[int, str] = {}  # sent in this session and not confirmed: number → message id
+        self._by_id: dict[str, int] = {}
+        self._settled: list[int] = []
+        self._unwritten: set[int] = set()  # they have arrived, and the shelf does not know it yet
+        self._settling: asyncio.Task[None] | None = None
+
+    # -- posting ------------------------------------------------------------------------------------------
+
+    def posted(self, number: int, frame: dict[str, Any], data: bytes | None = None) -> None:
+        """A letter was written down (as `data`). It goes out now, or when its turn comes."""
+        self.waiting += 1
+        session = self._peer.session
+        if self.live and session is not None and len(self._flying) < self._peer.node.settings.in_flight:
+            self._send(session, number, frame, data)
+            if session.congested:
+                self.live = False  # what follows waits on the shelf, and not in memory
+                self._news.set()
+        else:
+            self.live = False
+            self._news.set()
+
+    def _send(self, session: Session, number: int, frame: dict[str, Any], data: bytes | None = None) -> None:
+        id_ = frame.get("message_id")
+        session.send_letter(frame, number, data)
+        self._peer.known.sent += 1
+        if isinstance(id_, str) and session.acks(frame):
+            self._flying[number] = id_
+            self._by_id[id_] = number
+        else:
+            self._flying[number] = ""
+            session.when_written(lambda: self._gone(number))
+
+    def confirmed(self, message_id: str) -> None:
+        """The peer says that it has it."""
+        number = self._by_id.pop(message_id, None)
+        if number is not None:
+            self._peer.known.delivered += 1
+            self._gone(number)
+
+    def _gone(self, number: int) -> None:
+        if self._flying.pop(number, None) is None:
+            return
+        self.waiting = max(0, self.waiting - 1)
+        self._settled.append(number)
+        self._unwritten.add(number)
+        self._news.set()
+        if self._settling is None:
+            self._settling = self._peer.node.spawn(self._settle())
+
+    async def _settle(self) -> None:
+        """Write down what has arrived: many at once. It need not be at once: what is sent again after a crash is known
+        to the peer."""
+        try:
+            while self._settled:
+                await asyncio.sleep(_SETTLE_AFTER)
+                settle = self.settle()
+                await self._peer.node.journal.keep(settle)
+                for change in settle:
+                    self._unwritten.difference_update(change.numbers)
+        finally:
+            self._settling = None
+
+    def settle(self) -> list[Settle]:
+        """What has arrived and is not written down, to be kept now."""
+        numbers, self._settled = self._settled, []
+        return [Settle(self._peer.node.journal.box_out, numbers, DELIVERED)] if numbers else []
+
+    # -- sending what waits -------------------------------------------------------------------------------
+
+    async def pump(self, session: Session) -> None:
+        """While connected: send what waits on the shelf, oldest of the highest priority first."""
+        self.live = False
+        self._flying.clear()
+        self._by_id.clear()
+        full = self._peer.node.settings.in_flight
+        try:
+            while True:
+                self._news.clear()
+                if not self.live and len(self._flying) < full and not await self._send_some(session):
+                    # What was posted while the shelf was read set the news: then it is read again.
+                    self.live = not self._news.is_set()
+                    if not self.live:
+                        continue
+                elif not self.live and len(self._flying) < full:
+                    continue
+                await self._news.wait()
+        finally:
+            self.live = False
+
+    async def _send_some(self, session: Session) -> bool:
+        """Whether there was anything to send."""
+        node = self._peer.node
+        before = self._flying.keys() | self._unwritten  # what arrives while the shelf is read is still on it
+        letters = await node.engine.store.letters(
+            node.journal.box_out,
+            states=[QUEUED],
+            topic=self._peer.id,
+            limit=_PAGE + len(self._flying) + len(self._unwritten),
+            ranked=True,
+        )
+        fresh = [letter for letter in letters if letter.number not in before and letter.number not in self._flying]
+        fresh = fresh[:_PAGE]
+        for letter in fresh:
+            await session.drain()
+            if letter.number not in self._flying:
+                frame = msgspec.json.decode(letter.body)
+                self._send(session, letter.number, {**frame, "_was_queued": True})
+        return bool(fresh)
+
+    def in_flight(self, number: int) -> bool:
+        return number in self._flying
+
+
+class Peers:
+    """All of them, by id."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._peers: dict[str, Peer] = {}
+        self._last = 0
+        self._dirty: set[str] = set()
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(list(self._peers.values()))
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    async def load(self) -> None:
+        for document in await self._node.engine.store.documents(self._node.journal.peers_space, limit=100_000):
+            known = msgspec.json.decode(document.body, type=Known)
+            peer = self._peers[known.id] = Peer(self._node, known)
+            peer.outbox.waiting = await self._node.engine.store.count_letters(
+                self._node.journal.box_out, states=[QUEUED], topic=known.id
+            )
+            self._last = max(self._last, int(known.id.removeprefix("peer_") or 0))
+
+    @property
+    def connected(self) -> list[Peer]:
+        return [peer for peer in self._peers.values() if peer.connected]
+
+    def get(self, id_: str) -> Peer:
+        peer = self._peers.get(id_)
+        if peer is None:
+            raise NotFound(f"there is no peer {id_}; GET /peers lists them")
+        return peer
+
+    def with_id(self, id_: str | None) -> Peer | None:
+        return None if id_ is None else self._peers.get(id_)
+
+    def find(self, test: Callable[[Peer], bool]) -> Peer | None:
+        return next((peer for peer in self._peers.values() if test(peer)), None)
+
+    def new(self, name: str, link: str | None = None, *, expected: bool = False) -> Peer:
+        awaited = self.find(lambda peer: peer.known.expected)
+        if awaited is not None:
+            awaited.known.name, awaited.known.link, awaited.known.expected = name, link, expected
+            self.write_down(awaited)
+            return awaited
+        self._last += 1
+        known = Known(f"peer_{self._last:03d}", name, link, expected=expected)
+        peer = self._peers[known.id] = Peer(self._node, known)
+        self.write_down(peer)  # letters are kept under its id: after a crash, nobody else may be given that
+        self._make_room()
+        return peer
+
+    def _make_room(self) -> None:
+        """A stranger that comes again and again without proof must not fill the memory."""
+        limit = self._node.settings.max_peers
+        if len(self._peers) <= limit:
+            return
+        for peer in list(self._peers.values()):
+            if len(self._peers) <= limit:
+                return
+            if not peer.connected and peer.dialing is None and not peer.outbox.waiting:
+                self.drop(peer)
+
+    def drop(self, peer: Peer) -> None:
+        self._peers.pop(peer.id, None)
+        self._dirty.discard(peer.id)
+        self._node.spawn(self._node.forget_document(self._node.journal.peers_space, peer.id))
+
+    # -- who is it ----------------------------------------------------------------------------------------
+
+    def comes_back(self, token: str) -> Peer | None:
+        """The peer that we gave this to."""
+        hashed = _hash(token)
+        found = self.find(lambda peer: peer.known.resume is not None and hmac.compare_digest(peer.known.resume, hashed))
+        if found is not None:
+            found.known.resumed = True
+        return found
+
+    def give_back_token(self, peer: Peer) -> str:
+        token = secrets.token_urlsafe(24)
+        peer.known.resume = _hash(token)
+        self.write_down(peer)
+        return token
+
+    def identify(self, name: str) -> Peer:
+        """The peer behind a connection that somebody else opened, and that shows nothing better than its card."""
+        if not self._node.settings.strict:
+            # The reference proves nothing when it comes back. What waits for it would never arrive if its name were
+            # not enough; one that has shown a key, or was given something to come back with, is never taken for it.
+            same = self.find(
+                lambda peer: (
+                    peer.name == name
+                    and not peer.connected
+                    and peer.known.did is None
+                    and peer.known.resume is None
+                    and peer.known.link is None
+                )
+            )
+            if same is not None:
+                return same
+        return self.new(name)
+
+    # -- keeping ------------------------------------------------------------------------------------------
+
+    def changed(self, peer: Peer) -> None:
+        """What is kept of a peer is written down soon: counts need not be right to the last one."""
+        if not self._dirty:
+            asyncio.get_running_loop().call_later(0.2, lambda: self._node.spawn(self.save()))
+        self._dirty.add(peer.id)
+
+    def write_down(self, peer: Peer) -> None:
+        """Now, and so before whatever is kept next: who a peer is must be known after a crash."""
+        self._node.keep_beside([self._put(peer)])
+
+    async def save(self) -> None:
+        dirty, self._dirty = self._dirty, set()
+        changes: list[Change] = [self._put(self._peers[id_]) for id_ in dirty if id_ in self._peers]
+        if not self._node.running:  # nobody else will
+            changes += [settle for peer in self for settle in peer.outbox.settle()]
+        if changes:
+            await self._node.engine.store.keep(changes)
+
+    def _put(self, peer: Peer) -> Put:
+        return Put(self._node.journal.peers_space, peer.id, msgspec.json.encode(peer.known))
+
+    def joined(self, peer: Peer, binding: str) -> None:
+        peer.binding = binding
+        peer.dial_error = None
+        peer.known.connected_at = now_z()
+        self.changed(peer)
+
+    def left(self, peer: Peer) -> None:
+        peer.known.disconnected_at = now_z()
+        peer.typing = None
+        self.changed(peer)
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

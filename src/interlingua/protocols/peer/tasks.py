@@ -1,0 +1,83 @@
+"""A task as this node keeps it, and as others see it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Kind = Literal["run", "delegated", "received"]
+
+
+class Task(msgspec.Struct, omit_defaults=True):
+    """`scope` is whose it is: the owner's (""), a peer's ("peer:ID") or that of a caller of the door ("caller:ID"). An
+    id means something only within its scope: nobody can take, or guess at, another's."""
+
+    id: str
+    status: str
+    created_at: str
+    updated_at: str
+    input: dict[str, Any]
+    scope: str = ""
+    kind: Kind = "run"  # an agent of ours works on it; a peer does, for our owner; our owner does, for a peer
+    peer: str | None = None  # where it went, or came from
+    run: str | None = None
+    agent: str | None = None
+    skill_id: str | None = None
+    role: str = "user"
+    context_id: str | None = None
+    message_id: str | None = None
+    artifact: dict[str, Any] | None = None  # the result
+    artifacts: list[dict[str, Any]] = []  # all of them, the result last
+    error: str | None = None
+    error_info: dict[str, Any] | None = None
+    question: dict[str, Any] | None = None  # what is asked, while input is required
+    title: str | None = None
+    description: str | None = None
+    payload: Any = None  # as it came, where it came in the reference's shape
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    version: int = 0  # of what is stored
+
+    def view(self) -> dict[str, Any]:
+        """In the shape of the specification, with what readers of the reference look for beside it."""
+        told: dict[str, Any] = {
+            "id": self.id,
+            "task_id": self.id,
+            "status": self.status,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+            "input": self.input,
+            "role": self.role,
+            "payload": self.payload if self.payload is not None else self.input,
+            "artifacts": self.artifacts,
+            "history": [],
+        }
+        for name in (
+            "artifact", "error", "error_info", "message_id", "context_id", "skill_id", "question", "title",
+            "description",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None:
+                told[name] = value
+        if self.message_id is not None:
+            told["origin_message_id"] = self.message_id
+        if self.kind != "delegated" and self.peer is not None:
+            told["from_peer"] = True
+        if self.peer is not None:
+            told["peer_id"] = self.peer
+        if self.metadata:
+            told["metadata"] = self.metadata
+        return told
+
+    def put_artifact(self, whole: dict[str, Any]) -> None:
+        """Keep an artifact whole, in place of an earlier one of its id."""
+        id_ = whole.get("artifact_id")
+        kept = [one for one in self.artifacts if id_ is None or one.get("artifact_id") != id_]
+        self.artifacts = [*kept, whole]
+
+
+decoder = msgspec.json.Decoder(Task)
+
+
+def document_id(scope: str, task: str) -> str:
+    return f"{scope}|{task}"

@@ -1,0 +1,99 @@
+"""Nodes and relays as a user starts them: real processes, and what they printed."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+WAIT = 20.0
+
+
+class Process:
+    """One that is up. `said` is what it printed until then."""
+
+    def __init__(self, popen: subprocess.Popen[str]) -> None:
+        self.popen = popen
+        self.said = ""
+        self.rest = ""  # what it printed after that; known when it has ended
+
+    def read_until(self, last: str) -> None:
+        assert self.popen.stderr is not None
+        for line in self.popen.stderr:
+            self.said += line
+            if last in line:
+                return
+        raise AssertionError(f"it did not start:\n{self.said}")
+
+    def find(self, pattern: str) -> str:
+        found = re.search(pattern, self.said)
+        assert found is not None, self.said
+        return found[1]
+
+    @property
+    def link(self) -> str:
+        return self.find(r"peers connect to .* with (acps?://\S+)")
+
+    @property
+    def control(self) -> str:
+        return self.find(r"control API at (https?://\S+)")
+
+    def get(self, path: str, **query: Any) -> Any:
+        return httpx2.get(self.control + path, params=query, timeout=WAIT).raise_for_status().json()
+
+    def post(self, path: str, **body: Any) -> Any:
+        return httpx2.post(self.control + path, json=body, timeout=WAIT).raise_for_status().json()
+
+    def until(self, event: str) -> dict[str, Any]:
+        """Wait until the node has told this of a peer, at any time since it is there."""
+        with httpx2.stream("GET", f"{self.control}/stream", params={"since": 0}, timeout=WAIT) as stream:
+            for line in stream.iter_lines():
+                if line.startswith("data:"):
+                    told: dict[str, Any] = json.loads(line.removeprefix("data:"))
+                    if told.get("event") == event:
+                        return told
+        raise AssertionError(f"the stream ended without {event}")
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        if self.popen.poll() is None:
+            self.popen.send_signal(number)
+        self.rest += self.popen.communicate(timeout=WAIT)[1] or ""
+        return self.popen.returncode
+
+
+@contextmanager
+def started(
+    arguments: Sequence[str], env: dict[str, str], cwd: Path, last: str = "Ctrl-C stops.", command: Sequence[str] = ()
+) -> Iterator[Process]:
+    """A command that stays up, until the context ends; it must then end well."""
+    popen = subprocess.Popen(
+        [*(command or (sys.executable, "-m", "interlingua")), *arguments], env=env, cwd=cwd, stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    process = Process(popen)
+    try:
+        process.read_until(last)
+        yield process
+    finally:
+        if popen.stderr is not None and not popen.stderr.closed:
+            process.end()
+    assert popen.returncode == 0, process.said + process.rest
+
+
+@contextmanager
+def node(env: dict[str, str], cwd: Path, *options: str, command: Sequence[str] = ()) -> Iterator[Process]:
+    """`interlingua peer` on free ports, with a store of its own unless the options name one."""
+    arguments = list(options)
+    for option in ("--port", "--http-port"):
+        if option not in options:
+            arguments += [option, "0"]
+    with started(arguments if command else ["peer", *arguments], env, cwd, command=command) as process:
+        yield process

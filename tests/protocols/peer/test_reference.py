@@ -1,0 +1,135 @@
+"""A node of ours and the published reference, connected either way: each gets what it understands, and no more."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from .common import Running, echo, running_node, text
+from .reference import Reference, Version
+
+VERSIONS: tuple[Version, ...] = ("2.19", "2.48")
+WAYS = ("we are the host", "it is the host")
+
+
+@contextlib.asynccontextmanager
+async def together(
+    way: str, version: Version, *, agents: tuple[Any, ...] = (), secret: str = "", **settings: Any
+) -> AsyncIterator[tuple[Running, Reference]]:
+    """Both connected, and both know who the other is."""
+    ref = Reference("Ref", version, secret=secret)
+    async with (
+        running_node("Ours", agents=agents, secret=secret or None, **settings) as ours,
+        ref.join(str(ours.node.link)) if way == WAYS[0] else ref.host(),
+    ):
+        if way == WAYS[1]:
+            await ours.post("/peers/connect", {"link": ref.link})
+        await ref.connected()
+        await ours.until(lambda event: event.get("event") == "card")
+        yield ours, ref
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_messages_go_both_ways_and_nothing_pollutes_its_inbox(way: str, version: Version) -> None:
+    async with together(way, version) as (ours, ref):
+        sent = await ours.post("/message:send", {"role": "user", "text": "grüß dich"})
+        came = await ref.came("acp.message")
+        assert (came["message_id"], came["parts"]) == (sent["message_id"], text("grüß dich"))
+        said = await ref.send("hello yourself", context_id="ctx_1")
+        heard = await ours.message(direction="inbound")
+        assert (heard["message_id"], heard["parts"]) == (said["message_id"], text("hello yourself"))
+        assert heard["context_id"] == "ctx_1"
+        assert ref.recv == []
+        assert ref.closes == []
+        assert {frame["type"] for frame in ref.frames} <= {"acp.agent_card", "acp.message", "acp.delivered", "acp.pong"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_sync_send_gets_the_reply_that_its_owner_posts(way: str, version: Version) -> None:
+    async with together(way, version) as (ours, ref):
+        ref.answers = lambda frame: frame["parts"][0]["content"].upper()
+        answer = await ours.post("/message:send", {"role": "user", "text": "hi", "sync": True})
+        assert answer["reply"]["content"] == "HI"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_our_agents_answer_it_by_replies_that_resolve_its_wait(way: str, version: Version) -> None:
+    async with together(way, version, agents=(echo,)) as (_, ref):
+        reply = await ref.ask("hello")
+        assert reply["parts"] == text("you said hello")
+        assert (reply["type"], reply["from"]) == ("acp.reply", "Ours")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_task_that_it_delegates_is_worked_on_and_it_is_told(version: Version) -> None:
+    async with together(WAYS[0], version, agents=(echo,)) as (_, ref):
+        task = await ref.delegate({"role": "user", "parts": text("hello")})
+        await ref.until(lambda: ref.tasks[task]["status"] == "completed")
+        assert ref.tasks[task]["artifacts"][-1]["parts"] == text("you said hello")
+        assert ref.recv == []
+
+
+async def test_what_waited_for_a_host_that_was_away_arrives_once() -> None:
+    ref = Reference("Ref")
+    await ref.send("for whoever comes first")
+    async with ref.host(), running_node("Ours") as ours:
+        await ours.post("/peers/connect", {"link": ref.link})
+        heard = await ours.message(direction="inbound")
+        assert heard["parts"] == text("for whoever comes first")
+
+
+async def test_a_time_that_a_relay_made_a_number_and_members_of_later_versions_are_taken() -> None:
+    async with together(WAYS[0], "2.19") as (ours, ref):
+        await ref.raw(ref.relayed(ref.message("by the relay", a_later_member={"x": [1]})))
+        assert (await ours.message(direction="inbound"))["parts"] == text("by the relay")
+
+
+async def test_the_same_message_again_is_one_message() -> None:
+    async with together(WAYS[0], "2.19") as (ours, ref):
+        frame = ref.message("once")
+        await ref.raw(frame)
+        await ref.raw(frame)
+        await ref.send("the next")
+        await ours.until(lambda event: event.get("parts") == text("the next"))
+        told = (await ours.get("/message:recv"))["messages"]
+        assert [one["parts"] for one in told] == [text("once"), text("the next")]
+
+
+ODD = [b"\x00", "[1]", "7", "no json", '{"type":"acp.agent_card","card":"x"}', '{"identity":5}']
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_what_would_kill_the_reference_does_not_kill_us(odd: str | bytes) -> None:
+    async with together(WAYS[0], "2.19") as (ours, ref):
+        await ref.raw(odd)
+        await ref.send("still here")
+        await ours.message(direction="inbound")
+        assert ref.closes == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_is_signed_with_the_shared_secret_is_good_on_both_sides(version: Version) -> None:
+    async with together(WAYS[0], version, secret="between us") as (ours, ref):
+        await ours.post("/message:send", {"role": "user", "text": "signed"})
+        await ref.came("acp.message")
+        await ref.until(lambda: ref.messages)
+        assert "_sig_invalid" not in ref.messages[0]
+        await ref.send("signed as well")
+        await ours.message(direction="inbound")
+        (read,) = (await ours.get("/message:recv"))["messages"]
+        assert "_sig_invalid" not in read["raw"]
+
+
+async def test_a_wrong_token_is_told_to_it_as_it_tells_others() -> None:
+    async with running_node("Ours") as ours, Reference("Ref").join(f"{ours.node.link}0") as ref:
+        refused = await ref.came("error")
+        assert refused["code"] == "invalid_token"
+        await ref.until(lambda: ref.closes)
+        assert ref.closes[0] == 1000
+        assert list(ours.node.peers) == []
