@@ -17,7 +17,7 @@ from rich.table import Table
 
 from interlingua.store.sqlite_writer import connect
 
-from . import deltas, editor, memory, runs, serving
+from . import deltas, editor, mcp_agents, memory, peer, runs, serving
 from .measure import RESULTS, Line, disk_folder, fsync_time, machine
 
 BENCHMARKS: dict[str, Callable[[bool], Coroutine[Any, Any, list[Line]]]] = {
@@ -30,6 +30,8 @@ BENCHMARKS: dict[str, Callable[[bool], Coroutine[Any, Any, list[Line]]]] = {
     "serving": serving.serving,
     "sse": serving.sse,
     "editor": editor.editor,
+    "mcp": mcp_agents.mcp,
+    "peer": peer.peer,
 }
 
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar, assert_never
 
 from ..model.errors import InterlinguaError, InvalidRequest, StoreError
 from .shelf import Change, Drop, Follow, Kept, Letter, Post, Put, Rewrite, Settle, Tell
-from .sqlite_writer import insert
 
 T = TypeVar("T")
 Unit = tuple[Sequence[Change], int]  # a list of changes, and when it was given
@@ -25,7 +24,8 @@ _DOCUMENT_COLUMNS = (
     "space", "place", "id", "version", "state", "topic", "owner", "created_at", "updated_at", "body",
 )  # fmt: skip
 _TOLD_COLUMNS = ("feed", "seq", "kind", "topic", "time", "body")
-_WIDTHS = (64, 16, 4, 1)
+_WIDTHS = (64, 32, 16, 8, 4, 2, 1)
+_RUN = 4  # numbers in a row that are worth a statement of their own
 
 
 def keep(conn: sqlite3.Connection, units: list[Unit]) -> list[Kept | InterlinguaError]:
@@ -78,6 +78,36 @@ def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
         while len(values) - at >= width:
             yield values[at : at + width]
             at += width
+
+
+def runs(numbers: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Numbers as ranges, where they follow each other, and the others."""
+    ranges, others = list[tuple[int, int]](), list[int]()
+    ordered = sorted(numbers)
+    at = 0
+    while at < len(ordered):
+        end = at
+        while end + 1 < len(ordered) and ordered[end + 1] == ordered[end] + 1:
+            end += 1
+        if end - at + 1 >= _RUN:
+            ranges.append((ordered[at], ordered[end]))
+        else:
+            others += ordered[at : end + 1]
+        at = end + 1
+    return ranges, others
+
+
+def _insert(conn: sqlite3.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]) -> None:
+    """Many rows in few statements: each of them gives the GIL away, and must win it back."""
+    for some in chunks(rows):
+        sql = _sql.get((table, len(some)))
+        if sql is None:
+            values = ",".join([marks(columns)] * len(some))
+            sql = _sql[table, len(some)] = f"INSERT INTO {table} ({','.join(columns)}) VALUES {values}"
+        conn.execute(sql, [value for row in some for value in row])
+
+
+_sql: dict[tuple[str, int], str] = {}
 
 
 def marks(values: Sequence[Any]) -> str:
@@ -157,20 +187,25 @@ class _Together:
         documents, cursors = self._documents.copy(), self._cursors.copy()
         results = [self._unit(changes, time) for changes, time in units]
         conn = self._conn
-        insert(conn, "letters", LETTER_COLUMNS, self._letters)
-        insert(conn, "told", _TOLD_COLUMNS, self._news)
-        self._write_documents(documents)
-        conn.executemany(
-            "INSERT INTO follows (feed, run, upto, ended, updated_at) VALUES (?,?,?,?,?) "
-            "ON CONFLICT (feed, run) DO UPDATE SET upto=excluded.upto, ended=excluded.ended, "
-            "updated_at=excluded.updated_at",
-            [(*key, *now) for key, now in self._cursors.items() if now is not None and now is not cursors[key]],
-        )
-        conn.executemany(
-            "INSERT INTO counters (kind, name, value) VALUES (?,?,?) "
-            "ON CONFLICT (kind, name) DO UPDATE SET value=excluded.value",
-            [*self._boxes.changed(), *self._feeds.changed(), *self._spaces.changed()],
-        )
+        _insert(conn, "letters", LETTER_COLUMNS, self._letters)
+        _insert(conn, "told", _TOLD_COLUMNS, self._news)
+        if documents:
+            self._write_documents(documents)
+        if cursors:
+            conn.executemany(
+                "INSERT INTO follows (feed, run, upto, ended, updated_at) VALUES (?,?,?,?,?) "
+                "ON CONFLICT (feed, run) DO UPDATE SET upto=excluded.upto, ended=excluded.ended, "
+                "updated_at=excluded.updated_at",
+                [(*key, *now) for key, now in self._cursors.items() if now is not None and now is not cursors[key]],
+            )
+        counted = [*self._boxes.changed(), *self._feeds.changed(), *self._spaces.changed()]
+        if counted:
+            values = ",".join(["(?,?,?)"] * len(counted))
+            conn.execute(
+                f"INSERT INTO counters (kind, name, value) VALUES {values} "
+                "ON CONFLICT (kind, name) DO UPDATE SET value=excluded.value",
+                [value for row in counted for value in row],
+            )
         # After the letters of all lists: what an edit may touch was settled when it was its turn.
         for change, letters, numbers, place in self._edits:
             numbers[place] = self._edit(change, letters)
@@ -311,7 +346,7 @@ class _Together:
                      now.updated_at, now.body)
                 )  # fmt: skip
         self._conn.executemany("DELETE FROM documents WHERE space=? AND place=?", gone)
-        insert(self._conn, "documents", _DOCUMENT_COLUMNS, new)
+        _insert(self._conn, "documents", _DOCUMENT_COLUMNS, new)
         for sql, rows in changed.items():
             self._conn.executemany(f"UPDATE documents SET {sql} WHERE space=? AND place=?", rows)
 
@@ -322,8 +357,13 @@ class _Together:
             column, value, only = "body", list[Any]([change.body]), list[Any]()
         else:
             column, value, only = "state", [change.state], [] if change.only is None else [change.only]
-        for some in chunks(numbers):
-            sql = f"UPDATE letters SET {column}=? WHERE box=? AND number IN {marks(some)}{' AND +state=?' * len(only)}"
+        ranges, others = runs(numbers)
+        update, also = f"UPDATE letters SET {column}=? WHERE box=? AND number", " AND +state=?" * len(only)
+        for first, last in ranges:
+            sql = f"{update} BETWEEN ? AND ?{also}"
+            found += self._conn.execute(sql, [*value, change.box, first, last, *only]).rowcount
+        for some in chunks(others):
+            sql = f"{update} IN {marks(some)}{also}"
             found += self._conn.execute(sql, [*value, change.box, *some, *only]).rowcount
         return found
 

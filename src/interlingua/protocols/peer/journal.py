@@ -182,9 +182,11 @@ class Journal:
 
     # -- writing ------------------------------------------------------------------------------------------
 
-    def event(self, kind: str, body: dict[str, Any], *, task: str = "", caller: str = "") -> Tell:
+    def event(
+        self, kind: str, body: dict[str, Any], *, task: str = "", caller: str = "", ts: str | None = None
+    ) -> Tell:
         """An event for the feed: `type` and `ts` first, and `seq` once it has one."""
-        whole = {"type": kind, "ts": now_z(), **body}
+        whole = {"type": kind, "ts": ts or now_z(), **body}
         return Tell(self._feed_name(caller) if caller else self.name, kind, task, _encode(whole))
 
     def keep(self, changes: Sequence[Change]) -> asyncio.Future[Kept]:

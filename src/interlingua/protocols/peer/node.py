@@ -102,7 +102,7 @@ class Node:
         self.running = True
         self.started_at = time.time()
         try:
-            if settings.listens:
+            if settings.listens and ("p2p" in settings.transport_modes or settings.relay is None):
                 await self._listen()
             if settings.relay is not None and "relay" in settings.transport_modes and settings.listens:
                 link = self.relay_link(self.token)

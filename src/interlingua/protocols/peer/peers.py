@@ -31,6 +31,7 @@ log = logging.getLogger("interlingua.peer")
 RANKS = {"critical": 3, "high": 2, "normal": 1, "low": 0}
 QUEUED, DELIVERED, DROPPED = "queued", "delivered", "dropped"
 _PAGE = 256
+_LAST = "last-peer"  # where the number of the newest peer is kept
 _SETTLE_AFTER = 0.005  # seconds: a write of its own for each message would cost as much as the message
 
 
@@ -270,6 +271,8 @@ class Peers:
         return len(self._peers)
 
     async def load(self) -> None:
+        last = await self._node.engine.store.document(self._node.journal.facts_space, _LAST)
+        self._last = 0 if last is None else int(last.body)
         for document in await self._node.engine.store.documents(self._node.journal.peers_space, limit=100_000):
             known = msgspec.json.decode(document.body, type=Known)
             peer = self._peers[known.id] = Peer(self._node, known)
@@ -303,7 +306,9 @@ class Peers:
         self._last += 1
         known = Known(f"peer_{self._last:03d}", name, link, expected=expected)
         peer = self._peers[known.id] = Peer(self._node, known)
-        self.write_down(peer)  # letters are kept under its id: after a crash, nobody else may be given that
+        # Letters are kept under its id: whatever becomes of the peer or this process, nobody else is given that.
+        last = Put(self._node.journal.facts_space, _LAST, str(self._last).encode())
+        self._node.keep_beside([self._put(peer), last])
         self._make_room()
         return peer
 

@@ -110,7 +110,7 @@ class _Relay:
             self.sessions.came(session, reader, session.ids.get(after or "", 0))
         found = after_of(session, after, since)
         if not found and wait and len(session.waiting) < self.settings.waiting:
-            await self._news(session, wait)
+            await self._news(session, wait, request)
             if self.sessions.living(key_of(request.path_params["token"])) is not session:
                 raise gone()
             found = after_of(session, after, since)
@@ -126,14 +126,16 @@ class _Relay:
         body = b'{"messages":[' + b",".join(message.body for message in kept) + b"]," + rest[1:]
         return Response(body, media_type="application/json")
 
-    async def _news(self, session: Session, seconds: float) -> None:
+    @staticmethod
+    async def _news(session: Session, seconds: float, request: Request) -> None:
+        """Until there may be something to read. Whoever leaves waits no more, and makes room for others."""
         future = asyncio.get_running_loop().create_future()
+        leaving = asyncio.ensure_future(_left(request))
         session.waiting.add(future)
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await future
+            await asyncio.wait({future, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            leaving.cancel()
             session.waiting.discard(future)
 
     async def status(self, request: Request) -> Response:
@@ -270,3 +272,8 @@ def _number(text: str | None, default: float) -> float:
 
 def _now() -> int:
     return int(time.time() * 1000)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -133,6 +133,7 @@ class Sending:
         self._node = node
         self._awaited: dict[tuple[str, str], set[asyncio.Future[dict[str, Any]]]] = {}
         self._giving: set[tuple[str, int]] = set()  # letters that are being handed out
+        self._looking = asyncio.Lock()  # one at a time looks what there is to hand out
 
     # -- sending ------------------------------------------------------------------------------------------
 
@@ -228,7 +229,8 @@ class Sending:
         journal, frame = self._node.journal, wanted.frame
         changes: list[Change] = [
             Post(
-                journal.box_out, frame["message_id"], wanted.data, RANKS[frame["priority"]], peer.id, QUEUED, frame.get("context_id") or "",
+                journal.box_out, frame["message_id"], wanted.data, RANKS[frame["priority"]], peer.id, QUEUED,
+                frame.get("context_id") or "",
             )
         ]  # fmt: skip
         if task is not None:
@@ -239,7 +241,8 @@ class Sending:
         if "context_id" in frame:
             event["context_id"] = frame["context_id"]
         event["from"], event["peer_id"], event["direction"] = self._node.name, peer.id, "outbound"
-        return [*changes, journal.event("message", event, task=frame.get("task_id") or "")]
+        changes.append(journal.event("message", event, task=frame.get("task_id") or "", ts=frame["ts"]))
+        return changes
 
     async def _again(self, letter: Letter, wanted: Draft) -> dict[str, Any]:
         """The same message once more: how it stands."""
@@ -384,19 +387,14 @@ class Sending:
                 numbers = [letter.number for letter in given if letter.number <= ack]
                 if numbers:
                     await node.journal.keep([Settle(box, numbers, "done", only="new")])
+                    node.inbound.read.set()
                 if len(numbers) < _PAGE:
                     break
-                node.inbound.read.set()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
             news = node.news(box)
-            # To confirm is to confirm all up to a number: so those are given by number, and each page by priority.
-            letters = await store.letters(
-                box, states=["new"], owner=owner, limit=limit + len(self._giving), ranked=ack is None
-            )
-            found = letters if ack is not None else [one for one in letters if (box, one.number) not in self._giving]
-            found = sorted(found[:limit], key=lambda one: -one.rank)
+            found = await self._take(box, owner, limit, confirmed=ack is not None)
             left = deadline - loop.time()
             if found or left <= 0:
                 news.cancel()
@@ -404,7 +402,11 @@ class Sending:
             await asyncio.wait({news}, timeout=left)
             news.cancel()
         numbers = [letter.number for letter in found]
-        total = await store.count_letters(box, states=["new"], owner=owner) if found else 0
+        try:
+            total = await store.count_letters(box, states=["new"], owner=owner) if found else 0
+        except BaseException:
+            self._giving.difference_update([(box, number) for number in numbers])
+            raise
 
         def settle(given: bool) -> None:
             if ack is None:
@@ -412,9 +414,20 @@ class Sending:
                 if given:
                     node.spawn(self._done(box, numbers))
 
-        if ack is None:
-            self._giving.update((box, number) for number in numbers)
         return [entry(letter) for letter in found], max(0, total - len(found)), settle
+
+    async def _take(self, box: str, owner: str | None, limit: int, *, confirmed: bool) -> list[Letter]:
+        """Letters to hand out: those that nobody else is being given, unless they stay until they are confirmed."""
+        letters = self._node.engine.store.letters
+        if confirmed:  # to confirm is to confirm all up to a number: so those are given by number
+            found = await letters(box, states=["new"], owner=owner, limit=limit, ranked=False)
+            return sorted(found, key=lambda one: -one.rank)
+        async with self._looking:
+            before = set(self._giving)  # what is handed out while the shelf is read may look new there
+            new = await letters(box, states=["new"], owner=owner, limit=limit + len(before), ranked=True)
+            found = [one for one in new if (box, one.number) not in before][:limit]
+            self._giving.update((box, one.number) for one in found)
+        return sorted(found, key=lambda one: -one.rank)
 
     async def _done(self, box: str, numbers: list[int]) -> None:
         if numbers:
