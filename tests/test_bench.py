@@ -38,7 +38,7 @@ def test_every_benchmark_runs() -> None:
         "create and wait over HTTP, 64 clients", "p99 delay of a token", "memory of a stream", "first event, p99",
         "until initialize is answered", "16 sessions at once", "while a client reads slowly", "one long answer",
         "memory after 100 runs", "stdio: agents/run, 16 at once", "HTTP, 2025-11-25", "HTTP, 2026-07-28",
-        "/message:send over HTTP, 200 clients", "WebSocket, 64 under way", "readers of /stream, p99",
+        "/message:send over HTTP, 200 clients", "WebSocket, 1,000 under way", "readers of /stream, p99",
     ):  # fmt: skip
         assert name in done.stdout
 

@@ -167,6 +167,10 @@ class Reference:
     def _card_frame(self) -> Frame:
         return {"type": "acp.agent_card", "message_id": self.id("card"), "ts": self.now(), "card": self.card()}
 
+    def introduction(self) -> str:
+        """Its card, for a test that speaks in its place."""
+        return json.dumps(self._card_frame())
+
     def message(self, text: str, **more: Any) -> Frame:
         """A message as `/message:send` makes one."""
         self._seq += 1

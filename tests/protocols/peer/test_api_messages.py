@@ -560,3 +560,21 @@ async def test_what_is_the_owners_is_not_at_the_door() -> None:
             assert error["error_code"] == "ERR_NOT_FOUND"
             assert "control API" in error["error"]
         assert node.node.link not in (await http.get("/status")).text
+
+
+async def test_many_who_read_at_once_are_handed_each_message_once() -> None:
+    async with running_node("Here") as here, running_node("There") as there:
+        await here.connect(there)
+        count, given = 300, list[str]()
+
+        async def read() -> None:
+            while len(given) < count:
+                page = await there.get("/message:recv", limit=1, wait=1)
+                given.extend(one["message_id"] for one in page["messages"])
+
+        readers = [asyncio.ensure_future(read()) for _ in range(6)]
+        await asyncio.gather(
+            *(here.post("/message:send", {"role": "user", "text": "x", "message_id": f"msg_{n}"}) for n in range(count))
+        )
+        await asyncio.gather(*readers)
+        assert sorted(given) == sorted(f"msg_{n}" for n in range(count))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
 
 from .common import Running, echo, running_node, text
 from .reference import Reference, Version
@@ -133,3 +136,109 @@ async def test_a_wrong_token_is_told_to_it_as_it_tells_others() -> None:
         await ref.until(lambda: ref.closes)
         assert ref.closes[0] == 1000
         assert list(ours.node.peers) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_the_older_one_is_sent_nothing_that_it_would_take_for_a_message(way: str) -> None:
+    async with together(way, "2.19") as (ours, ref):
+        typed = await ours.post("/message:typing", {"typing": True})
+        assert typed["sent"] is False
+        refused = await ours.post("/peers/peer_001/ping", {}, 400)
+        assert refused["error_code"] == "ERR_INVALID_REQUEST"
+        await ref.send("a message that it gets no receipt for")
+        await ours.message(direction="inbound")
+        await ours.get("/message:recv")
+        await ours.post("/message:send", {"role": "user", "text": "the last"})
+        await ref.came("acp.message")
+        assert ref.recv == []
+        assert {frame["type"] for frame in ref.frames} == {"acp.agent_card", "acp.message"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_the_newer_one_is_told_that_somebody_types_answers_pings_and_gets_receipts(way: str) -> None:
+    async with together(way, "2.48") as (ours, ref):
+        assert (await ours.post("/message:typing", {"typing": True}))["sent"] is True
+        assert (await ref.came("acp.typing"))["typing"] is True
+        assert (await ours.post("/peers/peer_001/ping"))["status"] == "alive"
+        sent = await ref.send("hello")
+        assert (await ref.came("acp.delivered"))["message_id"] == sent["message_id"]
+        assert ref.recv == []
+        assert ref.closes == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_it_says_about_a_task_counts_if_it_can_be(version: Version) -> None:
+    async with together(WAYS[0], version) as (ours, ref):
+        task = (await ours.post("/tasks", {"role": "user", "parts": text("dig")}, 201))["id"]
+        frame = await ref.came("task.delegate", task_id=task)
+        assert frame["payload"]["parts"] == text("dig")
+        await ref.update(task, "working")
+        await ref.update(task, "banana")
+        await ref.update(task, "completed", {"parts": text("a hole")})
+        await ref.update(task, "failed")
+        await ref.send("that was all")
+        await ours.message(direction="inbound")
+        held = await ours.get(f"/tasks/{task}")
+        assert (held["status"], held["artifact"]["parts"]) == ("completed", text("a hole"))
+        assert (await ours.get("/peers"))["peers"][0]["connected"] is True
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_waited_for_it_says_so_and_is_on_the_way_until_it_has_it(version: Version) -> None:
+    async with running_node("Ours") as ours:
+        body = {"role": "user", "text": "for you", "message_id": "msg_waits"}
+        assert (await ours.post("/message:send", body, 503))["queued"] is True
+        ref = Reference("Ref", version)
+        async with ref.join(str(ours.node.link)):
+            came = await ref.came("acp.message")
+            assert (came["message_id"], came["_was_queued"], came["from"]) == ("msg_waits", True, "Ours")
+            assert came["ts"].endswith("Z")
+            await ref.send("thanks")
+            await ours.message(direction="inbound")
+            async with asyncio.timeout(15):
+                while not (await ours.post("/message:send", body))["delivered"]:
+                    pass
+            assert (await ours.get("/offline-queue"))["total_queued"] == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_message_of_its_on_a_task_that_is_not_known_is_work_in_progress(version: Version) -> None:
+    async with together(WAYS[0], version) as (ours, ref):
+        await ref.send("about that", task_id="task_theirs")
+        await ours.state("task_theirs", "working")
+        assert (await ours.get("/tasks/task_theirs"))["status"] == "working"
+        await ours.http.put("/tasks/task_theirs", json={"status": "completed", "artifact": {"parts": text("done")}})
+        assert (await ref.came("task.updated", status="completed"))["artifact"]["parts"] == text("done")
+
+
+async def test_what_programs_of_before_the_envelope_send_is_a_message() -> None:
+    async with together(WAYS[0], "2.19") as (ours, ref):
+        await ref.raw({"id": "old_1", "ts": ref.now(), "from": "Ref", "session_id": "sess_1", "content": "old words"})
+        assert (await ours.message(direction="inbound"))["parts"] == text("old words")
+
+
+async def test_a_peer_of_the_first_versions_that_can_do_no_more_than_talk_is_talked_to() -> None:
+    """A card with a name and a version, messages with the members that every version has: all that a peer needs."""
+    async with running_node("Ours", agents=(echo,)) as ours:
+        url = str(ours.node.link).replace("acp://", "ws://")
+        async with connect(url) as socket:
+            await socket.send(json.dumps({"type": "acp.agent_card", "card": {"name": "Old", "acp_version": "0.5"}}))
+            frame = {"type": "acp.message", "message_id": "m1", "ts": "2026-11-15T00:00:00Z", "from": "Old",
+                     "role": "user", "parts": text("hi"), "a_member_of_another_time": [1]}  # fmt: skip
+            await socket.send(json.dumps(frame))
+            async with asyncio.timeout(15):
+                while (came := json.loads(await socket.recv()))["type"] != "acp.message":
+                    pass
+            assert (came["parts"], came["from"]) == (text("you said hi"), "Ours")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_it_comes_back_after_a_lost_connection_and_is_the_same_peer(version: Version) -> None:
+    async with together(WAYS[0], version) as (ours, ref):
+        await ref.sockets[-1].close()
+        await ref.until(lambda: ref.closes)
+        await ours.until(lambda event: event.get("event") == "disconnected")
+        await ref.until(lambda: ref.sockets)
+        await ref.send("here I am")
+        assert (await ours.message(direction="inbound"))["peer_id"] == "peer_001"
+        assert len((await ours.get("/peers"))["peers"]) == 1

@@ -172,6 +172,28 @@ async def test_a_poll_may_wait_for_news() -> None:
         assert empty.json()["last_id"] == "news"
 
 
+async def test_a_reader_that_leaves_waits_no_more_and_makes_room_for_the_next() -> None:
+    async with asking(waiting=1) as (http, token):
+
+        async def poll(seconds: float) -> float:
+            """How long the relay let it wait: where there is no room, the answer is there at once."""
+            began = time.monotonic()
+            answer = await http.get(f"/acp/{token}/poll", params={"wait": seconds}, timeout=PATIENCE)
+            assert answer.json()["messages"] == []
+            return time.monotonic() - began
+
+        leaving = asyncio.ensure_future(poll(20))
+        await http.get(f"/acp/{token}/status")
+        while await poll(0.1) >= 0.1:
+            if leaving.done():  # it found its place taken by this one
+                leaving = asyncio.ensure_future(poll(20))
+                await http.get(f"/acp/{token}/status")
+        leaving.cancel()
+        async with asyncio.timeout(10):
+            while await poll(0.1) < 0.1:
+                pass
+
+
 async def test_a_session_that_is_deleted_wakes_whoever_waits_in_it() -> None:
     async with asking() as (http, token):
         polling = asyncio.ensure_future(http.get(f"/acp/{token}/poll", params={"wait": 20}, timeout=PATIENCE))
@@ -479,8 +501,9 @@ async def test_channels_survive_a_relay_that_forgets_everything() -> None:
 
 
 async def test_a_relay_that_stays_away_ends_channels_and_the_host_waits_for_it() -> None:
-    async with relaying() as server, hosting(server.link(new_token()), times=QUICK) as host:
-        mine = await guest(host.listener.link, times=QUICK)
+    times = RelayTimes(request=5.0, ping_every=0.1, silent=PATIENCE, outage=0.8)
+    async with relaying() as server, hosting(server.link(new_token()), times=times) as host:
+        mine = await guest(host.listener.link, times=times)
         theirs = await host.channel()
         await server.stop()
         mine.send(b"{}")

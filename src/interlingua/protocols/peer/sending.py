@@ -405,14 +405,15 @@ class Sending:
         try:
             total = await store.count_letters(box, states=["new"], owner=owner) if found else 0
         except BaseException:
-            self._giving.difference_update([(box, number) for number in numbers])
+            self._not_given(box, numbers)
             raise
 
         def settle(given: bool) -> None:
             if ack is None:
-                self._giving.difference_update(() if given else [(box, number) for number in numbers])
                 if given:
                     node.spawn(self._done(box, numbers))
+                else:
+                    self._not_given(box, numbers)
 
         return [entry(letter) for letter in found], max(0, total - len(found)), settle
 
@@ -428,6 +429,10 @@ class Sending:
             found = [one for one in new if (box, one.number) not in before][:limit]
             self._giving.update((box, one.number) for one in found)
         return sorted(found, key=lambda one: -one.rank)
+
+    def _not_given(self, box: str, numbers: list[int]) -> None:
+        self._giving.difference_update([(box, number) for number in numbers])
+        self._node.woke("")  # somebody else may wait for them
 
     async def _done(self, box: str, numbers: list[int]) -> None:
         if numbers:
