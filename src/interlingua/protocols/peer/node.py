@@ -191,7 +191,7 @@ class Node:
                 await store.trim_feed(feed, settings.keep_events)
             for box in (journal.box_in, journal.box_door, journal.box_asked):
                 await store.forget_letters(box, before, ["done", "run"], 10_000)
-            await store.forget_letters(journal.box_out, before, ["delivered"], 10_000)
+            await store.forget_letters(journal.box_out, before, ["delivered", "dropped"], 10_000)
             await store.forget_followed(f"{journal.name}/work", before, 10_000)
             await self._forget_files(before)
             await asyncio.sleep(_UPKEEP_EVERY)
@@ -348,6 +348,17 @@ class Node:
         body = {"event": event, "peer_id": peer.id, "name": peer.name, "session_id": self.session_id, **more}
         if self.running:
             self.keep_beside([self.journal.event("peer", body)])
+
+    async def undeliverable(self, peer: Peer, frame: dict[str, Any], code: str, why: str) -> None:
+        """Something for a peer can never be sent to it."""
+        id_ = str(frame.get("message_id"))
+        log.warning("%s cannot be sent to %s: %s", id_, peer.id, why)
+        self.told_of_peer(peer, "error", code=code, error=why, message_id=id_)
+        self.refused(peer, id_, why)
+        if frame.get("type") == "task.delegate":
+            task = await self.journal.task("", frame["task_id"])
+            if task is not None:
+                await self.inbound.apply(task, "failed", None, f"it could not be delegated: {why}", {})
 
     def got_card(self, peer: Peer) -> None:
         if self.running:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...model.errors import NotFound
+from ...model.errors import NotFound, TooLarge
 from ...store.shelf import Change, Put, Settle
 from .card import has
 from .frames import now_z
+from .settings import MAX_BYTES
 
 if TYPE_CHECKING:
     from .node import Node
@@ -99,6 +100,22 @@ class Peer:
         if found is None:
             found = known[flag] = has(card, flag)
         return found
+
+    @property
+    def limit(self) -> int:
+        """Bytes of the longest frame that it takes. A longer one ends the connection, and would again on the next."""
+        capabilities = (self.known.card or {}).get("capabilities")
+        told = capabilities.get("max_msg_bytes") if isinstance(capabilities, dict) else None
+        return told if type(told) is int and told > 0 else MAX_BYTES
+
+    def takes(self, size: int) -> bool:
+        """Whether a frame of so many bytes can be sent to it, with what is added on the way."""
+        return size + self.node.trust.room <= self.limit
+
+    def check_size(self, size: int) -> None:
+        """Raise TooLarge for what it would not take. Of one that has shown no card, that is not known."""
+        if self.known.card is not None and not self.takes(size):
+            raise TooLarge(f"{self.name} takes at most {self.limit} bytes, and this is larger", path="/parts")
 
     @property
     def ours(self) -> bool:
@@ -247,8 +264,19 @@ class Outbox:
             await session.drain()
             if letter.number not in self._flying:
                 frame = msgspec.json.decode(letter.body)
+                if not self._peer.takes(len(letter.body)):
+                    await self._drop(letter.number, frame)
+                    continue
                 self._send(session, letter.number, {**frame, "_was_queued": True})
         return bool(fresh)
+
+    async def _drop(self, number: int, frame: dict[str, Any]) -> None:
+        """What was written for whoever comes, and is too large for the one that came, must not stop all the rest."""
+        peer = self._peer
+        why = f"it is larger than the {peer.limit} bytes that {peer.name} takes"
+        await peer.node.journal.keep([Settle(peer.node.journal.box_out, [number], DROPPED)])
+        self.waiting = max(0, self.waiting - 1)
+        await peer.node.undeliverable(peer, frame, "message_too_large", why)
 
     def in_flight(self, number: int) -> bool:
         return number in self._flying

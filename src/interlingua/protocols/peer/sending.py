@@ -158,6 +158,7 @@ class Sending:
                 queued=False,
             )  # fmt: skip
         task = self._task(wanted, peer) if wanted.create_task else None
+        peer.check_size(len(wanted.data))
         waiting = self._await(peer, id_) if wanted.sync else None
         try:
             kept = await journal.keep(self._changes(peer, wanted, task))
@@ -336,7 +337,9 @@ class Sending:
         frame = frames.reply(node.name, asked, parts=said, content=content)
         event = {"message_id": frame["message_id"], "role": "agent", "parts": said, "correlation_id": asked,
                  "from": node.name, "peer_id": peer.id, "direction": "outbound"}  # fmt: skip
-        post = Post(journal.box_out, frame["message_id"], msgspec.json.encode(frame), 1, peer.id, QUEUED, "")
+        data = _encode(frame)
+        peer.check_size(len(data))
+        post = Post(journal.box_out, frame["message_id"], data, 1, peer.id, QUEUED, "")
         kept = await journal.keep([post, journal.event("message", event)])
         peer.outbox.posted(kept.numbers[0] or 0, frame)
         return {"ok": True, "message_id": frame["message_id"], "peer_id": peer.id, "queued": not peer.connected}

@@ -129,6 +129,9 @@ class Session:
 
     def send(self, frame: dict[str, Any]) -> None:
         data = _encode(frame)
+        if self.peer is not None and len(data) > self.peer.limit:
+            log.warning("a frame of %d bytes is too large for %s, and was not sent", len(data), self.who)
+            return  # it would end the connection, and with it all that is under way
         self._unread += len(data)
         self.channel.send(data)
 

@@ -91,10 +91,12 @@ class Tasking:
             if not isinstance(metadata, dict):
                 raise InvalidRequest("/metadata is an object", path="/metadata")
             task.metadata = metadata
-        node.tasks_created += 1
         if surface.door:
-            return await self._for_agents(task, given, surface, body), True
-        return await self._for_peer(task, given, body.get("peer_id")), True
+            task = await self._for_agents(task, given, surface, body)
+        else:
+            task = await self._for_peer(task, given, body.get("peer_id"))
+        node.tasks_created += 1
+        return task, True
 
     async def _for_agents(
         self, task: Task, given: list[dict[str, Any]], surface: Surface, body: dict[str, Any]
@@ -122,7 +124,9 @@ class Tasking:
         frame = frames.delegate(node.name, task.id, payload, context_id=task.context_id)
         if task.message_id is None:
             task.message_id = frame["message_id"]
-        post = Post(journal.box_out, frame["message_id"], msgspec.json.encode(frame), 1, peer.id, QUEUED, "")
+        data = msgspec.json.encode(frame)
+        peer.check_size(len(data))
+        post = Post(journal.box_out, frame["message_id"], data, 1, peer.id, QUEUED, "")
         kept = await journal.keep([journal.put_task(task), post, status_event(node, task, "submitted")])
         if kept.stale is not None:
             return await journal.task(task.scope, task.id) or task
@@ -239,6 +243,7 @@ class Tasking:
             return []
         journal = self._node.journal
         body = msgspec.json.encode(frame)
+        peer.check_size(len(body))
         return [Post(journal.box_out, frame["message_id"], body, 1, peer.id, QUEUED, "")]
 
     def _peer_of(self, task: Task) -> Peer | None:

@@ -82,6 +82,11 @@ class Trust:
         """Whether a frame without signatures is as good as any: then there is nothing to check on it."""
         return not self.strict
 
+    @property
+    def room(self) -> int:
+        """Bytes by which a frame may grow on its way out: its number, that it waited, and our signatures."""
+        return 64 + (80 if self.hmac else 0) + (400 if self.identity is not None else 0)
+
     # -- frames -------------------------------------------------------------------------------------------
 
     def sign(self, frame: Frame) -> Frame:

@@ -33,7 +33,7 @@ from ...model.events import Event
 from ...model.forms import written_answer
 from ...model.prompts import prompt_input
 from ...model.run import Caller, Question, Run, RunRequest
-from ...store.shelf import Change, Follow, Kept, Post, Put, Settle
+from ...store.shelf import Change, Follow, Kept, Post, Put, Settle, Tell
 from . import frames, parts
 from .peers import QUEUED, RANKS, Peer
 from .projection import Act, Moved, Piece, Projection, Replied, Said
@@ -46,6 +46,9 @@ log = logging.getLogger("interlingua.peer")
 
 _SCOPES = ("do:run", "do:read", "do:answer", "do:cancel")
 _PAGE = 500
+_HEADS = 512  # bytes of a frame around what it carries
+_FILES = 16  # parts that become a file each; more become one
+_SHORT = 1000  # characters of an error that is too long
 
 
 class Origin(msgspec.Struct, omit_defaults=True):
@@ -217,6 +220,7 @@ class Working:
                 if event.seq <= upto:
                     telling.projection.feed(event)
             after = min(events[-1].seq, upto) if events else upto
+        telling.told_before()
         reader = engine.reader(run, upto)
         try:
             while not reader.over:
@@ -294,6 +298,10 @@ class Telling:
         if id_ is not None:
             self._task = await self._node.journal.task(self._origin.scope, id_)
 
+    def told_before(self) -> None:
+        """What was fed so far was told in an earlier life, and its files are there."""
+        self._files.clear()
+
     def _publish(self, body: bytes, media_type: str, name: str | None) -> str:
         put, url = self._node.file(body, media_type, name)
         self._files.append(put)
@@ -303,7 +311,9 @@ class Telling:
         """Keep and send what some events say. False: another process has done so."""
         journal, node = self._node.journal, self._node
         acts = [act for event in events for act in self.projection.feed(event)]
+        published = len(self._files)
         for _ in range(5):
+            del self._files[published:]  # of the try before
             changes: list[Change] = [Follow(cursors, self._run.id, expected, upto, ended)]
             live: list[tuple[Post | None, dict[str, Any]]] = []  # for the peer, in order: letters, and what is only now
             touched = False
@@ -375,8 +385,8 @@ class Telling:
             case Piece():
                 if task is None:
                     return False
-                body = {"task_id": task.id, "artifact": act.artifact}
-                changes.append(self._event("artifact", body, task))
+                told = self._event("artifact", {"task_id": task.id, "artifact": act.artifact}, task)
+                changes.append(told)
                 if act.whole is not None:
                     task.put_artifact(act.whole)
                     task.artifact = act.whole
@@ -385,7 +395,8 @@ class Telling:
                     frame = frames.updated(
                         node.name, task.id, task.status, chunk=act.artifact, chunk_number=self._chunks
                     )
-                    live.append((None, frame))
+                    if self._peer.takes(len(told.body) + _HEADS):  # else it sees that one is missing, and waits
+                        live.append((None, frame))
                 return act.whole is not None
             case Said():
                 self._say(act, task, changes, live)
@@ -422,6 +433,8 @@ class Telling:
     ) -> None:
         """A letter to the peer, or to the caller of the door."""
         if self._peer is not None:
+            if not self._peer.takes(len(msgspec.json.encode(frame))):
+                frame = self._shortened(frame)
             post = letter_to(self._node, self._peer, frame)
             changes.append(post)
             live.append((post, frame))
@@ -430,6 +443,30 @@ class Telling:
             key, body = f"{self._origin.caller}|{frame['message_id']}", msgspec.json.encode(frame)
             topic = frame.get("context_id") or ""
             changes.append(Post(journal.box_door, key, body, 1, topic, "new", self._origin.scope))
+
+    def _shortened(self, frame: dict[str, Any]) -> dict[str, Any]:
+        """What is larger than the peer takes: as files that it can fetch, because it would never get it otherwise."""
+        short = dict(frame)
+        if isinstance(frame.get("parts"), list):
+            short["parts"] = self._as_files(frame["parts"])
+        if isinstance(frame.get("artifact"), dict):
+            short["artifact"] = self._as_file(frame["artifact"])
+        if isinstance(frame.get("artifacts"), list):
+            short["artifacts"] = [self._as_file(one) for one in frame["artifacts"]]
+        if isinstance(frame.get("error"), str):
+            short["error"] = frame["error"][:_SHORT]
+        for name in ("error", "error_info"):
+            if isinstance(info := frame.get(name), dict):
+                short[name] = {**info, "message": str(info.get("message"))[:_SHORT], "details": None}
+        return short
+
+    def _as_file(self, artifact: dict[str, Any]) -> dict[str, Any]:
+        return {**artifact, "parts": self._as_files(artifact["parts"])}
+
+    def _as_files(self, said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if len(said) > _FILES:
+            return [parts.as_file(parts.data(said), self._publish)]
+        return [parts.as_file(part, self._publish) for part in said]
 
     def _message_event(
         self, frame: dict[str, Any], said: list[dict[str, Any]], task: Task | None, *, sync: bool = False
@@ -443,7 +480,7 @@ class Telling:
                 body[name] = frame[name]
         return self._event("message", body, task)
 
-    def _event(self, kind: str, body: dict[str, Any], task: Task | None) -> Change:
+    def _event(self, kind: str, body: dict[str, Any], task: Task | None) -> Tell:
         if self._origin.context_id is not None:
             body.setdefault("context_id", self._origin.context_id)
         caller = self._origin.caller
