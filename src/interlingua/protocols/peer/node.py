@@ -425,9 +425,6 @@ class Node:
     async def settle_in(self, number: int, state: str) -> None:
         await self.journal.keep([Settle(self.journal.box_in, [number], state)])
 
-    async def forget_document(self, space: str, id_: str) -> None:
-        await self.engine.store.keep([Drop(space, id_)])
-
 
 def _looked_at(kept: asyncio.Future[Any]) -> None:
     """Nobody waits for it; that it failed is worth a line."""

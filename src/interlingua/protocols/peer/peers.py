@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...model.errors import NotFound, TooLarge
-from ...store.shelf import Change, Put, Settle
+from ...store.shelf import Change, Drop, Put, Settle
 from .card import has
 from .frames import now_z
 from .settings import MAX_BYTES
@@ -32,6 +32,7 @@ log = logging.getLogger("interlingua.peer")
 RANKS = {"critical": 3, "high": 2, "normal": 1, "low": 0}
 QUEUED, DELIVERED, DROPPED = "queued", "delivered", "dropped"
 _PAGE = 256
+_MADE = "peers-made"  # how many there ever were
 _SETTLE_AFTER = 0.005  # seconds: a write of its own for each message would cost as much as the message
 
 
@@ -298,6 +299,8 @@ class Peers:
         return len(self._peers)
 
     async def load(self) -> None:
+        made = await self._node.engine.store.document(self._node.journal.facts_space, _MADE)
+        self._last = int(made.body) if made is not None else 0
         for document in await self._node.engine.store.documents(self._node.journal.peers_space, limit=100_000):
             known = msgspec.json.decode(document.body, type=Known)
             peer = self._peers[known.id] = Peer(self._node, known)
@@ -331,7 +334,10 @@ class Peers:
         self._last += 1
         known = Known(f"peer_{self._last:03d}", name, link, expected=expected)
         peer = self._peers[known.id] = Peer(self._node, known)
-        self.write_down(peer)  # letters are kept under its id: after a crash, nobody else may be given that
+        # Letters, tasks and threads are kept under its id: nobody else may ever be given that, also when the peer is
+        # forgotten and the process another one.
+        made = Put(self._node.journal.facts_space, _MADE, b"%d" % self._last)
+        self._node.keep_beside([self._put(peer), made])
         self._make_room()
         return peer
 
@@ -349,7 +355,14 @@ class Peers:
     def drop(self, peer: Peer) -> None:
         self._peers.pop(peer.id, None)
         self._dirty.discard(peer.id)
-        self._node.spawn(self._node.forget_document(self._node.journal.peers_space, peer.id))
+        self._node.keep_beside([Drop(self._node.journal.peers_space, peer.id)])
+        self._node.spawn(self._drop_letters(peer.id))
+
+    async def _drop_letters(self, id_: str) -> None:
+        """Nobody comes for them any more."""
+        journal, store = self._node.journal, self._node.engine.store
+        while waiting := await store.letters(journal.box_out, states=[QUEUED], topic=id_, limit=_PAGE):
+            await journal.keep([Settle(journal.box_out, [letter.number for letter in waiting], DROPPED)])
 
     # -- who is it ----------------------------------------------------------------------------------------
 
