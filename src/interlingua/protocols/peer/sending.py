@@ -327,12 +327,20 @@ class Sending:
             raise InvalidRequest("the body is a JSON object")
         asked = frames.check_id(body.get("correlation_id"), "correlation_id")
         said = parts.parts_of(body)
+        named = body.get("peer_id")
         letters = [
-            found for peer in node.peers if (found := await journal.letter(journal.box_in, f"{peer.id}|{asked}"))
+            found
+            for peer in ([node.peers.get(str(named))] if named is not None else node.peers)
+            if (found := await journal.letter(journal.box_in, f"{peer.id}|{asked}"))
         ]
         if not letters:
             raise NotFound(f"no message {asked} came")
-        peer = node.peers.get(letters[-1].owner)
+        if len(letters) > 1:  # ids are the senders' choice: one peer could else have what is meant for another
+            raise Refusal(
+                AMBIGUOUS, 400, f"several peers sent a message {asked}: say which one in peer_id",
+                connected_peers=[letter.owner for letter in letters],
+            )  # fmt: skip
+        peer = node.peers.get(letters[0].owner)
         content = body.get("content", parts.text_of(said) or None)
         frame = frames.reply(node.name, asked, parts=said, content=content)
         event = {"message_id": frame["message_id"], "role": "agent", "parts": said, "correlation_id": asked,
@@ -394,11 +402,15 @@ class Sending:
         deadline = loop.time() + wait
         while True:
             news = node.news(box)
+            giving = set(self._giving)  # what is settled while the shelf is read is still on it
             # To confirm is to confirm all up to a number: so those are given by number, and each page by priority.
-            letters = await store.letters(
-                box, states=["new"], owner=owner, limit=limit + len(self._giving), ranked=ack is None
-            )
-            found = letters if ack is not None else [one for one in letters if (box, one.number) not in self._giving]
+            most = limit + len(giving)
+            letters = await store.letters(box, states=["new"], owner=owner, limit=most, ranked=ack is None)
+            giving |= self._giving
+            found = letters if ack is not None else [one for one in letters if (box, one.number) not in giving]
+            if not found and len(letters) == most:  # others were given all of these meanwhile; there may be more
+                news.cancel()
+                continue
             found = sorted(found[:limit], key=lambda one: -one.rank)
             left = deadline - loop.time()
             if found or left <= 0:
@@ -407,7 +419,7 @@ class Sending:
             await asyncio.wait({news}, timeout=left)
             news.cancel()
         numbers = [letter.number for letter in found]
-        total = await store.count_letters(box, states=["new"], owner=owner) if found else 0
+        entries = [entry(letter) for letter in found]
 
         def settle(given: bool) -> None:
             if ack is None:
@@ -415,9 +427,14 @@ class Sending:
                 if given:
                     node.spawn(self._done(box, numbers))
 
-        if ack is None:
+        if ack is None:  # before anything is waited for: others read at the same time
             self._giving.update((box, number) for number in numbers)
-        return [entry(letter) for letter in found], max(0, total - len(found)), settle
+        try:
+            total = await store.count_letters(box, states=["new"], owner=owner) if found else 0
+        except BaseException:
+            settle(False)
+            raise
+        return entries, max(0, total - len(found)), settle
 
     async def _done(self, box: str, numbers: list[int]) -> None:
         if numbers:
