@@ -34,6 +34,7 @@ from .common import (
     stuck,
     text,
 )
+from .mount_common import runs_of
 from .reference import Reference
 
 
@@ -245,7 +246,7 @@ async def test_an_answer_that_was_taken_just_before_a_crash_is_given_after_it(tm
     async with running_node("Agents", agents=[painter], store=store) as agents:
         await agents.state("t1", "completed")
         assert (await agents.get("/tasks/t1"))["artifact"]["parts"] == text("a door in red")
-        assert len(await agents.node.engine.runs()) == 1
+        assert len(await runs_of(agents.node)) == 1
 
 
 async def test_a_task_whose_cancelling_a_restart_interrupts_is_canceled_all_the_same(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ class Node:
                     link, self._came_by_relay, name=self.name, max_bytes=settings.max_msg_bytes, tls=self.tls_out
                 )
             await self.working.start()
+            await self.tasking.start()
         except BaseException:
             await self.stop()
             raise

@@ -14,7 +14,7 @@ import msgspec
 
 from ...model.errors import InvalidRequest, NotFound
 from ...model.run import OWNER, Caller
-from ...store.shelf import Change, Document, Drop, Post
+from ...store.shelf import Change, Document, Drop, Post, Put
 from . import frames, parts, states
 from .peers import QUEUED, Peer
 from .tasks import Task, document_id
@@ -300,6 +300,14 @@ class Tasking:
         node.spawn(self._finish_cancel(changed))
         return changed
 
+    async def start(self) -> None:
+        """Go on with what was being cancelled when the process before this one ended."""
+        journal = self._node.journal
+        found = await self._node.engine.store.documents(journal.tasks_space, states=["cancelling"], limit=10_000)
+        for task in map(journal.read_task, found):
+            if task.kind != "run":
+                self._node.spawn(self._finish_cancel(task))
+
     async def _finish_cancel(self, task: Task) -> None:
         """The second phase: a peer that stops the work itself has some time for it."""
         node = self._node
@@ -344,7 +352,8 @@ class Tasking:
     async def delete(self, task: Task) -> None:
         if task.status not in states.TERMINAL:
             raise InvalidRequest(f"task {task.id} is {task.status}; cancel it first")
-        await self._node.journal.keep([Drop(self._node.journal.tasks_space, document_id(task.scope, task.id))])
+        journal, id_ = self._node.journal, document_id(task.scope, task.id)
+        await journal.keep([Drop(journal.tasks_space, id_), Put(journal.deleted_space, id_, b"")])
 
 
 def _artifact(value: Any) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class Origin(msgspec.Struct, omit_defaults=True):
     correlation_id: str | None = None  # somebody waits for a reply to this
     context_id: str | None = None
     quiet: bool = False  # whoever asked gets the end as an answer, and not as a message
+    replies: bool = False  # the task came with a message, which is answered as well
 
 
 class Outcome(msgspec.Struct):
@@ -90,8 +91,26 @@ class Working:
         for letter in await self._node.engine.store.letters(box, states=["accepted"], limit=10_000):
             frame = msgspec.json.decode(letter.body)
             peer = self._node.peers.with_id(letter.owner)
-            if peer is not None:
-                await self.message(peer, frame, letter.number)
+            if peer is None:
+                continue
+            try:
+                await self._take_up(peer, frame, letter.number)
+            except Exception as error:  # of one letter: the others, and the node, must not suffer from it
+                log.error("message %s of %s could not be taken up: %s", letter.key, peer.id, error, exc_info=error)
+                await self._node.settle_in(letter.number, "done")
+
+    async def _take_up(self, peer: Peer, frame: dict[str, Any], number: int) -> None:
+        """A message that was written down, and nothing more, before the end of the process before this one."""
+        id_ = _text(frame.get("task_id"))
+        task = await self._node.journal.task(peer.scope, id_) if id_ is not None else None
+        if task is None or task.run is None or task.message_id == frame["message_id"]:
+            await self.message(peer, frame, number)
+            return
+        try:
+            await self.answer(task, frame["parts"], self.caller_of(peer))
+        except InterlinguaError as error:
+            log.info("message %s on task %s comes too late: %s", frame["message_id"], task.id, error)
+        await self._node.settle_in(number, "done")
 
     # -- what comes in ------------------------------------------------------------------------------------
 
@@ -122,25 +141,36 @@ class Working:
     async def message(self, peer: Peer, frame: dict[str, Any], number: int) -> None:
         """A peer's message, already written down, as a run."""
         node = self._node
-        asked = frame.get("correlation_id")
+        asked, skill = _text(frame.get("correlation_id")), _text(frame.get("skill_id"))
         origin = Origin(
-            node.name, peer.scope, peer.id, "", _text(frame.get("task_id")), frame["message_id"],
-            asked if isinstance(asked, str) else None, _text(frame.get("context_id")),
+            node.name, peer.scope, peer.id, "", _text(frame.get("task_id")), frame["message_id"], asked,
+            _text(frame.get("context_id")), replies=asked is not None or not peer.ours,
         )  # fmt: skip
+        task = None
+        if origin.task is not None:  # the sender has a task for it, which is told how it goes
+            now = frames.now_z()
+            task = Task(
+                origin.task, "submitted", now, now, {"parts": frame["parts"]}, peer.scope, "run", peer.id,
+                skill_id=skill, role=frame["role"], context_id=origin.context_id, message_id=origin.message_id,
+            )  # fmt: skip
         try:
-            card = self.agent(frame.get("skill_id"))
-            await self.begin(origin, card, frame["parts"], self.caller_of(peer), task=None, letter=number)
+            card = self.agent(skill)
+            await self.begin(origin, card, frame["parts"], self.caller_of(peer), task=task, letter=number)
         except InterlinguaError as error:
-            await self._refuse(peer, origin, error.info(), number)
+            await self._refuse(peer, origin, error.info(), number, task)
 
-    async def _refuse(self, peer: Peer, origin: Origin, error: ErrorInfo, number: int) -> None:
+    async def _refuse(self, peer: Peer, origin: Origin, error: ErrorInfo, number: int, task: Task | None) -> None:
         """What became no run is answered all the same."""
         journal = self._node.journal
-        post = self._letter(peer, self._reply_frame(origin, [parts.text(error.message)], error))
-
-        kept = await journal.keep([Settle(journal.box_in, [number], "done"), post])
+        posts = [self._letter(peer, self._reply_frame(origin, [parts.text(error.message)], error))]
+        more: list[Change] = []
+        if task is not None:
+            task.status, task.error, task.error_info = "failed", error.message, msgspec.to_builtins(error)
+            posts.append(self._letter(peer, task_frame(self._node.name, task, "failed", None)))
+            more = [journal.put_task(task), *(self.status(task, state) for state in ("submitted", "working", "failed"))]
+        kept = await journal.keep([*posts, *more, Settle(journal.box_in, [number], "done")])
         if kept.stale is None:
-            self._sent(peer, [post], kept.numbers[1:])
+            self._sent(peer, posts, kept.numbers[: len(posts)])
 
     async def begin(
         self, origin: Origin, card: AgentCard, given: list[dict[str, Any]], caller: Caller, *, task: Task | None,
@@ -152,6 +182,9 @@ class Working:
         node, journal = self._node, self._node.journal
         said = [parts.to_model(part) for part in given]
         thread = await node.thread_of(origin.scope or origin.caller, origin.context_id)
+        key = f"{journal.name}:{origin.scope}:{origin.task or ''}:{origin.message_id or ''}"
+        if task is not None and (deleted := await journal.times_deleted(task)):
+            key += f":{deleted}"  # it is another one, and not the one that was
         made = await node.engine.submit(
             RunRequest(
                 card.name,
@@ -162,7 +195,7 @@ class Working:
                 thread=thread,
                 create_thread=thread is not None,
                 when_busy="enqueue",
-                key=f"{journal.name}:{origin.scope}:{origin.task or ''}:{origin.message_id or ''}",
+                key=key,
                 extra={"peer": msgspec.to_builtins(origin)},
                 trace=trace,
             )
@@ -407,9 +440,10 @@ class Telling:
                 key, said = answer_key(origin.scope, origin.message_id or ""), msgspec.json.encode(frame)
                 state = "done" if origin.quiet else "new"
                 changes.append(Post(node.journal.box_door, key, said, 1, origin.context_id or "", state, origin.scope))
-            case Replied() if origin.task is None:
+            case Replied() if origin.task is None or origin.replies:
                 frame = reply_frame(node.name, origin, act.parts, act.error)
-                changes.append(self._message_event(frame, act.parts, task))
+                if origin.task is None:
+                    changes.append(self._message_event(frame, act.parts, task))
                 self._post(changes, live, frame)
         return False
 
