@@ -407,3 +407,20 @@ async def test_a_link_with_a_host_that_cannot_be_written_is_tried_again_and_says
                 assert peer.dialing is not None
                 assert not peer.dialing.done()
                 await asyncio.sleep(0)
+
+
+async def test_a_peer_that_only_types_is_read_no_faster_than_that_is_written_down() -> None:
+    async with running_node("Host") as host, raw(host, typing_indicator=True) as rude:
+        store: Any = host.node.engine.store
+        most, keep = 0, store.keep
+
+        def watched(changes: Any) -> Any:
+            nonlocal most
+            most = max(most, len(store._shelved))
+            return keep(changes)
+
+        store.keep = watched
+        for number in range(60_000):
+            await rude.say({"type": "acp.typing", "typing": number % 2 == 0})
+        await rude.heard_so_far()
+        assert most < 12_000  # what one read of the connection holds at most

@@ -64,6 +64,9 @@ class Calling:
             except ConnectionError as error:
                 peer.dial_error = str(error)
                 log.info("%s: %s", peer.id, error)
+            except Exception as error:  # whatever it is, it must not be the last try
+                peer.dial_error = f"{link.shown} cannot be reached: {type(error).__name__}"
+                log.exception("%s could not be dialled", peer.id)
             else:
                 self.reconnects += again
                 again = True

@@ -23,7 +23,7 @@ from ...engine.ids import new_id
 from ...model.card import AgentCard
 from ...model.run import Caller
 from ...security import scopes
-from ...store.shelf import Change, Drop, Put, Settle
+from ...store.shelf import Change, Drop, Kept, Put, Settle
 from . import card as cards
 from . import extensions, frames, links, skills
 from .calling import Calling
@@ -83,6 +83,7 @@ class Node:
         self.bindings: list[str] = []  # where it is reached by something that does not listen
         self.notices: list[str] = []  # what the owner should read at the start
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.told_last: asyncio.Future[Kept] | None = None  # the newest of what is kept and nobody waits for
         self._news: dict[str, set[asyncio.Future[None]]] = {}
         self._declared = skills.declared(list(self.settings.skills))
         self._card: tuple[Any, dict[str, Any]] | None = None
@@ -262,6 +263,8 @@ class Node:
             await session.run()
         except ConnectionError as error:
             log.info("the connection with %s ended: %s", session.who, error)
+        except Exception:  # whoever dialled it, dials again
+            log.exception("the connection with %s ended by an error", session.who)
 
     @property
     def link(self) -> str | None:
@@ -371,7 +374,8 @@ class Node:
 
     def keep_beside(self, changes: list[Change]) -> None:
         """Queue something to be kept, for which nobody waits."""
-        self.journal.keep(changes).add_done_callback(_looked_at)
+        self.told_last = self.journal.keep(changes)
+        self.told_last.add_done_callback(_looked_at)
 
     def replied(self, peer: Peer, message_id: str, frame: dict[str, Any]) -> None:
         self.sending.replied(peer, message_id, frame)

@@ -52,6 +52,7 @@ class Session:
         self._pumping: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unread = 0  # bytes since the last drain
+        self._told = False  # something that came is news by itself
         self.over = False
 
     # -- life ---------------------------------------------------------------------------------------------
@@ -200,8 +201,8 @@ class Session:
                 continue
             try:
                 taking = self._frame(frame)
-            except Invalid as error:
-                self.complain("invalid_frame", error.message, frame)
+            except Exception as error:
+                self._failed(frame, error)
                 continue
             if taking is None:
                 continue
@@ -213,6 +214,9 @@ class Session:
                 waiting.append((frame, taking))
         await self._finish(waiting)
         self._send_confirmations()
+        if self._told and (told := self.node.told_last) is not None and not told.done():
+            await asyncio.wait({told})  # or one that only types would fill the memory with the news of it
+        self._told = False
 
     async def _finish(self, waiting: list[tuple[dict[str, Any], Taking]]) -> None:
         following: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
@@ -328,6 +332,7 @@ class Session:
             self.become(peer)
         self.node.peers.changed(peer)
         self.node.got_card(peer)
+        self._told = True
         if self.inbound and peer.able("resume") and known.resume is None:
             token = self.node.peers.give_back_token(peer)
             self.send({"type": "acp.session", "resume": token, "peer_id": peer.id, "ts": frames.now_z()})
@@ -385,9 +390,11 @@ class Session:
             self.peer.known.read += 1
 
     def _on_typing(self, frame: dict[str, Any]) -> None:
-        if self.peer is not None:
-            self.peer.typing = frames.now_z() if frame.get("typing") else None
-            self.node.told_of_peer(self.peer, "typing", typing=bool(frame.get("typing")))
+        typing = bool(frame.get("typing"))
+        if self.peer is not None and typing != (self.peer.typing is not None):
+            self.peer.typing = frames.now_z() if typing else None
+            self.node.told_of_peer(self.peer, "typing", typing=typing)
+            self._told = True
 
     def _on_error(self, frame: dict[str, Any]) -> None:
         why = str(frame.get("message") or frame.get("error") or frame.get("code"))[:500]
@@ -399,6 +406,7 @@ class Session:
             id_ = frame.get("message_id")
             said = {"message_id": id_} if isinstance(id_, str) else {}
             self.node.told_of_peer(self.peer, "error", code=str(frame.get("code"))[:100], error=why, **said)
+            self._told = True
             if isinstance(id_, str):  # it will not be taken the next time either
                 self.peer.outbox.confirmed(id_)
                 self.node.refused(self.peer, id_, why)
