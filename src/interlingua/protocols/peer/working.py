@@ -77,7 +77,7 @@ class Working:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._telling: dict[str, asyncio.Task[None]] = {}
-        self._awaited: dict[str, asyncio.Future[Outcome]] = {}  # by run: somebody waits for what it comes to
+        self._awaited: dict[str, set[asyncio.Future[Outcome]]] = {}  # by run: who waits for what it comes to
 
     @property
     def _cursors(self) -> str:
@@ -218,15 +218,22 @@ class Working:
 
     def outcome(self, run: str) -> asyncio.Future[Outcome]:
         """Done when a run has come to its end or to a question, and that was told."""
-        waiting = self._awaited.get(run)
-        if waiting is None:
-            waiting = self._awaited[run] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(run, set()).add(waiting)
         return waiting
 
+    def give_up(self, run: str, waiting: asyncio.Future[Outcome]) -> None:
+        """Whoever asked for an outcome waits no more."""
+        others = self._awaited.get(run)
+        if others is not None:
+            others.discard(waiting)
+            if not others:
+                del self._awaited[run]
+
     def came_to(self, run: str, outcome: Outcome) -> None:
-        waiting = self._awaited.pop(run, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(outcome)
+        for waiting in self._awaited.pop(run, ()):
+            if not waiting.done():
+                waiting.set_result(outcome)
 
     # -- what goes out ------------------------------------------------------------------------------------
 
