@@ -356,6 +356,9 @@ class Sending:
         """One message to several peers: each gets its own, with an id of its own."""
         if not isinstance(body, dict):
             raise InvalidRequest("the body is a JSON object")
+        metadata = body.get("metadata")
+        if metadata is not None and not isinstance(metadata, dict):
+            raise InvalidRequest("/metadata is an object", path="/metadata")
         targets = body.get("target_peers")
         if targets is not None and not (isinstance(targets, list) and all(isinstance(one, str) for one in targets)):
             raise InvalidRequest("/target_peers is a list of peer ids", path="/target_peers")
@@ -372,7 +375,7 @@ class Sending:
         for peer in peers:
             try:
                 sent = await self.send(
-                    {**plain, "metadata": {**(body.get("metadata") or {}), "broadcast_id": id_}}, peer_id=peer.id
+                    {**plain, "metadata": {**(metadata or {}), "broadcast_id": id_}}, peer_id=peer.id
                 )
                 results.append({"peer_id": peer.id, "message_id": sent["message_id"], "ok": True, "error": None})
             except Refusal as error:
