@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import websockets
 from websockets.asyncio.client import connect
+from websockets.client import ClientProtocol
+from websockets.uri import parse_uri
 
 import interlingua as il
-from interlingua.protocols.peer.node import Node
 from interlingua.protocols.peer.sending import draft
 from interlingua.store.shelf import Post
 
@@ -25,10 +27,8 @@ from .common import (
     at_door,
     checked,
     client,
-    echo,
     events,
     painter,
-    running_door,
     running_node,
     shout,
     stuck,
@@ -167,14 +167,13 @@ async def test_the_id_of_a_peer_that_was_forgotten_is_nobody_elses_after_a_resta
         await host.until(lambda event: event.get("event") == "disconnected")
         await host.post("/peer/peer_001/send", {"role": "user", "text": "for Alice alone"}, 503)
         checked(await host.http.delete("/peer/peer_001"), 200)
-    async with running_node("Host", store=tmp_path / "s.db") as host:
-        async with raw(host, "Mallory") as mallory:
-            await host.until(lambda event: event.get("event") == "card" and event["name"] == "Mallory")
-            await host.post("/message:send", {"role": "user", "text": "for Mallory"})
-            await mallory.hear("acp.message")
-            told = [frame["parts"] for frame in mallory.frames if frame["type"] == "acp.message"]
-            assert told == [text("for Mallory")]
-            assert [peer["id"] for peer in (await host.get("/peers"))["peers"]] == ["peer_002"]
+    async with running_node("Host", store=tmp_path / "s.db") as host, raw(host, "Mallory") as mallory:
+        await host.until(lambda event: event.get("event") == "card" and event["name"] == "Mallory")
+        await host.post("/message:send", {"role": "user", "text": "for Mallory"})
+        await mallory.hear("acp.message")
+        told = [frame["parts"] for frame in mallory.frames if frame["type"] == "acp.message"]
+        assert told == [text("for Mallory")]
+        assert [peer["id"] for peer in (await host.get("/peers"))["peers"]] == ["peer_002"]
 
 
 async def test_a_reply_goes_to_no_other_peer_that_used_the_same_id() -> None:
@@ -424,3 +423,40 @@ async def test_a_peer_that_only_types_is_read_no_faster_than_that_is_written_dow
             await rude.say({"type": "acp.typing", "typing": number % 2 == 0})
         await rude.heard_so_far()
         assert most < 12_000  # what one read of the connection holds at most
+
+
+async def test_what_never_left_this_machine_does_not_count_as_delivered_when_the_peer_goes() -> None:
+    async with running_node("Host") as host:
+        assert host.node.link is not None
+        where, _, token = host.node.link.removeprefix("acp://").partition("/")
+        address, _, port = where.partition(":")
+        with socket.socket() as rude:
+            rude.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it goes without a word
+            rude.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(rude, (address, int(port)))
+            protocol = ClientProtocol(parse_uri(f"ws://{where}/{token}"))
+            protocol.send_request(protocol.connect())
+            await loop.sock_sendall(rude, b"".join(protocol.data_to_send()))
+            protocol.receive_data(await loop.sock_recv(rude, 200))
+            protocol.send_text(json.dumps(card("Rude")).encode())
+            await loop.sock_sendall(rude, b"".join(protocol.data_to_send()))
+            await host.until(lambda event: event.get("event") == "card")
+            [peer] = host.node.peers
+            assert peer.session is not None
+            channel: Any = peer.session.channel
+            size = 900_000
+            for _ in range(20):
+                await host.node.sending.send({"role": "user", "text": "x" * size})
+            async with asyncio.timeout(WAIT):
+                while channel._room.is_set():
+                    await asyncio.sleep(0)
+            unsent, sent = channel._transport.get_write_buffer_size(), peer.known.sent
+        await host.until(lambda event: event.get("event") == "disconnected")
+        async with asyncio.timeout(WAIT):
+            while peer.outbox._settling is not None:
+                await asyncio.sleep(0)
+        delivered = await host.node.engine.store.count_letters(host.node.journal.box_out, states=["delivered"])
+        assert unsent > size
+        assert delivered <= sent - unsent // size

@@ -66,7 +66,7 @@ class Calling:
                 log.info("%s: %s", peer.id, error)
             except Exception as error:  # whatever it is, it must not be the last try
                 peer.dial_error = f"{link.shown} cannot be reached: {type(error).__name__}"
-                log.exception("%s could not be dialled", peer.id)
+                log.error("%s could not be dialled: %s", peer.id, type(error).__name__)  # it may have the token in it
             else:
                 self.reconnects += again
                 again = True

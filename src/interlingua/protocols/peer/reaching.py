@@ -90,7 +90,9 @@ async def look(link: Link, settings: MountSettings) -> dict[str, Any]:
         async with asyncio.timeout(settings.start_timeout):
             telling = asyncio.get_running_loop().call_later(
                 settings.start_timeout / 4,
-                lambda: channel.send(frames.encode(frames.agent_card(our_card(settings.name, trust, settings.max_bytes)))),
+                lambda: channel.send(
+                    frames.encode(frames.agent_card(our_card(settings.name, trust, settings.max_bytes)))
+                ),
             )
             try:
                 while True:

@@ -174,6 +174,10 @@ class Session:
         try:
             while self._written or self._unread:
                 written, self._written = self._written, []
+                # Who confirms nothing has at most what has left: what is only queued is lost with the connection.
+                wait = getattr(self.channel, "written", None) if written else None
+                if wait is not None and not await wait():
+                    return
                 await self.drain()
                 if self.over:
                     return
