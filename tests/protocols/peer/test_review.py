@@ -17,7 +17,9 @@ from websockets.client import ClientProtocol
 from websockets.uri import parse_uri
 
 import interlingua as il
+from interlingua.protocols.peer.frames import now_z
 from interlingua.protocols.peer.sending import draft
+from interlingua.protocols.peer.trust import Identity, Trust
 from interlingua.store.shelf import Post
 
 from .common import (
@@ -460,3 +462,59 @@ async def test_what_never_left_this_machine_does_not_count_as_delivered_when_the
         delivered = await host.node.engine.store.count_letters(host.node.journal.box_out, states=["delivered"])
         assert unsent > size
         assert delivered <= sent - unsent // size
+
+
+async def test_what_is_left_of_a_connection_that_was_replaced_still_counts_as_the_same_peers() -> None:
+    async with running_node("Host", max_unread=3) as host:
+        assert host.node.link is not None
+        url = host.node.link.replace("acp://", "ws://")
+        sent = [said("Ann", f"m{number}") for number in range(8)]
+        async with connect(url) as first, connect(url) as second:
+            old, new = Raw(first), Raw(second)
+            await old.say(card("Ann", resume=True, delivery_ack=True))
+            token = (await old.hear("acp.session"))["resume"]
+            await old.say(*sent)
+            await host.until(lambda event: event.get("event") == "inbox_full")
+            behind = await host.node.journal.feed().head()
+            await new.say({"type": "acp.resume", "token": token}, card("Ann", resume=True, delivery_ack=True))
+            await host.until(lambda event: event.get("event") == "connected", behind)
+            await new.say(*sent)  # nothing was confirmed
+            given: list[str] = []
+            while len(set(given)) < len(sent):
+                given += [one["message_id"] for one in (await host.get("/message:recv", wait=WAIT))["messages"]]
+            assert given == [one["message_id"] for one in sent]
+            assert len((await host.get("/peers"))["peers"]) == 1
+
+
+async def test_a_peer_that_comes_back_with_its_key_leaves_no_others_behind() -> None:
+    trust = Trust(None, Identity.new())
+    told = trust.sign_card({"name": "Ann", "capabilities": {}, "extensions": []})
+    async with running_node("Host") as host:
+        assert host.node.link is not None
+        for number in range(3):
+            behind = await host.node.journal.feed().head()
+            async with connect(host.node.link.replace("acp://", "ws://")) as socket_:
+                ann = Raw(socket_)
+                await ann.say({**card("Ann"), "card": told})
+                await ann.say(trust.sign({**said("Ann", f"m{number}"), "ts": now_z()}))
+                await host.message(message_id=f"m{number}")
+                await ann.heard_so_far()
+            await host.until(lambda event: event.get("event") == "disconnected", behind)
+        assert [peer["id"] for peer in (await host.get("/peers"))["peers"]] == ["peer_001"]
+
+
+async def test_something_that_a_peer_signed_for_another_does_not_make_that_one_the_peer() -> None:
+    trust = Trust(None, Identity.new())
+    async with running_node("Host") as host:
+        assert host.node.link is not None
+        async with raw(host, "Ann", resume=True) as ann:
+            await ann.hear("acp.session")
+            await ann.say(trust.sign({**said("Ann", "m1"), "ts": now_z()}))
+            await host.message(message_id="m1")
+        await host.until(lambda event: event.get("event") == "disconnected")
+        await host.post("/peer/peer_001/send", {"role": "user", "text": "for Ann alone"}, 503)
+        for_mallory = trust.sign({**said("Ann", "m2"), "ts": now_z()})
+        async with raw(host, "Mallory") as mallory:
+            await mallory.say(for_mallory)
+            await host.message(message_id="m2")
+            assert not [frame for frame in await mallory.heard_so_far() if frame["type"] == "acp.message"]

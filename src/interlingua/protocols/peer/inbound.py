@@ -114,10 +114,16 @@ class Inbound:
         if key is None or said is None or abs(time.time() - said) > self._node.trust.window:
             return
         did = did_acp(key)
-        same = self._node.peers.find(lambda one: one.known.did == did and not one.connected and not one.known.resumed)
-        if same is not None and session.inbound:
+        # It may have been signed for another, who sends it on. So whoever was given something to come back with is not
+        # taken for a peer by this alone.
+        same = self._node.peers.find(
+            lambda one: one.known.did == did and not one.connected and one.known.resume is None
+        )
+        if same is not None and session.inbound and not session.replaced:
             same.known.card, same.known.verification = peer.known.card, peer.known.verification
             session.become(same)
+            if peer.unused:
+                self._node.peers.drop(peer)
         else:
             peer.known.did = did
             self._node.peers.changed(peer)

@@ -44,7 +44,7 @@ class Known(msgspec.Struct, omit_defaults=True):
     link: str | None = None  # the one that we dial
     did: str | None = None  # shown by something that was signed just then
     resume: str | None = None  # the hash of what it comes back with
-    resumed: bool = False  # it has come back with that: from now on nothing less will do
+    resumed: bool = False  # it has come back with that
     comes_back_with: str | None = None  # what the peer gave us, for coming back to it
     card: dict[str, Any] | None = None
     verification: dict[str, Any] | None = None
@@ -117,6 +117,13 @@ class Peer:
         """Raise TooLarge for what it would not take. Of one that has shown no card, that is not known."""
         if self.known.card is not None and not self.takes(size):
             raise TooLarge(f"{self.name} takes at most {self.limit} bytes, and this is larger", path="/parts")
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing would be missing without it."""
+        known = self.known
+        counted = known.sent or known.received or self.outbox.waiting
+        return not (counted or known.link or known.did or known.resumed or known.renamed or self.connected)
 
     @property
     def ours(self) -> bool:

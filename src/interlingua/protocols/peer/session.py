@@ -54,6 +54,7 @@ class Session:
         self._unread = 0  # bytes since the last drain
         self._told = False  # something that came is news by itself
         self.over = False
+        self.replaced = False  # the peer has a newer connection
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -87,7 +88,7 @@ class Session:
 
     def become(self, peer: Peer) -> None:
         """It is known now who is at the other end."""
-        if self.peer is peer and peer.session is self:
+        if self.replaced or (self.peer is peer and peer.session is self):
             return
         self._leave()
         self.peer = peer
@@ -97,7 +98,8 @@ class Session:
         """A peer that comes back has often lost the old connection long before we can know: the newest counts."""
         old, peer.session = peer.session, self
         if old is not None and old is not self:
-            old.peer = None
+            # What it has still to take is the same peer's: as another's, it would count once more.
+            old.replaced = True
             old.stop_pumping()
             self.node.spawn(old.channel.close())
         self.node.peers.joined(peer, self.binding)
@@ -110,7 +112,7 @@ class Session:
             self._timer = asyncio.get_running_loop().call_later(self.node.settings.card_wait, self.start_pumping)
 
     def start_pumping(self) -> None:
-        if self._pumping is None and self.peer is not None and not self.over:
+        if self._pumping is None and self.peer is not None and not self.over and not self.replaced:
             self._pumping = self.node.spawn(self.peer.outbox.pump(self))
 
     def stop_pumping(self) -> None:
