@@ -31,6 +31,7 @@ from .common import (
     client,
     events,
     painter,
+    running_door,
     running_node,
     shout,
     stuck,
@@ -518,3 +519,41 @@ async def test_something_that_a_peer_signed_for_another_does_not_make_that_one_t
             await mallory.say(for_mallory)
             await host.message(message_id="m2")
             assert not [frame for frame in await mallory.heard_so_far() if frame["type"] == "acp.message"]
+
+
+async def test_tasks_that_nobody_looks_at_count_as_unread_messages() -> None:
+    async with running_node("Host", max_unread=5) as host, raw(host) as rude:
+        for number in range(20):
+            await rude.say(
+                {"type": "task.delegate", "message_id": f"d{number}", "ts": "2026-01-01T00:00:00Z", "from": "Rude",
+                 "task_id": f"t{number}", "payload": {"role": "user", "parts": text("x")}}
+            )  # fmt: skip
+        await host.until(lambda event: event.get("event") == "inbox_full")
+        assert (await host.get("/tasks"))["total"] <= 6
+        await host.post("/tasks/t0:update", {"status": "working"})
+        await host.until(lambda event: event.get("task_id") == "t5")
+
+
+async def test_a_reply_over_http_that_comes_while_the_asker_is_down_is_there_when_it_is_back(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    @il.agent
+    async def slow(text: str) -> str:
+        """Waits to be released."""
+        await release.wait()
+        return text.upper()
+
+    store = tmp_path / "near.db"
+    async with running_node("Agents", agents=[slow]) as agents, running_door(agents.node) as base:
+        async with running_node("Near", store=store) as near:
+            behind = await near.node.journal.feed().head()
+            await near.post("/peers/connect", {"link": base})
+            await near.until(lambda event: event.get("event") == "card", behind)
+            await near.post("/message:send", {"role": "user", "text": "hi", "message_id": "m1"})
+            await agents.message(message_id="m1")
+        release.set()
+        await agents.message(correlation_id="m1")
+        async with running_node("Near", store=store) as near:
+            answer = await near.message(correlation_id="m1")
+            assert answer["parts"] == text("HI")
+            assert [one["parts"] for one in (await near.get("/message:recv"))["messages"]] == [text("HI")]

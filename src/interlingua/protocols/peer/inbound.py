@@ -50,6 +50,7 @@ class Inbound:
         self.delegated: dict[str, Task] = {}  # what peers work on for us now
         self._chunks: dict[str, int] = {}  # by task: how many came in a row; -1 where some are missing
         self._unread: dict[str, int] = {}  # by peer, at most so many
+        self._unbegun: dict[str, int] = {}  # by peer: tasks that nobody has begun, at most so many
         self._told_whole: dict[str, set[str]] = {}  # by task: artifacts whose chunks were all told
 
     def take(self, session: Session, peer: Peer, frame: dict[str, Any]) -> Taking | None:
@@ -209,10 +210,14 @@ class Inbound:
                 if not told:
                     self._node.told_of_peer(peer, "inbox_full", waiting=waiting)
                 told = True
-                self.read.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_EVERY):  # another process may have read it
-                        await self.read.wait()
+                await self._reading()
+
+    async def _reading(self) -> None:
+        """Until somebody has read something, or may have."""
+        self.read.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_EVERY):  # another process may have read it
+                await self.read.wait()
 
     async def _task_of(self, peer: Peer, id_: str | None) -> Task | None:
         if id_ is None:
@@ -298,6 +303,7 @@ class Inbound:
             message_id=wanted.message_id, payload=payload,
         )  # fmt: skip
         if task.kind == "received":
+            await self._task_room(peer)
             await journal.keep([journal.put_task(task), status_event(node, task, "submitted")])
             self._confirm(session, peer, frame)
             return
@@ -312,6 +318,20 @@ class Inbound:
         except InterlinguaError as error:
             await self._fail(peer, task, error)
         self._confirm(session, peer, frame)
+
+    async def _task_room(self, peer: Peer) -> None:
+        """Wait until somebody has looked at what a peer wants done: until then it is not read from."""
+        limit, journal, told = self._node.settings.max_unread, self._node.journal, False
+        while self._unbegun.get(peer.id, limit) >= limit:
+            self._unbegun[peer.id] = waiting = await self._node.engine.store.count_documents(
+                journal.tasks_space, states=["submitted"], owner=peer.scope
+            )
+            if waiting >= limit:
+                if not told:
+                    self._node.told_of_peer(peer, "inbox_full", waiting=waiting)
+                told = True
+                await self._reading()
+        self._unbegun[peer.id] += 1
 
     async def _fail(self, peer: Peer, task: Task, error: InterlinguaError) -> None:
         """A task that could not even begin."""

@@ -48,6 +48,7 @@ class Known(msgspec.Struct, omit_defaults=True):
     comes_back_with: str | None = None  # what the peer gave us, for coming back to it
     card: dict[str, Any] | None = None
     verification: dict[str, Any] | None = None
+    place: str | None = None  # how far its stream was read, where it is reached by HTTP
     expected: bool = False  # nobody yet: stands for whoever comes first, with what waits for that one
     renamed: bool = False  # by our owner: its card does not change that
     connected_at: str | None = None

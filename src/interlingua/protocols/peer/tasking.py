@@ -259,6 +259,7 @@ class Tasking:
             return made
 
         changed, kept = await self._node.journal.change_task(task, noted)
+        self._node.inbound.read.set()
         peer = self._peer_of(changed)
         for one, number in zip(made, kept.numbers[1:], strict=True):
             if isinstance(one, Post) and peer is not None:
