@@ -557,3 +557,13 @@ async def test_a_reply_over_http_that_comes_while_the_asker_is_down_is_there_whe
             answer = await near.message(correlation_id="m1")
             assert answer["parts"] == text("HI")
             assert [one["parts"] for one in (await near.get("/message:recv"))["messages"]] == [text("HI")]
+
+
+@pytest.mark.parametrize("kind", [{"type": "note"}, {"type": "acp.message2"}, {"type": 7}, {}])
+async def test_a_strict_node_takes_no_unsigned_message_by_whatever_name(kind: dict[str, Any]) -> None:
+    async with running_node("Host", secret="between us", strict=True) as host, raw(host) as rude:
+        frame = said("Rude", "m1")
+        del frame["type"]
+        await rude.say({**frame, **kind}, {**kind, "message_id": "m2", "content": "hello"})
+        await rude.heard_so_far()
+        assert (await host.get("/message:recv"))["messages"] == []
