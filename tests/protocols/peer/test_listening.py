@@ -21,14 +21,14 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from interlingua.protocols.peer import sockets
-from interlingua.protocols.peer.links import new_token, same_token
+from interlingua.protocols.peer.links import same_token
 from interlingua.protocols.peer.listening import Incoming, Listener, ListenLimits, listen_tcp, listen_ws
 from interlingua.protocols.peer.sockets import WebSocket, Wire
 from interlingua.transports.channel import Channel, TooLong
 
 PATIENCE = 30.0
 LIMIT = 64 * 1024
-TOKEN = new_token()
+TOKEN = "tok_0123456789abcdef"
 
 
 class Host:
@@ -345,7 +345,11 @@ async def test_a_ping_is_answered_after_what_was_sent_before() -> None:
         (b"\x83\x80\0\0\0\0", 1002),
         (masked(Opcode.TEXT, b"{", fin=False) + masked(Opcode.TEXT, b"}"), 1002),
     ],
-)
+    ids=[
+        "long text", "long binary", "long in pieces", "endless", "not masked", "begins in the middle", "reserved bits",
+        "reserved kind", "text inside of text",
+    ],
+)  # fmt: skip
 async def test_what_breaks_the_rules_closes_that_connection_and_no_other(sent: bytes, code: int) -> None:
     async with listening(echo) as host, stock.connect(host.url) as other:
         await host.channel()

@@ -14,8 +14,9 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...model.errors import InterlinguaError, InvalidRequest
+from ...security.errors import OriginRefused
 from ...store.shelf import Letter
-from ...transports.http import json_response
+from ...transports.http import header, json_response
 from . import frames, parts
 from .door_sending import DoorSending
 from .operations import Operations, listing, moment, newest_first, number, refusal
@@ -141,6 +142,10 @@ class Messages(Operations):
     async def receive(self, request: Request, surface: Surface) -> ASGIApp:
         """Each message once. With `ack` they stay until a later request confirms them: `ack=0` to begin with, then the
         `last_seq` of the answer before."""
+        # A page of another site can have a browser fetch this as a picture, say, without an Origin. It sees nothing of
+        # the answer, but the messages would be gone.
+        if header(request, b"origin") is None and header(request, b"sec-fetch-site") in ("cross-site", "same-site"):
+            raise OriginRefused("Web pages of other sites may not take messages")
         limit = number(request, ("limit",), 50, 1, 500)
         wait = min(seconds(request.query_params.get("wait"), "wait", 0.0), _LONGEST_POLL)
         ack = number(request, ("ack",), 0) if "ack" in request.query_params else None

@@ -12,6 +12,7 @@ from ...transports.channel import Channel
 from . import links
 from .dialing import Backoff, dial
 from .links import DIRECT, HTTP, RELAYED, Link
+from .overhttp import Memory, dial_http
 from .peers import Peer
 from .relayed import dial_relay
 from .session import Session
@@ -64,6 +65,9 @@ class Calling:
             except ConnectionError as error:
                 peer.dial_error = str(error)
                 log.info("%s: %s", peer.id, error)
+            except Exception as error:  # whatever it is, it must not be the last try
+                peer.dial_error = f"{link.shown} cannot be reached: {type(error).__name__}"
+                log.error("%s could not be dialled: %s", peer.id, type(error).__name__)  # it may have the token in it
             else:
                 self.reconnects += again
                 again = True
@@ -81,11 +85,10 @@ class Calling:
         if link.scheme in RELAYED:
             return await self._by_relay(link), _NAMES["C"]
         if link.scheme in HTTP:
-            from .overhttp import dial_http
-
-            return await dial_http(link, name=node.name, max_bytes=settings.max_msg_bytes, tls=node.tls_out), _NAMES[
-                "D"
-            ]
+            made = await dial_http(
+                link, name=node.name, max_bytes=settings.max_msg_bytes, tls=node.tls_out, memory=_Remembered(peer)
+            )
+            return made, _NAMES["D"]
         way_round = node.relay_link(link.token) if link.scheme in DIRECT else None
         if way_round is not None and "p2p" not in settings.transport_modes:
             return await self._by_relay(way_round), _NAMES["C"]
@@ -104,3 +107,20 @@ class Calling:
         return await dial_relay(
             link, name=node.name, max_bytes=node.settings.max_msg_bytes, timeout=2 * _DIAL_WITHIN, tls=node.tls_out
         )
+
+
+class _Remembered(Memory):
+    """What is kept of a peer that is reached by HTTP, so that its replies find us after any outage."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.place = peer.known.place
+
+    def reached(self, place: str) -> None:
+        self._peer.known.place = place
+        self._peer.node.peers.changed(self._peer)
+
+    async def sent(self, message_id: str) -> bool:
+        journal = self._peer.node.journal
+        letter = await journal.letter(journal.box_out, message_id)
+        return letter is not None and letter.topic == self._peer.id

@@ -14,6 +14,7 @@ import msgspec
 
 from ...model.content import Message
 from ...model.errors import InvalidRequest, NotFound
+from ...security import scopes
 from ...store.shelf import Change, Letter, Post
 from . import frames, parts, states
 from .errors import TIMEOUT, Refusal
@@ -123,19 +124,22 @@ class DoorSending:
         """The reply to a message, or the task that it has become and that asks for input."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while True:
-            waiting = self._node.working.outcome(run)
-            told = None if fresh else await self._told(run, surface, id_, task)
-            if told is not None:
-                return told
-            left = deadline - loop.time()
-            if left <= 0:
-                raise await self._too_late(surface, id_, timeout)
-            await asyncio.wait({waiting}, timeout=min(left, _LOOK_EVERY))
-            if waiting.done():
-                came = waiting.result()
-                return {"reply": came.reply, **({} if came.task is None else {"task": came.task.view()})}
-            fresh = False
+        waiting = self._node.working.outcome(run)
+        try:
+            while True:
+                told = None if fresh else await self._told(run, surface, id_, task)
+                if told is not None:
+                    return told
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise await self._too_late(surface, id_, timeout)
+                await asyncio.wait({waiting}, timeout=min(left, _LOOK_EVERY))
+                if waiting.done():
+                    came = waiting.result()
+                    return {"reply": came.reply, **({} if came.task is None else {"task": came.task.view()})}
+                fresh = False
+        finally:
+            self._node.working.give_up(run, waiting)
 
     async def _too_late(self, surface: Surface, id_: str, timeout: float) -> Refusal:
         letter = await self._node.journal.letter(self._node.journal.box_asked, _key(surface, id_))
@@ -179,17 +183,21 @@ class DoorSending:
         if task.status in states.TERMINAL:
             raise states.IllegalState(f"/task_id: task {task.id} is {task.status}", path="/task_id")
         waiting = node.working.outcome(task.run)
-        if task.status == "input_required":
-            await node.working.answer(task, frame["parts"], surface.caller)
-        else:
-            said = [parts.to_model(part) for part in frame["parts"]]
-            await node.engine.send(task.run, Message("user", said, id=frame["message_id"]))
-        kept = await node.journal.keep(self._written_down(wanted, surface, task.run))
-        number = kept.numbers[0] if kept.stale is None else kept.letter.number if kept.letter is not None else None
-        if wanted.sync:
-            await asyncio.wait({waiting}, timeout=wanted.timeout)
-            if not waiting.done():
-                raise await self._too_late(surface, frame["message_id"], wanted.timeout)
+        try:
+            if task.status == "input_required":
+                scopes.require(surface.caller, "answer")  # by whatever words it is said
+                await node.working.answer(task, frame["parts"], surface.caller)
+            else:
+                said = [parts.to_model(part) for part in frame["parts"]]
+                await node.engine.send(task.run, Message("user", said, id=frame["message_id"]))
+            kept = await node.journal.keep(self._written_down(wanted, surface, task.run))
+            number = kept.numbers[0] if kept.stale is None else kept.letter.number if kept.letter is not None else None
+            if wanted.sync:
+                await asyncio.wait({waiting}, timeout=wanted.timeout)
+                if not waiting.done():
+                    raise await self._too_late(surface, frame["message_id"], wanted.timeout)
+        finally:
+            node.working.give_up(task.run, waiting)
         now = await node.tasking.get(task.id, surface)
         return {"ok": True, "message_id": frame["message_id"], "server_seq": number, "task": now.view()}
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("interlingua.peer")
 
 _LOOK_EVERY = 2.0
+_ARTIFACTS = 1000  # of one task, of which is remembered that all was told
 
 
 class Taking(msgspec.Struct):
@@ -49,7 +50,8 @@ class Inbound:
         self.delegated: dict[str, Task] = {}  # what peers work on for us now
         self._chunks: dict[str, int] = {}  # by task: how many came in a row; -1 where some are missing
         self._unread: dict[str, int] = {}  # by peer, at most so many
-        self._told_whole: set[tuple[str, Any]] = set()  # artifacts whose chunks were all told
+        self._unbegun: dict[str, int] = {}  # by peer: tasks that nobody has begun, at most so many
+        self._told_whole: dict[str, set[str]] = {}  # by task: artifacts whose chunks were all told
 
     def take(self, session: Session, peer: Peer, frame: dict[str, Any]) -> Taking | None:
         """How to take a frame; None where there is nothing to do."""
@@ -63,6 +65,8 @@ class Inbound:
                     return Taking(self._message(session, peer, frame, content))
                 return self._plain(session, peer, frame, content, None)
             case frames.Reply():
+                if self._must_count(peer) and not self._node.awaits(peer, content.correlation_id):
+                    return Taking(self._late_reply(session, peer, frame, content))
                 return self._reply(session, peer, frame, content)
             case frames.Delegate():
                 return Taking(self._delegate(session, peer, frame, content))
@@ -111,10 +115,16 @@ class Inbound:
         if key is None or said is None or abs(time.time() - said) > self._node.trust.window:
             return
         did = did_acp(key)
-        same = self._node.peers.find(lambda one: one.known.did == did and not one.connected and not one.known.resumed)
-        if same is not None and session.inbound:
+        # It may have been signed for another, who sends it on. So whoever was given something to come back with is not
+        # taken for a peer by this alone.
+        same = self._node.peers.find(
+            lambda one: one.known.did == did and not one.connected and one.known.resume is None
+        )
+        if same is not None and session.inbound and not session.replaced:
             same.known.card, same.known.verification = peer.known.card, peer.known.verification
             session.become(same)
+            if peer.unused:
+                self._node.peers.drop(peer)
         else:
             peer.known.did = did
             self._node.peers.changed(peer)
@@ -200,10 +210,14 @@ class Inbound:
                 if not told:
                     self._node.told_of_peer(peer, "inbox_full", waiting=waiting)
                 told = True
-                self.read.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_EVERY):  # another process may have read it
-                        await self.read.wait()
+                await self._reading()
+
+    async def _reading(self) -> None:
+        """Until somebody has read something, or may have."""
+        self.read.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_EVERY):  # another process may have read it
+                await self.read.wait()
 
     async def _task_of(self, peer: Peer, id_: str | None) -> Task | None:
         if id_ is None:
@@ -233,6 +247,14 @@ class Inbound:
             session.complain("invalid_answer", error.message, frame)
         await node.settle_in(number, "done")
 
+    async def _late_reply(self, session: Session, peer: Peer, frame: dict[str, Any], reply: frames.Reply) -> None:
+        """A reply that nobody waits for is a message like others, and waits for room like them."""
+        await self._room(peer)
+        taking = self._reply(session, peer, frame, reply)
+        assert taking.kept is not None
+        assert taking.then is not None
+        taking.then(await taking.kept)
+
     def _reply(self, session: Session, peer: Peer, frame: dict[str, Any], reply: frames.Reply) -> Taking:
         """The answer to something that we sent. Nobody may wait for it any more: then it is a message like others."""
         node, journal = self._node, self._node.journal
@@ -243,6 +265,8 @@ class Inbound:
             said = [{"type": "text" if isinstance(content, str) else "data", "content": content}]
         frame["message_id"], frame["role"], frame["parts"] = id_, "agent", said
         awaited = node.awaits(peer, reply.correlation_id)
+        if not awaited:
+            self._unread[peer.id] = self._unread.get(peer.id, 0) + 1
         event = {"message_id": id_, "role": "agent", "parts": said, "from": reply.sender or peer.name,
                  "peer_id": peer.id, "direction": "inbound", "correlation_id": reply.correlation_id}  # fmt: skip
         post = Post(
@@ -279,6 +303,7 @@ class Inbound:
             message_id=wanted.message_id, payload=payload,
         )  # fmt: skip
         if task.kind == "received":
+            await self._task_room(peer)
             await journal.keep([journal.put_task(task), status_event(node, task, "submitted")])
             self._confirm(session, peer, frame)
             return
@@ -293,6 +318,20 @@ class Inbound:
         except InterlinguaError as error:
             await self._fail(peer, task, error)
         self._confirm(session, peer, frame)
+
+    async def _task_room(self, peer: Peer) -> None:
+        """Wait until somebody has looked at what a peer wants done: until then it is not read from."""
+        limit, journal, told = self._node.settings.max_unread, self._node.journal, False
+        while self._unbegun.get(peer.id, limit) >= limit:
+            self._unbegun[peer.id] = waiting = await self._node.engine.store.count_documents(
+                journal.tasks_space, states=["submitted"], owner=peer.scope
+            )
+            if waiting >= limit:
+                if not told:
+                    self._node.told_of_peer(peer, "inbox_full", waiting=waiting)
+                told = True
+                await self._reading()
+        self._unbegun[peer.id] += 1
 
     async def _fail(self, peer: Peer, task: Task, error: InterlinguaError) -> None:
         """A task that could not even begin."""
@@ -342,8 +381,10 @@ class Inbound:
             self._chunks[task] = -1
             return False
         self._chunks[task] = before + 1
-        if chunk.get("last_chunk"):
-            self._told_whole.add((task, chunk.get("artifact_id")))
+        if chunk.get("last_chunk") and (id_ := _artifact_id(chunk)) is not None:
+            told = self._told_whole.setdefault(task, set())
+            if len(told) < _ARTIFACTS:
+                told.add(id_)
         return True
 
     async def _updated_ours(self, peer: Peer, news: frames.Updated) -> None:
@@ -367,13 +408,15 @@ class Inbound:
             for state in way[:-1]:
                 told.append(status_event(node, task, state))
                 task.status = state
-            pieces = [one for one in frame.get("artifacts") or [] if isinstance(one, dict) and one.get("parts")]
+            several = frame.get("artifacts")
+            pieces = [one for one in several if isinstance(one, dict)] if isinstance(several, list) else []
+            pieces = [one for one in pieces if one.get("parts")]
             for one in pieces or ([artifact] if artifact is not None else []):
                 if task.status in states.TERMINAL:
                     break
                 task.put_artifact(one)
                 task.artifact = artifact or one
-                if (task.id, one.get("artifact_id")) not in self._told_whole:
+                if _artifact_id(one) not in self._told_whole.get(task.id, ()):
                     body = {"task_id": task.id, "artifact": {"append": False, "last_chunk": True, **one}}
                     told.append(journal.event("artifact", body, task=task.id))
             question = frame.get("question")
@@ -396,8 +439,7 @@ class Inbound:
         """Nothing more passes by."""
         self.delegated.pop(task.id, None)
         self._chunks.pop(task.id, None)
-        for one in task.artifacts:
-            self._told_whole.discard((task.id, one.get("artifact_id")))
+        self._told_whole.pop(task.id, None)
 
     async def _cancel(self, session: Session, peer: Peer, wanted: frames.Cancel) -> None:
         node = self._node
@@ -406,6 +448,12 @@ class Inbound:
             await node.tasking.cancel(task, node.working.caller_of(peer), tell_peer=False)
         if wanted.message_id is not None and peer.able("delivery_ack"):
             session.confirm(wanted.message_id)
+
+
+def _artifact_id(artifact: dict[str, Any]) -> str | None:
+    """By what an artifact is known. There may be one without an id; None where it is none at all."""
+    id_ = artifact.get("artifact_id", "")
+    return id_ if isinstance(id_, str) else "" if id_ is None else None
 
 
 def _text(value: Any) -> str | None:

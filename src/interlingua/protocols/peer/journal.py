@@ -157,6 +157,7 @@ class Journal:
         self.box_in, self.box_out, self.box_door = f"{name}/in", f"{name}/out", f"{name}/door"
         self.box_asked = f"{name}/asked"  # what callers of the door said; what they are told is in box_door
         self.tasks_space, self.peers_space = f"{name}/tasks", f"{name}/peers"
+        self.deleted_space = f"{name}/deleted"  # ids of tasks that were deleted; the version counts how often
         self.files_space, self.facts_space = f"{name}/files", f"{name}/facts"
 
     def feed(self, caller: str = "") -> Feed:
@@ -243,6 +244,11 @@ class Journal:
             if found.owner.startswith("peer:"):
                 return self.read_task(found)
         return None
+
+    async def times_deleted(self, task: Task) -> int:
+        """How many tasks of this id there were that are no more."""
+        found = await self._store.document(self.deleted_space, document_id(task.scope, task.id))
+        return 0 if found is None else found.version
 
     @staticmethod
     def read_task(document: Document) -> Task:

@@ -23,7 +23,7 @@ from ...engine.ids import new_id
 from ...model.card import AgentCard
 from ...model.run import Caller
 from ...security import scopes
-from ...store.shelf import Change, Drop, Put, Settle
+from ...store.shelf import Change, Drop, Kept, Put, Settle
 from . import card as cards
 from . import extensions, frames, links, skills
 from .calling import Calling
@@ -83,6 +83,7 @@ class Node:
         self.bindings: list[str] = []  # where it is reached by something that does not listen
         self.notices: list[str] = []  # what the owner should read at the start
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.told_last: asyncio.Future[Kept] | None = None  # the newest of what is kept and nobody waits for
         self._news: dict[str, set[asyncio.Future[None]]] = {}
         self._declared = skills.declared(list(self.settings.skills))
         self._card: tuple[Any, dict[str, Any]] | None = None
@@ -111,6 +112,7 @@ class Node:
                     link, self._came_by_relay, name=self.name, max_bytes=settings.max_msg_bytes, tls=self.tls_out
                 )
             await self.working.start()
+            await self.tasking.start()
         except BaseException:
             await self.stop()
             raise
@@ -191,7 +193,7 @@ class Node:
                 await store.trim_feed(feed, settings.keep_events)
             for box in (journal.box_in, journal.box_door, journal.box_asked):
                 await store.forget_letters(box, before, ["done", "run"], 10_000)
-            await store.forget_letters(journal.box_out, before, ["delivered"], 10_000)
+            await store.forget_letters(journal.box_out, before, ["delivered", "dropped"], 10_000)
             await store.forget_followed(f"{journal.name}/work", before, 10_000)
             await self._forget_files(before)
             await asyncio.sleep(_UPKEEP_EVERY)
@@ -261,6 +263,8 @@ class Node:
             await session.run()
         except ConnectionError as error:
             log.info("the connection with %s ended: %s", session.who, error)
+        except Exception:  # whoever dialled it, dials again
+            log.exception("the connection with %s ended by an error", session.who)
 
     @property
     def link(self) -> str | None:
@@ -349,6 +353,17 @@ class Node:
         if self.running:
             self.keep_beside([self.journal.event("peer", body)])
 
+    async def undeliverable(self, peer: Peer, frame: dict[str, Any], code: str, why: str) -> None:
+        """Something for a peer can never be sent to it."""
+        id_ = str(frame.get("message_id"))
+        log.warning("%s cannot be sent to %s: %s", id_, peer.id, why)
+        self.told_of_peer(peer, "error", code=code, error=why, message_id=id_)
+        self.refused(peer, id_, why)
+        if frame.get("type") == "task.delegate":
+            task = await self.journal.task("", frame["task_id"])
+            if task is not None:
+                await self.inbound.apply(task, "failed", None, f"it could not be delegated: {why}", {})
+
     def got_card(self, peer: Peer) -> None:
         if self.running:
             self.told_of_peer(peer, "card", verified=bool((peer.known.verification or {}).get("valid")))
@@ -359,7 +374,8 @@ class Node:
 
     def keep_beside(self, changes: list[Change]) -> None:
         """Queue something to be kept, for which nobody waits."""
-        self.journal.keep(changes).add_done_callback(_looked_at)
+        self.told_last = self.journal.keep(changes)
+        self.told_last.add_done_callback(_looked_at)
 
     def replied(self, peer: Peer, message_id: str, frame: dict[str, Any]) -> None:
         self.sending.replied(peer, message_id, frame)
@@ -413,9 +429,6 @@ class Node:
 
     async def settle_in(self, number: int, state: str) -> None:
         await self.journal.keep([Settle(self.journal.box_in, [number], state)])
-
-    async def forget_document(self, space: str, id_: str) -> None:
-        await self.engine.store.keep([Drop(space, id_)])
 
 
 def _looked_at(kept: asyncio.Future[Any]) -> None:

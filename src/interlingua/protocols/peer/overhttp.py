@@ -56,6 +56,20 @@ _KEPT_BACK = frozenset({"type", "server_seq", "_was_queued", "to_peer", "peer_id
 Frame = dict[str, Any]
 
 
+class Memory:
+    """What a channel should know of the ones before it: how far their stream was read, and what was sent. This knows
+    nothing, which will do for whoever asks again by itself."""
+
+    place: str | None = None
+
+    def reached(self, place: str) -> None:
+        """The stream was read so far."""
+
+    async def sent(self, message_id: str) -> bool:
+        """Whether a message went to the remote, over whichever channel."""
+        return False
+
+
 class Away(Exception):
     """The remote has been away for too long, and the channel is over."""
 
@@ -69,6 +83,7 @@ async def dial_http(
     timeout: float = 10.0,
     headers: dict[str, str] | None = None,
     outage: float = 30.0,
+    memory: Memory | None = None,
 ) -> Channel:
     """Reach the HTTP API of a node. Raises ConnectionError, in plain words."""
     if link.scheme not in HTTP:
@@ -90,7 +105,7 @@ async def dial_http(
         await client.aclose()
         raise
     client.base_url = httpx2.URL(base)
-    return HttpChannel(link, client, card, name, max_bytes, outage)
+    return HttpChannel(link, client, card, name, max_bytes, outage, memory or Memory())
 
 
 async def _find(client: httpx2.AsyncClient, link: Link) -> tuple[str, dict[str, Any]]:
@@ -115,7 +130,14 @@ class HttpChannel(Queues):
     replays = True  # a task that is delegated again is told from its beginning
 
     def __init__(
-        self, link: Link, client: httpx2.AsyncClient, card: dict[str, Any], name: str, max_bytes: int, outage: float
+        self,
+        link: Link,
+        client: httpx2.AsyncClient,
+        card: dict[str, Any],
+        name: str,
+        max_bytes: int,
+        outage: float,
+        memory: Memory,
     ) -> None:
         super().__init__(link.shown)
         self.client = client
@@ -133,7 +155,10 @@ class HttpChannel(Queues):
         self._stream_open: asyncio.Future[None] = self._loop.create_future()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.take(frames.agent_card(card))
+        self._memory = memory
         self._writing = self.spawn(self._write())
+        if memory.place is not None:  # there may be replies to what was sent earlier
+            self._streaming = self.spawn(self._follow_stream())
         self.spawn(self._pulse())
 
     # -- the channel --------------------------------------------------------------------------------------
@@ -353,7 +378,7 @@ class HttpChannel(Queues):
         await asyncio.wait({self._stream_open}, timeout=_ANSWER)
 
     async def _follow_stream(self) -> None:
-        place: str | None = None
+        place = self._memory.place
         backoff, since = Backoff(0.2, 2.0), self._loop.time()
         while not self._gone:
             why = "its stream ended"
@@ -367,8 +392,10 @@ class HttpChannel(Queues):
                     async for event in received:
                         since = self._loop.time()
                         place = event.id or seq_of(event) or place
-                        self._said(event)
+                        await self._said(event)
                         await self.room()
+                        if place is not None:
+                            self._memory.reached(place)
             except (httpx2.HTTPError, OSError, ValueError) as error:
                 why = words_of(error)
             await self.pause(since, backoff, why)
@@ -396,7 +423,7 @@ class HttpChannel(Queues):
             if self._gone:
                 return
 
-    def _said(self, event: Received) -> None:
+    async def _said(self, event: Received) -> None:
         told = data_of(event)
         id_, asked, task = told.get("message_id"), told.get("correlation_id"), told.get("task_id")
         if told.get("type") != "message" or id_ in self._sent or task in self.following:
@@ -404,7 +431,11 @@ class HttpChannel(Queues):
         if told.get("sync") is True:  # a reply that its asker waits for, and gets as the answer to the request
             return
         # What a node of ours streams may be about others, too. The reference does not say what is answered.
-        if asked in self._sent if self.ours else told.get("direction") != "outbound":
+        if self.ours:
+            answers = asked in self._sent or (isinstance(asked, str) and await self._memory.sent(asked))
+        else:
+            answers = told.get("direction") != "outbound"
+        if answers:
             with contextlib.suppress(Exception):
                 self.take(message_of(self.remote, told))
 

@@ -16,6 +16,8 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from ...model import values
 from ...model.content import DataPart, FilePart, Part, TextPart, ToolResultPart
 from ...model.errors import InvalidRequest
@@ -202,6 +204,15 @@ def _file(part: FilePart, publish: Publish) -> dict[str, Any]:
         return _published(found, kind, part.name, publish)
     # file:// and the like: the peer cannot open it, but may want to know of it.
     return data({"file": _named({"uri": url}, media_type, part.name)})
+
+
+def as_file(part: dict[str, Any], publish: Publish) -> dict[str, Any]:
+    """A part of the wire as a file that is offered, whatever was in it."""
+    if part["type"] == "text":
+        return _published(part["content"].encode(), "text/plain; charset=utf-8", None, publish)
+    if part["type"] == "data":
+        return _published(msgspec.json.encode(part["content"]), "application/json", None, publish)
+    return part
 
 
 def _published(body: bytes, media_type: str, name: str | None, publish: Publish) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...model.errors import NotFound
-from ...store.shelf import Change, Put, Settle
+from ...model.errors import NotFound, TooLarge
+from ...store.shelf import Change, Drop, Put, Settle
 from .card import has
 from .frames import now_z
+from .settings import MAX_BYTES
 
 if TYPE_CHECKING:
     from .node import Node
@@ -43,10 +44,11 @@ class Known(msgspec.Struct, omit_defaults=True):
     link: str | None = None  # the one that we dial
     did: str | None = None  # shown by something that was signed just then
     resume: str | None = None  # the hash of what it comes back with
-    resumed: bool = False  # it has come back with that: from now on nothing less will do
+    resumed: bool = False  # it has come back with that
     comes_back_with: str | None = None  # what the peer gave us, for coming back to it
     card: dict[str, Any] | None = None
     verification: dict[str, Any] | None = None
+    place: str | None = None  # how far its stream was read, where it is reached by HTTP
     expected: bool = False  # nobody yet: stands for whoever comes first, with what waits for that one
     renamed: bool = False  # by our owner: its card does not change that
     connected_at: str | None = None
@@ -100,6 +102,29 @@ class Peer:
         if found is None:
             found = known[flag] = has(card, flag)
         return found
+
+    @property
+    def limit(self) -> int:
+        """Bytes of the longest frame that it takes. A longer one ends the connection, and would again on the next."""
+        capabilities = (self.known.card or {}).get("capabilities")
+        told = capabilities.get("max_msg_bytes") if isinstance(capabilities, dict) else None
+        return told if type(told) is int and told > 0 else MAX_BYTES
+
+    def takes(self, size: int) -> bool:
+        """Whether a frame of so many bytes can be sent to it, with what is added on the way."""
+        return size + self.node.trust.room <= self.limit
+
+    def check_size(self, size: int) -> None:
+        """Raise TooLarge for what it would not take. Of one that has shown no card, that is not known."""
+        if self.known.card is not None and not self.takes(size):
+            raise TooLarge(f"{self.name} takes at most {self.limit} bytes, and this is larger", path="/parts")
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing would be missing without it."""
+        known = self.known
+        counted = known.sent or known.received or self.outbox.waiting
+        return not (counted or known.link or known.did or known.resumed or known.renamed or self.connected)
 
     @property
     def ours(self) -> bool:
@@ -248,8 +273,19 @@ class Outbox:
             await session.drain()
             if letter.number not in self._flying:
                 frame = msgspec.json.decode(letter.body)
+                if not self._peer.takes(len(letter.body)):
+                    await self._drop(letter.number, frame)
+                    continue
                 self._send(session, letter.number, {**frame, "_was_queued": True})
         return bool(fresh)
+
+    async def _drop(self, number: int, frame: dict[str, Any]) -> None:
+        """What was written for whoever comes, and is too large for the one that came, must not stop all the rest."""
+        peer = self._peer
+        why = f"it is larger than the {peer.limit} bytes that {peer.name} takes"
+        await peer.node.journal.keep([Settle(peer.node.journal.box_out, [number], DROPPED)])
+        self.waiting = max(0, self.waiting - 1)
+        await peer.node.undeliverable(peer, frame, "message_too_large", why)
 
     def in_flight(self, number: int) -> bool:
         return number in self._flying
@@ -326,7 +362,14 @@ class Peers:
     def drop(self, peer: Peer) -> None:
         self._peers.pop(peer.id, None)
         self._dirty.discard(peer.id)
-        self._node.spawn(self._node.forget_document(self._node.journal.peers_space, peer.id))
+        self._node.keep_beside([Drop(self._node.journal.peers_space, peer.id)])
+        self._node.spawn(self._drop_letters(peer.id))
+
+    async def _drop_letters(self, id_: str) -> None:
+        """Nobody comes for them any more."""
+        journal, store = self._node.journal, self._node.engine.store
+        while waiting := await store.letters(journal.box_out, states=[QUEUED], topic=id_, limit=_PAGE):
+            await journal.keep([Settle(journal.box_out, [letter.number for letter in waiting], DROPPED)])
 
     # -- who is it ----------------------------------------------------------------------------------------
 

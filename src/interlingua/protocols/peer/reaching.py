@@ -90,7 +90,9 @@ async def look(link: Link, settings: MountSettings) -> dict[str, Any]:
         async with asyncio.timeout(settings.start_timeout):
             telling = asyncio.get_running_loop().call_later(
                 settings.start_timeout / 4,
-                lambda: channel.send(frames.encode(frames.agent_card(our_card(settings.name, trust)))),
+                lambda: channel.send(
+                    frames.encode(frames.agent_card(our_card(settings.name, trust, settings.max_bytes)))
+                ),
             )
             try:
                 while True:
@@ -138,8 +140,10 @@ def read_frame(data: bytes) -> Frame | None:
         return None
 
 
-def our_card(name: str, trust: Trust) -> dict[str, Any]:
-    facts = cards.CardFacts(name=name, hmac=trust.hmac, identity=trust.card_block(), transports=[])
+def our_card(name: str, trust: Trust, max_bytes: int) -> dict[str, Any]:
+    facts = cards.CardFacts(
+        name=name, hmac=trust.hmac, identity=trust.card_block(), transports=[], max_msg_bytes=max_bytes
+    )
     card = cards.build(facts)
     card["capabilities"]["client_only"] = True  # nobody there reads what is sent without having been asked for
     return trust.sign_card(card)

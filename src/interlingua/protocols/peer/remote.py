@@ -208,7 +208,7 @@ class Remote:
         """Tell who we are, and hear who it is. What else comes meanwhile is for later."""
         if self.token is not None:
             connection.send({"type": "acp.resume", "token": self.token})
-        connection.send(frames.agent_card(our_card(self.settings.name, self._trust)))
+        connection.send(frames.agent_card(our_card(self.settings.name, self._trust, self.settings.max_bytes)))
         early: list[Frame] = []
         nonce: str | None = None
         greeted = False

@@ -159,6 +159,7 @@ class Sending:
                 queued=False,
             )  # fmt: skip
         task = self._task(wanted, peer) if wanted.create_task else None
+        peer.check_size(len(wanted.data))
         waiting = self._await(peer, id_) if wanted.sync else None
         try:
             kept = await journal.keep(self._changes(peer, wanted, task))
@@ -329,17 +330,27 @@ class Sending:
             raise InvalidRequest("the body is a JSON object")
         asked = frames.check_id(body.get("correlation_id"), "correlation_id")
         said = parts.parts_of(body)
+        named = body.get("peer_id")
         letters = [
-            found for peer in node.peers if (found := await journal.letter(journal.box_in, f"{peer.id}|{asked}"))
+            found
+            for peer in ([node.peers.get(str(named))] if named is not None else node.peers)
+            if (found := await journal.letter(journal.box_in, f"{peer.id}|{asked}"))
         ]
         if not letters:
             raise NotFound(f"no message {asked} came")
-        peer = node.peers.get(letters[-1].owner)
+        if len(letters) > 1:  # ids are the senders' choice: one peer could else have what is meant for another
+            raise Refusal(
+                AMBIGUOUS, 400, f"several peers sent a message {asked}: say which one in peer_id",
+                connected_peers=[letter.owner for letter in letters],
+            )  # fmt: skip
+        peer = node.peers.get(letters[0].owner)
         content = body.get("content", parts.text_of(said) or None)
         frame = frames.reply(node.name, asked, parts=said, content=content)
         event = {"message_id": frame["message_id"], "role": "agent", "parts": said, "correlation_id": asked,
                  "from": node.name, "peer_id": peer.id, "direction": "outbound"}  # fmt: skip
-        post = Post(journal.box_out, frame["message_id"], msgspec.json.encode(frame), 1, peer.id, QUEUED, "")
+        data = _encode(frame)
+        peer.check_size(len(data))
+        post = Post(journal.box_out, frame["message_id"], data, 1, peer.id, QUEUED, "")
         kept = await journal.keep([post, journal.event("message", event)])
         peer.outbox.posted(kept.numbers[0] or 0, frame)
         return {"ok": True, "message_id": frame["message_id"], "peer_id": peer.id, "queued": not peer.connected}
@@ -348,6 +359,9 @@ class Sending:
         """One message to several peers: each gets its own, with an id of its own."""
         if not isinstance(body, dict):
             raise InvalidRequest("the body is a JSON object")
+        metadata = body.get("metadata")
+        if metadata is not None and not isinstance(metadata, dict):
+            raise InvalidRequest("/metadata is an object", path="/metadata")
         targets = body.get("target_peers")
         if targets is not None and not (isinstance(targets, list) and all(isinstance(one, str) for one in targets)):
             raise InvalidRequest("/target_peers is a list of peer ids", path="/target_peers")
@@ -364,7 +378,7 @@ class Sending:
         for peer in peers:
             try:
                 sent = await self.send(
-                    {**plain, "metadata": {**(body.get("metadata") or {}), "broadcast_id": id_}}, peer_id=peer.id
+                    {**plain, "metadata": {**(metadata or {}), "broadcast_id": id_}}, peer_id=peer.id
                 )
                 results.append({"peer_id": peer.id, "message_id": sent["message_id"], "ok": True, "error": None})
             except Refusal as error:

@@ -52,7 +52,9 @@ class Session:
         self._pumping: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unread = 0  # bytes since the last drain
+        self._told = False  # something that came is news by itself
         self.over = False
+        self.replaced = False  # the peer has a newer connection
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -86,7 +88,7 @@ class Session:
 
     def become(self, peer: Peer) -> None:
         """It is known now who is at the other end."""
-        if self.peer is peer and peer.session is self:
+        if self.replaced or (self.peer is peer and peer.session is self):
             return
         self._leave()
         self.peer = peer
@@ -96,7 +98,8 @@ class Session:
         """A peer that comes back has often lost the old connection long before we can know: the newest counts."""
         old, peer.session = peer.session, self
         if old is not None and old is not self:
-            old.peer = None
+            # What it has still to take is the same peer's: as another's, it would count once more.
+            old.replaced = True
             old.stop_pumping()
             self.node.spawn(old.channel.close())
         self.node.peers.joined(peer, self.binding)
@@ -109,7 +112,7 @@ class Session:
             self._timer = asyncio.get_running_loop().call_later(self.node.settings.card_wait, self.start_pumping)
 
     def start_pumping(self) -> None:
-        if self._pumping is None and self.peer is not None and not self.over:
+        if self._pumping is None and self.peer is not None and not self.over and not self.replaced:
             self._pumping = self.node.spawn(self.peer.outbox.pump(self))
 
     def stop_pumping(self) -> None:
@@ -129,6 +132,9 @@ class Session:
 
     def send(self, frame: dict[str, Any]) -> None:
         data = _encode(frame)
+        if self.peer is not None and len(data) > self.peer.limit:
+            log.warning("a frame of %d bytes is too large for %s, and was not sent", len(data), self.who)
+            return  # it would end the connection, and with it all that is under way
         self._unread += len(data)
         self.channel.send(data)
 
@@ -170,6 +176,10 @@ class Session:
         try:
             while self._written or self._unread:
                 written, self._written = self._written, []
+                # Who confirms nothing has at most what has left: what is only queued is lost with the connection.
+                wait = getattr(self.channel, "written", None) if written else None
+                if wait is not None and not await wait():
+                    return
                 await self.drain()
                 if self.over:
                     return
@@ -197,8 +207,8 @@ class Session:
                 continue
             try:
                 taking = self._frame(frame)
-            except Invalid as error:
-                self.complain("invalid_frame", error.message, frame)
+            except Exception as error:
+                self._failed(frame, error)
                 continue
             if taking is None:
                 continue
@@ -210,6 +220,9 @@ class Session:
                 waiting.append((frame, taking))
         await self._finish(waiting)
         self._send_confirmations()
+        if self._told and (told := self.node.told_last) is not None and not told.done():
+            await asyncio.wait({told})  # or one that only types would fill the memory with the news of it
+        self._told = False
 
     async def _finish(self, waiting: list[tuple[dict[str, Any], Taking]]) -> None:
         following: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
@@ -325,6 +338,7 @@ class Session:
             self.become(peer)
         self.node.peers.changed(peer)
         self.node.got_card(peer)
+        self._told = True
         if self.inbound and peer.able("resume") and known.resume is None:
             token = self.node.peers.give_back_token(peer)
             self.send({"type": "acp.session", "resume": token, "peer_id": peer.id, "ts": frames.now_z()})
@@ -382,9 +396,11 @@ class Session:
             self.peer.known.read += 1
 
     def _on_typing(self, frame: dict[str, Any]) -> None:
-        if self.peer is not None:
-            self.peer.typing = frames.now_z() if frame.get("typing") else None
-            self.node.told_of_peer(self.peer, "typing", typing=bool(frame.get("typing")))
+        typing = bool(frame.get("typing"))
+        if self.peer is not None and typing != (self.peer.typing is not None):
+            self.peer.typing = frames.now_z() if typing else None
+            self.node.told_of_peer(self.peer, "typing", typing=typing)
+            self._told = True
 
     def _on_error(self, frame: dict[str, Any]) -> None:
         why = str(frame.get("message") or frame.get("error") or frame.get("code"))[:500]
@@ -396,6 +412,7 @@ class Session:
             id_ = frame.get("message_id")
             said = {"message_id": id_} if isinstance(id_, str) else {}
             self.node.told_of_peer(self.peer, "error", code=str(frame.get("code"))[:100], error=why, **said)
+            self._told = True
             if isinstance(id_, str):  # it will not be taken the next time either
                 self.peer.outbox.confirmed(id_)
                 self.node.refused(self.peer, id_, why)

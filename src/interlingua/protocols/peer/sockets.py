@@ -109,6 +109,20 @@ class Wire(asyncio.BufferedProtocol):
         self._flush()
         await self._room.wait()
 
+    async def written(self) -> bool:
+        """Wait until the system has taken all that was queued. False where the connection ended before."""
+        self._flush()
+        transport = self._transport
+        if transport is None:
+            return False
+        try:
+            while transport.get_write_buffer_size() and not self.ended.is_set():
+                transport.set_write_buffer_limits(high=0)  # so that there is room again only when nothing is left
+                await self._room.wait()
+        finally:
+            transport.set_write_buffer_limits(high=_HIGH, low=_LOW)
+        return not self.ended.is_set()
+
     async def close(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
         if not self._closed:
             self._flush()

@@ -94,11 +94,9 @@ class Streams:
         """A task is told from its beginning, everything else from now on, unless the reader knows where it was."""
         self.check_room(surface)
         feed = self.feed(surface, task)
-        if task is not None:
-            after = since or 0
-        else:
-            head = await feed.head()
-            after = head if since is None else min(since, head)
+        head = await feed.head()
+        beginning = head if task is None else 0
+        after = beginning if since is None else min(since, head)  # nobody has read what is yet to come
         return kind(self, feed, after, surface, task)
 
     async def task_now(self, task: Task) -> Task:
@@ -203,7 +201,7 @@ class Listener:
         self._writing = asyncio.get_running_loop().time()
         if self._task is not None:
             for index, event in enumerate(events):
-                if event.kind == "status" and msgspec.json.decode(event.data)["state"] in states.TERMINAL:
+                if _ends(event):
                     await self.put(events[: index + 1])
                     self._over = True
                     return
@@ -223,10 +221,19 @@ class Listener:
             self._after = left[-1].seq
             await self._tell(left)
             return self._over
-        if not self._told and not self._began:
+        if not self._told and not await self._saw_the_end(task):
             # It ended so long ago that its events are gone. How it ended is known all the same.
             await self.put([await self._last_word(task)])
         return True
+
+    async def _saw_the_end(self, task: Task) -> bool:
+        """Whether the end is among what the reader says that it has read."""
+        after = 0
+        while after < self._began and (page := await self._feed.stored(after, task.id)):
+            if any(_ends(event) for event in page if event.seq <= self._began):
+                return True
+            after = page[-1].seq
+        return False
 
     async def _last_word(self, task: Task) -> Heard:
         seq = await self._feed.head()
@@ -235,6 +242,11 @@ class Listener:
         if task.error is not None:
             told["error"] = task.error
         return Heard(seq, "status", task.id, msgspec.json.encode(told))
+
+
+def _ends(event: Heard) -> bool:
+    """Whether it is the last of its task."""
+    return event.kind == "status" and msgspec.json.decode(event.data)["state"] in states.TERMINAL
 
 
 class EventStream(Listener):

@@ -14,7 +14,7 @@ import msgspec
 
 from ...model.errors import InvalidRequest, NotFound
 from ...model.run import OWNER, Caller
-from ...store.shelf import Change, Document, Drop, Post
+from ...store.shelf import Change, Document, Drop, Post, Put
 from . import frames, parts, states
 from .peers import QUEUED, Peer
 from .tasks import Task, document_id
@@ -91,10 +91,12 @@ class Tasking:
             if not isinstance(metadata, dict):
                 raise InvalidRequest("/metadata is an object", path="/metadata")
             task.metadata = metadata
-        node.tasks_created += 1
         if surface.door:
-            return await self._for_agents(task, given, surface, body), True
-        return await self._for_peer(task, given, body.get("peer_id")), True
+            task = await self._for_agents(task, given, surface, body)
+        else:
+            task = await self._for_peer(task, given, body.get("peer_id"))
+        node.tasks_created += 1
+        return task, True
 
     async def _for_agents(
         self, task: Task, given: list[dict[str, Any]], surface: Surface, body: dict[str, Any]
@@ -122,7 +124,9 @@ class Tasking:
         frame = frames.delegate(node.name, task.id, payload, context_id=task.context_id)
         if task.message_id is None:
             task.message_id = frame["message_id"]
-        post = Post(journal.box_out, frame["message_id"], msgspec.json.encode(frame), 1, peer.id, QUEUED, "")
+        data = msgspec.json.encode(frame)
+        peer.check_size(len(data))
+        post = Post(journal.box_out, frame["message_id"], data, 1, peer.id, QUEUED, "")
         kept = await journal.keep([journal.put_task(task), post, status_event(node, task, "submitted")])
         if kept.stale is not None:
             return await journal.task(task.scope, task.id) or task
@@ -239,6 +243,7 @@ class Tasking:
             return []
         journal = self._node.journal
         body = msgspec.json.encode(frame)
+        peer.check_size(len(body))
         return [Post(journal.box_out, frame["message_id"], body, 1, peer.id, QUEUED, "")]
 
     def _peer_of(self, task: Task) -> Peer | None:
@@ -254,6 +259,7 @@ class Tasking:
             return made
 
         changed, kept = await self._node.journal.change_task(task, noted)
+        self._node.inbound.read.set()
         peer = self._peer_of(changed)
         for one, number in zip(made, kept.numbers[1:], strict=True):
             if isinstance(one, Post) and peer is not None:
@@ -294,6 +300,14 @@ class Tasking:
         changed = await self._change(task, change)
         node.spawn(self._finish_cancel(changed))
         return changed
+
+    async def start(self) -> None:
+        """Go on with what was being cancelled when the process before this one ended."""
+        journal = self._node.journal
+        found = await self._node.engine.store.documents(journal.tasks_space, states=["cancelling"], limit=10_000)
+        for task in map(journal.read_task, found):
+            if task.kind != "run":
+                self._node.spawn(self._finish_cancel(task))
 
     async def _finish_cancel(self, task: Task) -> None:
         """The second phase: a peer that stops the work itself has some time for it."""
@@ -339,7 +353,8 @@ class Tasking:
     async def delete(self, task: Task) -> None:
         if task.status not in states.TERMINAL:
             raise InvalidRequest(f"task {task.id} is {task.status}; cancel it first")
-        await self._node.journal.keep([Drop(self._node.journal.tasks_space, document_id(task.scope, task.id))])
+        journal, id_ = self._node.journal, document_id(task.scope, task.id)
+        await journal.keep([Drop(journal.tasks_space, id_), Put(journal.deleted_space, id_, b"")])
 
 
 def _artifact(value: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from ...model.events import Event
 from ...model.forms import written_answer
 from ...model.prompts import prompt_input
 from ...model.run import Caller, Question, Run, RunRequest
-from ...store.shelf import Change, Follow, Kept, Post, Put, Settle
+from ...store.shelf import Change, Follow, Kept, Post, Put, Settle, Tell
 from . import frames, parts
 from .peers import QUEUED, RANKS, Peer
 from .projection import Act, Moved, Piece, Projection, Replied, Said
@@ -46,6 +46,9 @@ log = logging.getLogger("interlingua.peer")
 
 _SCOPES = ("do:run", "do:read", "do:answer", "do:cancel")
 _PAGE = 500
+_HEADS = 512  # bytes of a frame around what it carries
+_FILES = 16  # parts that become a file each; more become one
+_SHORT = 1000  # characters of an error that is too long
 
 
 class Origin(msgspec.Struct, omit_defaults=True):
@@ -60,6 +63,7 @@ class Origin(msgspec.Struct, omit_defaults=True):
     correlation_id: str | None = None  # somebody waits for a reply to this
     context_id: str | None = None
     quiet: bool = False  # whoever asked gets the end as an answer, and not as a message
+    replies: bool = False  # the task came with a message, which is answered as well
 
 
 class Outcome(msgspec.Struct):
@@ -73,7 +77,7 @@ class Working:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._telling: dict[str, asyncio.Task[None]] = {}
-        self._awaited: dict[str, asyncio.Future[Outcome]] = {}  # by run: somebody waits for what it comes to
+        self._awaited: dict[str, set[asyncio.Future[Outcome]]] = {}  # by run: who waits for what it comes to
 
     @property
     def _cursors(self) -> str:
@@ -87,8 +91,26 @@ class Working:
         for letter in await self._node.engine.store.letters(box, states=["accepted"], limit=10_000):
             frame = msgspec.json.decode(letter.body)
             peer = self._node.peers.with_id(letter.owner)
-            if peer is not None:
-                await self.message(peer, frame, letter.number)
+            if peer is None:
+                continue
+            try:
+                await self._take_up(peer, frame, letter.number)
+            except Exception as error:  # of one letter: the others, and the node, must not suffer from it
+                log.error("message %s of %s could not be taken up: %s", letter.key, peer.id, error, exc_info=error)
+                await self._node.settle_in(letter.number, "done")
+
+    async def _take_up(self, peer: Peer, frame: dict[str, Any], number: int) -> None:
+        """A message that was written down, and nothing more, before the end of the process before this one."""
+        id_ = _text(frame.get("task_id"))
+        task = await self._node.journal.task(peer.scope, id_) if id_ is not None else None
+        if task is None or task.run is None or task.message_id == frame["message_id"]:
+            await self.message(peer, frame, number)
+            return
+        try:
+            await self.answer(task, frame["parts"], self.caller_of(peer))
+        except InterlinguaError as error:
+            log.info("message %s on task %s comes too late: %s", frame["message_id"], task.id, error)
+        await self._node.settle_in(number, "done")
 
     # -- what comes in ------------------------------------------------------------------------------------
 
@@ -119,25 +141,36 @@ class Working:
     async def message(self, peer: Peer, frame: dict[str, Any], number: int) -> None:
         """A peer's message, already written down, as a run."""
         node = self._node
-        asked = frame.get("correlation_id")
+        asked, skill = _text(frame.get("correlation_id")), _text(frame.get("skill_id"))
         origin = Origin(
-            node.name, peer.scope, peer.id, "", _text(frame.get("task_id")), frame["message_id"],
-            asked if isinstance(asked, str) else None, _text(frame.get("context_id")),
+            node.name, peer.scope, peer.id, "", _text(frame.get("task_id")), frame["message_id"], asked,
+            _text(frame.get("context_id")), replies=asked is not None or not peer.ours,
         )  # fmt: skip
+        task = None
+        if origin.task is not None:  # the sender has a task for it, which is told how it goes
+            now = frames.now_z()
+            task = Task(
+                origin.task, "submitted", now, now, {"parts": frame["parts"]}, peer.scope, "run", peer.id,
+                skill_id=skill, role=frame["role"], context_id=origin.context_id, message_id=origin.message_id,
+            )  # fmt: skip
         try:
-            card = self.agent(frame.get("skill_id"))
-            await self.begin(origin, card, frame["parts"], self.caller_of(peer), task=None, letter=number)
+            card = self.agent(skill)
+            await self.begin(origin, card, frame["parts"], self.caller_of(peer), task=task, letter=number)
         except InterlinguaError as error:
-            await self._refuse(peer, origin, error.info(), number)
+            await self._refuse(peer, origin, error.info(), number, task)
 
-    async def _refuse(self, peer: Peer, origin: Origin, error: ErrorInfo, number: int) -> None:
+    async def _refuse(self, peer: Peer, origin: Origin, error: ErrorInfo, number: int, task: Task | None) -> None:
         """What became no run is answered all the same."""
         journal = self._node.journal
-        post = self._letter(peer, self._reply_frame(origin, [parts.text(error.message)], error))
-
-        kept = await journal.keep([Settle(journal.box_in, [number], "done"), post])
+        posts = [self._letter(peer, self._reply_frame(origin, [parts.text(error.message)], error))]
+        more: list[Change] = []
+        if task is not None:
+            task.status, task.error, task.error_info = "failed", error.message, msgspec.to_builtins(error)
+            posts.append(self._letter(peer, task_frame(self._node.name, task, "failed", None)))
+            more = [journal.put_task(task), *(self.status(task, state) for state in ("submitted", "working", "failed"))]
+        kept = await journal.keep([*posts, *more, Settle(journal.box_in, [number], "done")])
         if kept.stale is None:
-            self._sent(peer, [post], kept.numbers[1:])
+            self._sent(peer, posts, kept.numbers[: len(posts)])
 
     async def begin(
         self, origin: Origin, card: AgentCard, given: list[dict[str, Any]], caller: Caller, *, task: Task | None,
@@ -149,6 +182,9 @@ class Working:
         node, journal = self._node, self._node.journal
         said = [parts.to_model(part) for part in given]
         thread = await node.thread_of(origin.scope or origin.caller, origin.context_id)
+        key = f"{journal.name}:{origin.scope}:{origin.task or ''}:{origin.message_id or ''}"
+        if task is not None and (deleted := await journal.times_deleted(task)):
+            key += f":{deleted}"  # it is another one, and not the one that was
         made = await node.engine.submit(
             RunRequest(
                 card.name,
@@ -159,7 +195,7 @@ class Working:
                 thread=thread,
                 create_thread=thread is not None,
                 when_busy="enqueue",
-                key=f"{journal.name}:{origin.scope}:{origin.task or ''}:{origin.message_id or ''}",
+                key=key,
                 extra={"peer": msgspec.to_builtins(origin)},
                 trace=trace,
             )
@@ -182,15 +218,22 @@ class Working:
 
     def outcome(self, run: str) -> asyncio.Future[Outcome]:
         """Done when a run has come to its end or to a question, and that was told."""
-        waiting = self._awaited.get(run)
-        if waiting is None:
-            waiting = self._awaited[run] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(run, set()).add(waiting)
         return waiting
 
+    def give_up(self, run: str, waiting: asyncio.Future[Outcome]) -> None:
+        """Whoever asked for an outcome waits no more."""
+        others = self._awaited.get(run)
+        if others is not None:
+            others.discard(waiting)
+            if not others:
+                del self._awaited[run]
+
     def came_to(self, run: str, outcome: Outcome) -> None:
-        waiting = self._awaited.pop(run, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(outcome)
+        for waiting in self._awaited.pop(run, ()):
+            if not waiting.done():
+                waiting.set_result(outcome)
 
     # -- what goes out ------------------------------------------------------------------------------------
 
@@ -217,6 +260,7 @@ class Working:
                 if event.seq <= upto:
                     telling.projection.feed(event)
             after = min(events[-1].seq, upto) if events else upto
+        telling.told_before()
         reader = engine.reader(run, upto)
         try:
             while not reader.over:
@@ -294,6 +338,10 @@ class Telling:
         if id_ is not None:
             self._task = await self._node.journal.task(self._origin.scope, id_)
 
+    def told_before(self) -> None:
+        """What was fed so far was told in an earlier life, and its files are there."""
+        self._files.clear()
+
     def _publish(self, body: bytes, media_type: str, name: str | None) -> str:
         put, url = self._node.file(body, media_type, name)
         self._files.append(put)
@@ -303,7 +351,9 @@ class Telling:
         """Keep and send what some events say. False: another process has done so."""
         journal, node = self._node.journal, self._node
         acts = [act for event in events for act in self.projection.feed(event)]
+        published = len(self._files)
         for _ in range(5):
+            del self._files[published:]  # of the try before
             changes: list[Change] = [Follow(cursors, self._run.id, expected, upto, ended)]
             live: list[tuple[Post | None, dict[str, Any]]] = []  # for the peer, in order: letters, and what is only now
             touched = False
@@ -375,8 +425,8 @@ class Telling:
             case Piece():
                 if task is None:
                     return False
-                body = {"task_id": task.id, "artifact": act.artifact}
-                changes.append(self._event("artifact", body, task))
+                told = self._event("artifact", {"task_id": task.id, "artifact": act.artifact}, task)
+                changes.append(told)
                 if act.whole is not None:
                     task.put_artifact(act.whole)
                     task.artifact = act.whole
@@ -385,7 +435,8 @@ class Telling:
                     frame = frames.updated(
                         node.name, task.id, task.status, chunk=act.artifact, chunk_number=self._chunks
                     )
-                    live.append((None, frame))
+                    if self._peer.takes(len(told.body) + _HEADS):  # else it sees that one is missing, and waits
+                        live.append((None, frame))
                 return act.whole is not None
             case Said():
                 self._say(act, task, changes, live)
@@ -396,9 +447,10 @@ class Telling:
                 key, said = answer_key(origin.scope, origin.message_id or ""), msgspec.json.encode(frame)
                 state = "done" if origin.quiet else "new"
                 changes.append(Post(node.journal.box_door, key, said, 1, origin.context_id or "", state, origin.scope))
-            case Replied() if origin.task is None:
+            case Replied() if origin.task is None or origin.replies:
                 frame = reply_frame(node.name, origin, act.parts, act.error)
-                changes.append(self._message_event(frame, act.parts, task))
+                if origin.task is None:
+                    changes.append(self._message_event(frame, act.parts, task))
                 self._post(changes, live, frame)
         return False
 
@@ -422,6 +474,8 @@ class Telling:
     ) -> None:
         """A letter to the peer, or to the caller of the door."""
         if self._peer is not None:
+            if not self._peer.takes(len(msgspec.json.encode(frame))):
+                frame = self._shortened(frame)
             post = letter_to(self._node, self._peer, frame)
             changes.append(post)
             live.append((post, frame))
@@ -430,6 +484,30 @@ class Telling:
             key, body = f"{self._origin.caller}|{frame['message_id']}", msgspec.json.encode(frame)
             topic = frame.get("context_id") or ""
             changes.append(Post(journal.box_door, key, body, 1, topic, "new", self._origin.scope))
+
+    def _shortened(self, frame: dict[str, Any]) -> dict[str, Any]:
+        """What is larger than the peer takes: as files that it can fetch, because it would never get it otherwise."""
+        short = dict(frame)
+        if isinstance(frame.get("parts"), list):
+            short["parts"] = self._as_files(frame["parts"])
+        if isinstance(frame.get("artifact"), dict):
+            short["artifact"] = self._as_file(frame["artifact"])
+        if isinstance(frame.get("artifacts"), list):
+            short["artifacts"] = [self._as_file(one) for one in frame["artifacts"]]
+        if isinstance(frame.get("error"), str):
+            short["error"] = frame["error"][:_SHORT]
+        for name in ("error", "error_info"):
+            if isinstance(info := frame.get(name), dict):
+                short[name] = {**info, "message": str(info.get("message"))[:_SHORT], "details": None}
+        return short
+
+    def _as_file(self, artifact: dict[str, Any]) -> dict[str, Any]:
+        return {**artifact, "parts": self._as_files(artifact["parts"])}
+
+    def _as_files(self, said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if len(said) > _FILES:
+            return [parts.as_file(parts.data(said), self._publish)]
+        return [parts.as_file(part, self._publish) for part in said]
 
     def _message_event(
         self, frame: dict[str, Any], said: list[dict[str, Any]], task: Task | None, *, sync: bool = False
@@ -443,7 +521,7 @@ class Telling:
                 body[name] = frame[name]
         return self._event("message", body, task)
 
-    def _event(self, kind: str, body: dict[str, Any], task: Task | None) -> Change:
+    def _event(self, kind: str, body: dict[str, Any], task: Task | None) -> Tell:
         if self._origin.context_id is not None:
             body.setdefault("context_id", self._origin.context_id)
         caller = self._origin.caller
