@@ -6,9 +6,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+
+import interlingua as il
+from interlingua.engine.engine import Engine
+from interlingua.protocols.peer import frames
+from interlingua.protocols.peer.node import Node
+from interlingua.protocols.peer.settings import NodeSettings
+from interlingua.protocols.peer.tasks import Task
 
 from ...cli.conftest import env  # noqa: F401 - a fixture
 from .common import client, events, running_node, text
@@ -208,3 +216,30 @@ async def test_a_task_that_was_under_way_is_finished_and_told_once(
         assert states == ["submitted", "working", "completed"]
         assert [event["seq"] for event in told] == list(range(1, len(told) + 1))
         assert (await host.get(f"/tasks/{task}"))["artifact"]["parts"] == text("once again")
+
+
+async def test_a_task_that_was_written_down_and_not_begun_is_begun_by_the_next_process(tmp_path: Path) -> None:
+    store = tmp_path / "node.db"
+    async with Engine(store) as engine:
+        node = Node(engine, NodeSettings(name="Host", listens=False))
+        await node.start()
+        peer = node.peers.new("one that confirms nothing")
+        now = frames.now_z()
+        task = Task("task_1", "submitted", now, now, {"parts": text("hello")}, peer.scope, "run", peer.id)
+        await node.journal.keep([node.journal.put_task(task)])
+        await node.stop()
+
+    @il.agent
+    async def echo(text: str) -> str:
+        return text
+
+    async with Engine(store, agents=[echo]) as engine:
+        node = Node(engine, NodeSettings(name="Host", listens=False))
+        await node.start()
+        found = await node.journal.task(peer.scope, "task_1")
+        assert found is not None
+        ended, _ = await node.tasking.wait(found, 10.0)
+        assert (ended.status, ended.artifact) == ("completed", {"artifact_id": "output", "parts": text("hello")})
+        waiting = await engine.store.letters(node.journal.box_out, topic=peer.id, limit=10)
+        assert [json.loads(letter.body)["status"] for letter in waiting] == ["working", "completed"]
+        await node.stop()

@@ -21,7 +21,7 @@ from . import frames, states
 from .peers import RANKS, Peer
 from .tasks import Task
 from .trust import MARKS, did_acp, unb64
-from .working import Origin, letter_to, status_event, task_frame
+from .working import status_event, task_frame
 
 if TYPE_CHECKING:
     from .node import Node
@@ -304,19 +304,10 @@ class Inbound:
         )  # fmt: skip
         if task.kind == "received":
             await self._task_room(peer)
-            await journal.keep([journal.put_task(task), status_event(node, task, "submitted")])
-            self._confirm(session, peer, frame)
-            return
-        origin = Origin(node.name, peer.scope, peer.id, "", task.id, wanted.message_id, context_id=task.context_id)
-        try:
-            card = node.working.agent(task.skill_id)
-            trace = payload.get("trace")
-            await node.working.begin(
-                origin, card, wanted.parts or [], node.working.caller_of(peer), task=task,
-                trace=trace if isinstance(trace, dict) else None,
-            )  # fmt: skip
-        except InterlinguaError as error:
-            await self._fail(peer, task, error)
+        kept = await journal.keep([journal.put_task(task), status_event(node, task, "submitted")])
+        if kept.stale is None and task.kind == "run":
+            task.version += 1
+            await node.working.delegated(peer, task)
         self._confirm(session, peer, frame)
 
     async def _task_room(self, peer: Peer) -> None:
@@ -332,16 +323,6 @@ class Inbound:
                 told = True
                 await self._reading()
         self._unbegun[peer.id] += 1
-
-    async def _fail(self, peer: Peer, task: Task, error: InterlinguaError) -> None:
-        """A task that could not even begin."""
-        node, journal = self._node, self._node.journal
-        task.status, task.error, task.error_info = "failed", error.message, msgspec.to_builtins(error.info())
-        post = letter_to(node, peer, task_frame(node.name, task, "failed", None))
-        events = [status_event(node, task, state) for state in ("submitted", "working", "failed")]
-        kept = await journal.keep([post, journal.put_task(task), *events])
-        if kept.stale is None:
-            peer.outbox.posted(kept.numbers[0] or 0, msgspec.json.decode(post.body))
 
     async def _updated(self, session: Session, peer: Peer, frame: dict[str, Any], news: frames.Updated) -> None:
         node, journal = self._node, self._node.journal

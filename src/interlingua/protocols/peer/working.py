@@ -99,6 +99,17 @@ class Working:
                 log.error("message %s of %s could not be taken up: %s", letter.key, peer.id, error, exc_info=error)
                 await self._node.settle_in(letter.number, "done")
 
+        await self._take_up_tasks()
+
+    async def _take_up_tasks(self) -> None:
+        """Tasks that were written down, and not yet begun, before the end of the process before this one."""
+        node = self._node
+        for document in await node.engine.store.documents(node.journal.tasks_space, states=["submitted"], limit=10_000):
+            task = node.journal.read_task(document)
+            peer = node.peers.with_id(task.peer)
+            if task.kind == "run" and task.run is None and peer is not None:
+                await self.delegated(peer, task)
+
     async def _take_up(self, peer: Peer, frame: dict[str, Any], number: int) -> None:
         """A message that was written down, and nothing more, before the end of the process before this one."""
         id_ = _text(frame.get("task_id"))
@@ -172,6 +183,28 @@ class Working:
         if kept.stale is None:
             self._sent(peer, posts, kept.numbers[: len(posts)])
 
+    async def delegated(self, peer: Peer, task: Task) -> None:
+        """A task that a peer wants done, already written down. What cannot even begin has failed, and the peer is
+        told so."""
+        origin = Origin(self._node.name, peer.scope, peer.id, "", task.id, task.message_id, context_id=task.context_id)
+        trace = task.payload.get("trace") if isinstance(task.payload, dict) else None
+        try:
+            await self.begin(
+                origin, self.agent(task.skill_id), task.input["parts"], self.caller_of(peer), task=task,
+                trace=trace if isinstance(trace, dict) else None,
+            )  # fmt: skip
+        except InterlinguaError as error:
+            await self._fail(peer, task, error)
+
+    async def _fail(self, peer: Peer, task: Task, error: InterlinguaError) -> None:
+        journal = self._node.journal
+        task.status, task.error, task.error_info = "failed", error.message, msgspec.to_builtins(error.info())
+        post = self._letter(peer, task_frame(self._node.name, task, "failed", None))
+        events = [self.status(task, state) for state in ("working", "failed")]
+        kept = await journal.keep([post, journal.put_task(task), *events])
+        if kept.stale is None:
+            self._sent(peer, [post], kept.numbers[:1])
+
     async def begin(
         self, origin: Origin, card: AgentCard, given: list[dict[str, Any]], caller: Caller, *, task: Task | None,
         letter: int | None = None, trace: dict[str, str] | None = None,
@@ -203,7 +236,9 @@ class Working:
         changes: list[Change] = [Follow(self._cursors, made.id, 0, 0)]
         if task is not None:
             task.run, task.agent = made.id, card.key
-            changes += [journal.put_task(task), self.status(task, "submitted")]
+            changes.append(journal.put_task(task))
+            if not task.version:
+                changes.append(self.status(task, "submitted"))
         if letter is not None:
             changes.append(Settle(journal.box_in, [letter], "run"))
         if also is not None:
