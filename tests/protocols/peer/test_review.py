@@ -182,9 +182,9 @@ async def test_the_id_of_a_peer_that_was_forgotten_is_nobody_elses_after_a_resta
 async def test_a_reply_goes_to_no_other_peer_that_used_the_same_id() -> None:
     async with running_node("Host") as host, raw(host, "Alice") as alice, raw(host, "Mallory") as mallory:
         await alice.say(said("Alice", "m1", correlation_id="m1"))
-        await host.message(message_id="m1", **{"from": "Alice"})
+        await host.until(lambda event: event.get("message_id") == "m1" and event["from"] == "Alice")
         await mallory.say(said("Mallory", "m1", correlation_id="m1"))
-        await host.message(message_id="m1", **{"from": "Mallory"})
+        await host.until(lambda event: event.get("message_id") == "m1" and event["from"] == "Mallory")
         error = await host.post("/reply", {"correlation_id": "m1", "content": "the secret"}, 400)
         assert error["error_code"] == "ERR_AMBIGUOUS_PEER"
         first = next(peer["id"] for peer in (await host.get("/peers"))["peers"] if peer["name"] == "Alice")
@@ -567,3 +567,16 @@ async def test_a_strict_node_takes_no_unsigned_message_by_whatever_name(kind: di
         await rude.say({**frame, **kind}, {**kind, "message_id": "m2", "content": "hello"})
         await rude.heard_so_far()
         assert (await host.get("/message:recv"))["messages"] == []
+
+
+async def test_cancelling_what_has_ended_is_confirmed_however_often() -> None:
+    async with running_node("Agents", agents=[shout]) as agents, raw(agents, "Ann", delivery_ack=True) as ann:
+        head = {"ts": "2026-01-01T00:00:00Z", "from": "Ann", "task_id": "t1"}
+        payload = {"role": "user", "parts": text("x")}
+        await ann.say({"type": "task.delegate", "message_id": "d1", **head, "payload": payload})
+        await agents.state("t1", "completed")
+        for number in range(30):
+            await ann.say({"type": "task.cancel", "message_id": f"c{number}", **head})
+        for number in range(30):
+            await ann.hear("acp.delivered", message_id=f"c{number}")
+        assert not [frame for frame in ann.frames if frame["type"] == "error"]
