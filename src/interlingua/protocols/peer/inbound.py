@@ -372,7 +372,8 @@ class Inbound:
         """A peer says something of a task that is worked on here: all that it may want is to cancel it."""
         task = await self._node.journal.task(peer.scope, news.task_id)
         if task is not None and news.status in ("canceled", "cancelling") and task.status not in states.TERMINAL:
-            await self._node.tasking.cancel(task, self._node.working.caller_of(peer), tell_peer=False)
+            with contextlib.suppress(states.IllegalState):
+                await self._node.tasking.cancel(task, self._node.working.caller_of(peer), tell_peer=False)
 
     async def apply(
         self, task: Task, status: str, artifact: dict[str, Any] | None, error: str | None, frame: dict[str, Any]
@@ -426,7 +427,8 @@ class Inbound:
         node = self._node
         task = await node.journal.task(peer.scope, wanted.task_id)
         if task is not None:
-            await node.tasking.cancel(task, node.working.caller_of(peer), tell_peer=False)
+            with contextlib.suppress(states.IllegalState):  # it has ended meanwhile, which is told anyway
+                await node.tasking.cancel(task, node.working.caller_of(peer), tell_peer=False)
         if wanted.message_id is not None and peer.able("delivery_ack"):
             session.confirm(wanted.message_id)
 

@@ -213,7 +213,11 @@ class Session:
             if taking is None:
                 continue
             if taking.work is not None:
-                await self._finish(waiting)
+                try:
+                    await self._finish(waiting)
+                except BaseException:
+                    taking.work.close()  # it never had its turn
+                    raise
                 waiting = []
                 await self._finish([(frame, taking)])
             else:

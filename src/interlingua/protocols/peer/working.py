@@ -8,6 +8,7 @@ must know is a letter, and waits for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from ...model.errors import (
     InvalidRequest,
     NotFound,
     RunNotFound,
+    StoreError,
     Unavailable,
 )
 from ...model.events import Event
@@ -46,6 +48,7 @@ log = logging.getLogger("interlingua.peer")
 
 _SCOPES = ("do:run", "do:read", "do:answer", "do:cancel")
 _PAGE = 500
+_AGAIN = 1.0  # seconds
 _HEADS = 512  # bytes of a frame around what it carries
 _FILES = 16  # parts that become a file each; more become one
 _SHORT = 1000  # characters of an error that is too long
@@ -278,6 +281,23 @@ class Working:
             task.add_done_callback(lambda _: self._telling.pop(run, None))
 
     async def _project(self, run: str, upto: int) -> None:
+        """Tell all of a run. What the store does not take now it may take later, and nobody else would tell it."""
+        while True:
+            try:
+                await self._project_from(run, upto)
+                return
+            except StoreError as error:
+                log.warning("what run %s says could not be written down, and is tried again: %s", run, error)
+            while True:
+                await asyncio.sleep(_AGAIN)
+                with contextlib.suppress(StoreError):
+                    left = dict(await self._node.engine.store.following(self._cursors))
+                    break
+            if run not in left:
+                return
+            upto = left[run]
+
+    async def _project_from(self, run: str, upto: int) -> None:
         engine = self._node.engine
         try:
             view = await engine.run(run)
