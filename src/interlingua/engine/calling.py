@@ -23,6 +23,7 @@ from ..model.errors import (
     InterlinguaError,
     InvalidInput,
     InvalidOutput,
+    InvalidRequest,
     OverBudget,
     RunTimedOut,
 )
@@ -71,6 +72,7 @@ class Calling(Inbox):
     request: RunRequest
     ctx: Any
     _read = 0  # messages that the handler has taken
+    _exchanges: list[Exchange] | None = None  # what came of proposals of this run that were not approved
     given: list[Emission] | None = None  # artifacts and messages so far, where they will be proposed
 
     if TYPE_CHECKING:
@@ -92,7 +94,7 @@ class Calling(Inbox):
         self._check_alive()
         name = agent if isinstance(agent, str) else agent.card.name
         version = version if isinstance(agent, str) else agent.card.version
-        if self.authority is not None or self.worker.engine.is_member(name):
+        if self.authority is not None or await self.worker.engine.is_member(name):
             return await self._hand_over(name, input_, inputs, config, thread, timeout, key, Handover())
         if isinstance(input_, str):
             input_ = _as_text(name, (await self.worker.engine.card(name, version)).input_text, input_)
@@ -187,6 +189,8 @@ class Calling(Inbox):
     ) -> Any:  # fmt: skip
         """Hand over a task. To one's own overseer: propose what was done, and give back the verdict."""
         self._check_alive()
+        if self.authority is None and not await self.worker.engine.is_member(target):
+            raise InvalidRequest("only a member of a team delegates; call other agents with ctx.call")
         parts = [TextPart(part) if isinstance(part, str) else part for part in attachments]
         said = [Message("user", [TextPart(summary), *parts])]
         handover = Handover(said, summary, rule, reason, scope)
@@ -232,7 +236,8 @@ class Calling(Inbox):
         known = self.replay.children.get(place)
         if known is None or known[0].input != digest:
             await self._or_refuse(engine.check_delegation(row, authority, name), place, digest, name)
-        assert member is not None and authority is not None  # nobody else passes the gate
+        assert member is not None  # nobody else passes the gate
+        assert authority is not None
 
         async def prepare(child: str) -> RunRequest:
             granted = await self._or_refuse(
@@ -288,19 +293,23 @@ class Calling(Inbox):
 
     def _proposed(self, output: Any) -> Result:
         given = self.given or []
-        return Result(
+        shown = Result(
             output,
             oversight.whole([body.artifact for body in given if isinstance(body, ArtifactAdded)]),
             [body.message for body in given if isinstance(body, MessageSent)],
             self.current_state(),
         )
+        # A copy: the agent may change its own while the overseer looks, and must not change what it is shown.
+        return msgspec.json.decode(msgspec.json.encode(shown), type=Result)
 
     async def _propose(
         self, name: str, overseer: Member, handover: Handover, parts: list[Part], output: Any,
         on_inquiry: OnInquiry | None, key: str | None,
     ) -> dict[str, Any]:  # fmt: skip
         engine, agent, authority = self.worker.engine, self.agent, self.authority
-        assert agent is not None and authority is not None and self.request.assignment is not None
+        assert agent is not None
+        assert authority is not None
+        assert self.request.assignment is not None
         if output is None:
             output = {agent.card.output_text or "text": handover.summary}
         elif agent.output is not None:
@@ -308,16 +317,18 @@ class Calling(Inbox):
         agent.check_output.check(output, InvalidOutput)
         for place, part in enumerate(parts):
             await self.show(ArtifactAdded(Artifact(f"proposed-{place + 1}", parts_from(part))))
-        exchanges: list[Exchange] = []
+        exchanges = self._exchanges = self._exchanges or []
         turn = 0
         while True:
+            engine.check_patience(authority, [*self.request.assignment.earlier, *exchanges])
             result = self._proposed(output)
             proposal = Proposal(
                 authority.path[-1], result.hash, result, handover.summary,
                 [*self.request.assignment.earlier, *exchanges],
             )  # fmt: skip
             turn += 1
-            asked = Handover(handover.messages, handover.summary, handover.rule, handover.reason, handover.scope)
+            # Without a scope: whoever is judged does not say what the overseer may use.
+            asked = Handover(handover.messages, handover.summary, handover.rule, handover.reason)
             asked.assignment = Assignment(review=proposal)
             ended = await self.delegated(
                 name, overseer, overseer.review_name, overseer.review_input(proposal), asked,
@@ -330,7 +341,7 @@ class Calling(Inbox):
                 verdict = ReviewVerdict("inquire", inquiry="the approval was for another result")
             if verdict.decision != "approve":
                 exchanges.append(Exchange(verdict.decision, verdict.text, proposal.result_hash))
-                engine.check_patience(authority, proposal.earlier + exchanges[-1:])
+                engine.check_patience(authority, [*proposal.earlier, exchanges[-1]])
             reply = await on_inquiry(verdict) if verdict.decision == "inquire" and on_inquiry is not None else None
             if reply is None:
                 return dict(msgspec.to_builtins(verdict))

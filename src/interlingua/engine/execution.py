@@ -574,7 +574,8 @@ class Execution(Operations):
             raise asyncio.CancelledError
         if self.blocked:
             self._stir()
-        self.note(body)
+        if self.given is not None:
+            self.note(body)
         replay = self.replay
         if replay.idle:
             self.put(body)

@@ -1,4 +1,4 @@
-"""What a handler may do through its context, on the event loop: ask, step, receive, sleep, show. Calls are in `calling`.
+"""What a handler may do through its context, on the event loop: ask, step, receive, sleep, show (and call: `calling`).
 
 Every operation that is recorded has a key: `key=`, or its kind, its name and the how-manieth use of that name it is.
 """

@@ -51,7 +51,7 @@ class Review(Question[ReviewVerdict]):
     agent: str
     result_hash: str
     result: Any
-    earlier: list[Any] = []
+    earlier: list[Any] = msgspec.field(default_factory=list)
 
     def __prompt__(self) -> str:
         return f"May {self.agent} hand over this result?"
@@ -133,12 +133,12 @@ async def orchestrate(ctx: Context[Any, Any], entry: Member, input_: dict[str, A
     work = await Work.of(run.worker, ended.run)
     for body in work.shown:
         await run.show(msgspec.structs.replace(body, step=None))
+    if work.usage:
+        ctx.usage(**work.usage)
     return _hand_back(ctx, work)
 
 
 def _hand_back(ctx: Context[Any, Any], work: Work) -> Any:
-    if work.usage:
-        ctx.usage(**work.usage)
     if work.result.state is not None:
         ctx.state = values.copy(work.result.state)
     return work.result.output
@@ -197,7 +197,7 @@ class _Oversight:
             RunRequest(
                 card.name, card.version, input_, request.config, messages=request.messages,
                 metadata=request.metadata, caller=request.caller, trace=request.trace, authority=self.authority,
-                assignment=assignment,
+                assignment=assignment, timeout=request.timeout,
             ),
             key,
             mail=True,
@@ -259,7 +259,7 @@ class _Oversight:
         return verdict
 
     async def _release(self, done: Work) -> Any:
-        """It is approved: now others may see it."""
+        """It is approved: now others may see it, and nothing but that. What was used is no part of it."""
         deltas = [body.delta for body in done.shown if isinstance(body, OutputDelta)]
         joined = Joiner()
         for delta in deltas:

@@ -133,13 +133,14 @@ class Teams:
         granted = gates.begin(team.name, entry.id, team.limits, now=moment)
         return msgspec.structs.replace(request, authority=granted)
 
-    def is_member(self, name: str) -> bool:
-        """Whether somebody outside of teams means a member of one."""
-        if self.agents.find(name) is not None:
+    async def is_member(self, name: str) -> bool:
+        """Whether somebody outside of teams means a member of one, and no other agent, here or elsewhere."""
+        if not self.teams or self.agents.find(name) is not None:
             return False
-        return any(name.startswith(f"{team}/") for team in self.teams) or any(
-            member == name.partition("#")[0] for _, member in self._members
-        )
+        if any(name.startswith(f"{team}/") for team in self.teams):
+            return True
+        known = any(member == name.partition("#")[0] for _, member in self._members)
+        return known and await self.store.card(name, None) is None
 
     def member(self, authority: Authority | None, name: str) -> Member | None:
         if authority is None:
@@ -224,10 +225,10 @@ class Teams:
         """Raise Rejected where an overseer has asked or rejected as often as it may."""
         team, manifest = self.teams[judged.team], self.manifest_of(judged)
         assert manifest is not None
-        limits, last = team.limits_of(manifest), exchanges[-1]
-        said = f": {last.text}" if last.text else ""
+        limits = team.limits_of(manifest)
         rejected = sum(one.decision == "reject" for one in exchanges)
         if rejected and rejected >= (limits.rejections or 0):
+            said = next((f": {one.text}" for one in reversed(exchanges) if one.text), "")
             raise Rejected(f"{manifest.overseer} rejected the result of {judged.path[-1]}{said}")
         asked = sum(one.decision != "reject" for one in exchanges)
         if asked > (limits.rounds or 0):
@@ -240,7 +241,7 @@ def _target(authority: Authority, name: str) -> str:
     try:
         teams.instance_of(name)
     except InvalidRequest:
-        return teams.cap_id(name)
+        return teams.cap_id(name) if name else name
     return name
 
 
