@@ -202,6 +202,17 @@ async def test_a_run_outside_of_the_team_may_not_call_a_member(store: Path, name
         assert await eng.runs(RunFilter(parent=run.id)) == []
 
 
+async def test_an_agent_elsewhere_with_the_name_of_a_member_may_be_called(store: Path) -> None:
+    @il.agent(name="expert")
+    async def other_expert(text: str) -> str:
+        return f"{text} from elsewhere"
+
+    async with engine(store, other_expert), engine(store, passes_on) as eng:
+        chain()(eng)
+        run = await finish(eng, "passes_on", {"text": "expert x"})
+        assert run.output == {"text": "x from elsewhere"}, run.error
+
+
 async def test_who_is_in_no_team_delegates_nothing(store: Path) -> None:
     @il.agent
     async def alone(ctx: il.Context[None, None]) -> str:
@@ -431,6 +442,28 @@ async def first_of(eng: il.Engine, root: str, agent: str) -> str:
                     return one.id
                 seen.add(one.id)
             await asyncio.gather(*(eng.next_hint(one) for one in list(seen)[-1:]))
+
+
+async def test_the_entry_counts_when_it_is_delegated_to_again(store: Path) -> None:
+    async with engine(store, settings=PATIENT) as eng:
+        eng.add_team(
+            team(member("lead", "middle"), member("middle", "lead", "expert"), member("expert")),
+            {"lead": passes_on, "middle": passes_on, "expert": shout},
+        )
+        run = await finish(eng, "crew", {"text": "middle lead middle expert x"})
+        assert run.output == {"text": "X"}, run.error
+        found = [await authority_of(eng, one.id) for one in await tree(eng, run.id)]
+        assert found[-1].path == ("orchestrator", "lead", "middle", "lead#2", "middle#2", "expert")
+
+
+async def test_what_is_counted_is_forgotten_with_the_task(store: Path) -> None:
+    async with engine(store, settings=PATIENT) as eng:
+        chain()(eng)
+        run = await finish(eng, "crew", {"text": "middle expert x"})
+        ids = [one.id for one in await tree(eng, run.id)]
+        assert [len(await eng.store.delegations(one)) for one in ids] == [1, 2, 0, 0]
+        await eng.delete(run.id)
+        assert [len(await eng.store.delegations(one)) for one in ids] == [0, 0, 0, 0]
 
 
 # -- after a crash ------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import msgspec
 import pytest
 
 import interlingua as il
+from interlingua.engine.mounting import Mounted, step_place
 from interlingua.model import values
 from interlingua.model.authority import Limits
 from interlingua.model.card import AgentCard
-from interlingua.model.content import TextPart
-from interlingua.model.errors import Denied, InvalidAnswer, RunNotFound
+from interlingua.model.content import Message, TextPart
+from interlingua.model.errors import Denied, InvalidAnswer, Rejected, RunNotFound
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked
 from interlingua.model.oversight import Proposal, ReviewVerdict
 from interlingua.store.base import RunFilter, ThreadFilter
@@ -121,6 +123,7 @@ async def test_nothing_is_seen_until_the_verdict(store: Path) -> None:
         staff(eng, qa)
         run = await submit(eng, "crew", {"text": "analyst sales"})
         await asyncio.wait_for(judging.wait(), 20)
+        await first_of(eng, run.id, "crew/qa/review")  # it may have begun before it was written down
         assert SECRET.encode() not in await visible(eng)
         sealed = [one for one in await tree(eng, run.id) if one.agent in ("crew/analyst/work", "crew/qa/review")]
         assert len(sealed) == 2
@@ -351,15 +354,14 @@ async def test_an_agent_cannot_show_its_overseer_something_else_than_what_is_app
     seen: list[Proposal] = []
 
     @il.agent
-    async def swaps(ctx: il.Context[dict[str, Any], None], text: str) -> dict[str, Any]:
+    async def swaps(ctx: il.Context[None, None], text: str) -> dict[str, Any]:
         output = {"text": SECRET}
-        ctx.state["it"] = SECRET
 
         async def swap() -> None:
-            output["text"] = ctx.state["it"] = "harmless"
+            output["text"] = "harmless"
 
         await asyncio.gather(ctx.delegate("qa", "look", output=output), swap())
-        output["text"] = ctx.state["it"] = SECRET
+        output["text"] = SECRET
         return output
 
     def harmless(proposal: Proposal) -> ReviewVerdict:
@@ -371,7 +373,7 @@ async def test_an_agent_cannot_show_its_overseer_something_else_than_what_is_app
             team(member("lead", "qa", overseer="qa", limits=Limits(rejections=2)), member("qa")),
             {"lead": swaps, "qa": judge(harmless, seen)},
         )
-        run = await finish(eng, "crew", {"text": "x"}, thread="t", create_thread=True)
+        run = await finish(eng, "crew", {"text": "x"})
         assert run.error is not None, run.output
         assert run.error.code == "rejected"
         assert all(one.result.hash == one.result_hash for one in seen)
@@ -392,6 +394,26 @@ async def test_an_agent_that_goes_on_asking_a_stern_overseer_is_stopped(store: P
         assert failed.error is not None
         assert failed.error.code == "rejected"
         assert SECRET.encode() not in await visible(eng)
+
+
+async def test_patience_that_has_ended_is_not_tried_again(store: Path) -> None:
+    seen: list[Proposal] = []
+
+    @il.agent
+    async def deaf(ctx: il.Context[None, None], text: str) -> str:
+        for _ in range(5):
+            with contextlib.suppress(Rejected):
+                await ctx.delegate("qa", "please")
+        return "please"
+
+    async with engine(store, settings=PATIENT) as eng:
+        staff(eng, judge(lambda _: ReviewVerdict("reject"), seen), work=deaf, limits=Limits(rejections=2))
+        run = await finish(eng, "crew", {"text": "analyst x"})
+        (shown,) = await of_agent(eng, run.id, "crew/analyst")
+        failed = await eng.run(shown.id)
+        assert failed.error is not None
+        assert failed.error.code == "rejected"
+        assert len(seen) == 2
 
 
 # -- the user as overseer -----------------------------------------------------------------------------------
@@ -655,6 +677,35 @@ async def test_a_message_to_an_overseen_agent_reaches_it(store: Path) -> None:
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "psst"}
 
 
+async def test_a_message_that_comes_too_late_for_one_draft_reaches_the_next(
+    store: Path,
+) -> None:
+    @il.agent
+    async def listens(ctx: il.Context[None, None], text: str) -> str:
+        return (await ctx.receive()).text if ctx.inquiries else "first draft"
+
+    def asks_once(proposal: Proposal) -> ReviewVerdict:
+        return approve(proposal) if proposal.earlier else ReviewVerdict("inquire", inquiry="really?")
+
+    judging, go_on = asyncio.Event(), asyncio.Event()
+
+    @il.agent
+    async def qa(ctx: il.Context[None, None], text: str) -> Any:
+        judging.set()
+        await go_on.wait()
+        assert ctx.review is not None
+        return asks_once(ctx.review)
+
+    async with engine(store, settings=PATIENT) as eng:
+        staff(eng, qa, work=listens)
+        run = await submit(eng, "crew", {"text": "analyst x"})
+        await asyncio.wait_for(judging.wait(), 20)
+        await eng.send(await first_of(eng, run.id, "crew/analyst"), "psst")
+        go_on.set()
+        done = await eng.wait(run.id, timeout=20)
+        assert done.output == {"text": "psst"}, done.error
+
+
 async def test_cancelling_the_task_ends_what_is_sealed(store: Path) -> None:
     async with engine(store, settings=PATIENT) as eng:
         judging = asyncio.Event()
@@ -744,3 +795,32 @@ async def test_a_proposal_by_hand_survives_a_crash_after_approval(store: Path) -
         done = await eng.wait(run.id, timeout=20)
         assert done.output == {"text": "fine"}, done.error
         assert len(seen) == 1
+
+
+async def test_what_was_shown_in_a_step_counts_for_a_proposal_also_after_a_crash(store: Path) -> None:
+    reached, stay = asyncio.Event(), True
+    seen: list[Proposal] = []
+
+    @il.agent
+    async def proposes(ctx: il.Context[None, None], text: str) -> str:
+        async def speak() -> None:
+            await Mounted(ctx).show(MessageSent(Message("agent", [TextPart("said")], "m"), step_place("s")))
+
+        await ctx.step("speak", speak, key="s")
+        await ctx.delegate("qa", "look", output="fine")
+        if stay:
+            reached.set()
+            await asyncio.Event().wait()
+        return "fine"
+
+    async with engine(store, settings=PATIENT) as eng:
+        staff(eng, judge(approve, seen), work=proposes)
+        run = await submit(eng, "crew", {"text": "analyst x"})
+        await asyncio.wait_for(reached.wait(), 20)
+        await crash(eng)
+    stay = False
+    async with engine(store, settings=PATIENT) as eng:
+        staff(eng, judge(approve, seen), work=proposes)
+        done = await eng.wait(run.id, timeout=20)
+        assert done.output == {"text": "fine"}, done.error
+        assert [one.result.messages[0].text for one in seen] == ["said"]

@@ -169,8 +169,11 @@ class Calling(Inbox):
                 continue
             try:
                 await self.worker.engine.send(child, message, sealed=True)
-            except (AlreadyFinished, asyncio.CancelledError):
+            except AlreadyFinished:
                 self._read -= 1  # the next child gets it
+                return
+            except asyncio.CancelledError:
+                self._read -= 1
                 raise
             record = Recorded(place)
             self.replay.records[place] = (0, record)

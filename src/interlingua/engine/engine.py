@@ -320,8 +320,7 @@ class Engine(Threads, Teams):
         return self.worker.log_of(run) is not None or await self.store.run(run) is not None
 
     async def check_open(self, run: str) -> None:
-        """Raise RunNotFound for a run that is sealed: its overseer is shown what came of it, and only the owner may read
-        it."""
+        """Raise RunNotFound for a run that is sealed: only the owner may read it."""
         log = self.worker.log_of(run)
         row = log.row if log is not None else await self.store.run(run)
         if row is not None and row.sealed:
