@@ -14,7 +14,15 @@ import interlingua as il
 from interlingua.model import values
 from interlingua.model.authority import Authority, Limits, Scope, begin
 from interlingua.model.content import TextPart
-from interlingua.model.errors import AgentNotFound, ChildFailed, DefinitionError, Denied, InvalidRequest, OverBudget
+from interlingua.model.errors import (
+    AgentNotFound,
+    ChildFailed,
+    DefinitionError,
+    Denied,
+    InvalidInput,
+    InvalidRequest,
+    OverBudget,
+)
 from interlingua.model.events import ChildCalled, DelegationRefused, RunCreated, body_decoder
 from interlingua.model.oversight import Assignment
 from interlingua.model.run import RunRequest
@@ -442,6 +450,22 @@ async def first_of(eng: il.Engine, root: str, agent: str) -> str:
                     return one.id
                 seen.add(one.id)
             await asyncio.gather(*(eng.next_hint(one) for one in list(seen)[-1:]))
+
+
+async def test_a_call_with_a_wrong_input_counts_for_nothing(store: Path) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        for _ in range(3):
+            with pytest.raises(InvalidInput):
+                await ctx.call("helper", {"number": 1})
+        return str((await ctx.call("helper", "b"))["text"])
+
+    async with engine(store) as eng:
+        eng.add_team(
+            team(member("lead", "helper"), member("helper"), limits=Limits(runs=2)), {"lead": lead, "helper": shout}
+        )
+        run = await finish(eng, "crew", {"text": ""})
+        assert run.output == {"text": "B"}, run.error
 
 
 async def test_the_entry_counts_when_it_is_delegated_to_again(store: Path) -> None:

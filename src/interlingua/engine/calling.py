@@ -21,6 +21,7 @@ from ..model.errors import (
     Denied,
     ErrorInfo,
     InterlinguaError,
+    Invalid,
     InvalidInput,
     InvalidOutput,
     InvalidRequest,
@@ -146,8 +147,10 @@ class Calling(Inbox):
         if not exists:
             try:
                 await engine.submit_child(await prepare(child), child, self.log.row)
-            except Exception:
+            except Exception as error:
                 self._child_keys.pop(child, None)
+                if notice is not None and isinstance(error, Invalid):
+                    await engine.store.undelegate(child)  # it never came to be, and counts for nothing
                 raise
         await self._pull()
         passing = self.loop.create_task(self._pass_on(child)) if mail else None
