@@ -170,6 +170,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._agents: dict[str, Agent[..., Any]] = {}
+        self._hidden: dict[str, Agent[..., Any]] = {}
         self._newest: dict[str, Agent[..., Any] | None] = {}
         self.listeners: list[Callable[[], None]] = []
         self.checks: list[Callable[[AgentCard], list[str]]] = []  # each says what is wrong with a card
@@ -180,13 +181,15 @@ class Registry:
             _hold(agent.card, check)
         self.checks.append(check)
 
-    def add(self, agent: Agent[..., Any]) -> None:
+    def add(self, agent: Agent[..., Any], *, hidden: bool = False) -> None:
+        """`hidden`: nobody finds it here, and only the engine runs it."""
         key = agent.card.key
-        if self._agents.get(key, agent) is not agent:
+        known = self._hidden if hidden else self._agents
+        if known.get(key, agent) is not agent:
             raise DefinitionError(f"there are two agents {key}; give one of them another name= or version=")
-        for check in self.checks:
+        for check in () if hidden else self.checks:
             _hold(agent.card, check)
-        self._agents[key] = agent
+        known[key] = agent
         self._tell()
 
     def remove(self, key: str) -> None:
@@ -209,8 +212,17 @@ class Registry:
             self._newest[name] = max(found, key=lambda agent: _version_key(agent.card.version))
         return self._newest[name]
 
+    def code(self, name: str, version: str) -> Agent[..., Any] | None:
+        """What a run of this agent is entered with, be it hidden or not."""
+        key = f"{name}@{version}"
+        return self._agents.get(key) or self._hidden.get(key)
+
+    def hidden(self) -> list[Agent[..., Any]]:
+        return list(self._hidden.values())
+
     def keys(self) -> list[str]:
-        return list(self._agents)
+        """Of all whose runs can be entered here: also of those that are hidden."""
+        return [*self._agents, *self._hidden]
 
     def __iter__(self) -> Iterator[Agent[..., Any]]:
         return iter(list(self._agents.values()))

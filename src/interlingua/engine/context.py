@@ -11,12 +11,15 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from ..model.authority import Authority, Scope
 from ..model.content import Artifact, Message, Part, parts_from
 from ..model.events import Diff, Location, Plan, PlanEntry, Thought, ToolCall, ToolKind, ToolStatus, Warned
+from ..model.oversight import Exchange, Proposal
 from ..model.run import Caller
 
 if TYPE_CHECKING:
     from .agents import Agent
+    from .calling import OnInquiry
     from .execution import Execution
     from .questions import Question
     from .workspace import Editor
@@ -44,7 +47,7 @@ class _Common(Generic[S, C]):
 
     @property
     def thread_id(self) -> str | None:
-        return self._run.log.row.thread
+        return self._run.thread
 
     @property
     def caller(self) -> Caller:
@@ -65,10 +68,27 @@ class _Common(Generic[S, C]):
         return self._run.history
 
     @property
+    def authority(self) -> Authority | None:
+        """What this run may do, where it is one of a team's."""
+        return self._run.authority
+
+    @property
+    def review(self) -> Proposal | None:
+        """What this run has to judge, where it is an overseer's. Its output is a verdict then."""
+        assignment = self._run.request.assignment
+        return assignment.review if assignment is not None else None
+
+    @property
+    def inquiries(self) -> list[Exchange]:
+        """What the overseer said of what this task has led to before: it is worked on again."""
+        assignment = self._run.request.assignment
+        return assignment.earlier if assignment is not None else []
+
+    @property
     def editor(self) -> Editor | None:
         """What the caller's editor offers: files as it has them, terminals. None where nobody sits in one now."""
         editors = self._run.worker.engine.editors
-        return editors.get(self._run.log.row.thread or "") or editors.get(self._run.root_thread() or "")
+        return editors.get(self._run.thread or "") or editors.get(self._run.root_thread() or "")
 
     def now(self) -> datetime.datetime:
         """The time, the same again when the agent is entered again."""
@@ -154,6 +174,24 @@ class Context(_Common[S, C]):
         """Run another agent as a child, and give back its output. Its questions show on this run too."""
         return await self._run.call(agent, input, inputs, version, config, thread, timeout, key)
 
+    async def delegate(
+        self, agent: str, context_summary: str, *, attachments: Iterable[Part | str] = (), rule: str | None = None,
+        reason: str | None = None, scope: Scope | None = None, output: Any = None,
+        on_inquiry: OnInquiry | None = None, timeout: float | None = None, key: str | None = None, **inputs: Any,
+    ) -> Any:  # fmt: skip
+        """Hand a task to another agent of the team, and wait for its output.
+
+        The summary becomes the text of its input; summary and attachments are its `messages`. rule, reason: why this
+        agent, for the record. scope: what it and those below it may not do.
+
+        To one's own overseer this is proposing: `output` (the summary, where there is none) with what was shown so
+        far, attachments included. What comes back is the verdict. on_inquiry: answers what the overseer asks; without
+        it, or where it gives None, that comes back.
+        """
+        return await self._run.delegate(
+            agent, context_summary, list(attachments), rule, reason, scope, inputs, output, on_inquiry, timeout, key
+        )
+
     async def receive(self, *, timeout: float | None = None) -> Message:
         """The next message that somebody sent into this run. Raises TimeoutError after `timeout` seconds."""
         return await self._run.receive(timeout)
@@ -227,6 +265,17 @@ class SyncContext(_Common[S, C]):
         **inputs: Any,
     ) -> Any:
         return self._run.block(self._run.call(agent, input, inputs, version, config, thread, timeout, key))
+
+    def delegate(
+        self, agent: str, context_summary: str, *, attachments: Iterable[Part | str] = (), rule: str | None = None,
+        reason: str | None = None, scope: Scope | None = None, output: Any = None, timeout: float | None = None,
+        key: str | None = None, **inputs: Any,
+    ) -> Any:  # fmt: skip
+        return self._run.block(
+            self._run.delegate(
+                agent, context_summary, list(attachments), rule, reason, scope, inputs, output, None, timeout, key
+            )
+        )
 
     def receive(self, *, timeout: float | None = None) -> Message:
         return self._run.block(self._run.receive(timeout))

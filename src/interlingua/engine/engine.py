@@ -33,6 +33,7 @@ from ..model.errors import (
     Unavailable,
 )
 from ..model.events import KINDS, Event, RunCreated, RunFinished
+from ..model.oversight import Assignment
 from ..model.run import OWNER, Caller, Instance, Question, Run, RunRequest
 from ..model.schemas import Validator
 from ..model.status import Status
@@ -48,16 +49,18 @@ from .reader import Reader
 from .replay import Replay
 from .settings import Settings
 from .stall import StallWatch
+from .teams import MEMBER_OF, Teams
 from .threads import Threads
 from .worker import Worker
 from .workspace import Editor
 
 _BACKLOG = 50_000
 _ENVELOPE = 64 * 1024  # of a request around its input
+_PLAIN = Assignment()
 _LONGEST = 9_999_999_999  # seconds; what comes after is beyond the clock
 
 
-class Engine(Threads):
+class Engine(Threads, Teams):
     """Runs agents and remembers everything. Use it as `async with Engine(path, agents=[...]) as engine`."""
 
     def __init__(
@@ -68,6 +71,7 @@ class Engine(Threads):
         bus: Bus | None = None,
         settings: Settings | None = None,
     ) -> None:
+        Teams.__init__(self)
         self.store: Store = SQLiteStore(store) if isinstance(store, str | Path) else store
         self.bus: Bus = bus or LocalBus()
         self.settings = settings or Settings()
@@ -125,7 +129,7 @@ class Engine(Threads):
 
     async def _publish_cards(self) -> None:
         if len(self.agents):
-            await self.store.put_cards([agent.card for agent in self.agents])
+            await self.store.put_cards([agent.card for agent in (*self.agents, *self.agents.hidden())])
 
     # -- agents -------------------------------------------------------------------------------------------
 
@@ -135,7 +139,7 @@ class Engine(Threads):
         if agent is not None:
             return agent.card
         card = await self.store.card(name, version)
-        if card is None:
+        if card is None or MEMBER_OF in card.metadata:
             known = ", ".join(sorted({agent.card.name for agent in self.agents})) or "none"
             wanted = name if version is None else f"{name} {version}"
             raise AgentNotFound(f"there is no agent {wanted} (there are: {known})")
@@ -174,17 +178,26 @@ class Engine(Threads):
     async def _submit(self, request: RunRequest, run: str, parent: RunRow | None) -> Run:
         if not self._open:
             raise Unavailable("the engine is not running")
-        agent = self.agents.find(request.agent, request.version)
+        if parent is None and (request.authority is not None or request.assignment is not None):
+            raise Denied("authority and assignment of a run are given by the engine; leave them out")
+        if request.authority is None:
+            agent = self.agents.find(request.agent, request.version)
+        else:
+            agent = self.agents.code(request.agent, request.version or "")
+        if parent is not None and parent.sealed and request.thread is not None:
+            raise Denied("an overseen agent calls nobody on a thread: what is left there could be read before approval")
         card = agent.card if agent is not None else await self.card(request.agent, request.version)
         self._check(request, card, agent)
         if self.store.backlog() > _BACKLOG:
             raise Overloaded("the store cannot keep up; try again in a moment")
         time = now()
+        request = self.begin_task(request, time)
         path = self.worker.path_of(parent) if parent is not None else ""
         row = RunRow(
             run, card.name, card.version, Status.PENDING, request.caller.id, request.thread,
             parent.id if parent is not None else None, path, values.encode(request.metadata), time, time,
             None, 0, 1, chain.GENESIS, 0, 0, 0, None, request.extra.get("mark"),
+            int((parent is not None and parent.sealed) or (request.assignment or _PLAIN).sealed),
         )  # fmt: skip
         created = RunCreated(
             request, agent.digest if agent is not None else values.digest(msgspec.to_builtins(card)),
@@ -222,7 +235,7 @@ class Engine(Threads):
         row.wake_at = row.created_at + int(request.delay * 1e6) if request.delay > 0 else 0
         take = self.worker.id if agent is not None and self.worker.has_room else None
         event = EventRow(row.id, 1, kind, row.created_at, head, body)
-        same = msgspec.structs.replace(request, caller=OWNER, trace=None, key=None, extra={})
+        same = msgspec.structs.replace(request, caller=OWNER, trace=None, key=None, extra={}, authority=None)
         digest = values.digest(msgspec.to_builtins(same))
         submission = Submission(row, request, digest, [event], take, row.created_at)
         done = await self._place(submission, created, agent)
@@ -303,9 +316,21 @@ class Engine(Threads):
                     f"{name} is {value}; it is a number of seconds, from 0 to {_LONGEST:,}", path=f"/{name}"
                 )
 
-    async def run(self, run: str) -> Run:
-        """A run as it is now."""
+    async def has_run(self, run: str) -> bool:
+        return self.worker.log_of(run) is not None or await self.store.run(run) is not None
+
+    async def check_open(self, run: str) -> None:
+        """Raise RunNotFound for a run that is sealed: only the owner may read it."""
         log = self.worker.log_of(run)
+        row = log.row if log is not None else await self.store.run(run)
+        if row is not None and row.sealed:
+            raise RunNotFound(f"there is no run {run}")
+
+    async def run(self, run: str, *, sealed: bool = False) -> Run:
+        """A run as it is now. `sealed`, here and elsewhere, is for the owner: also one of an overseen agent."""
+        log = self.worker.log_of(run)
+        if log is not None and log.row.sealed and not sealed:
+            raise RunNotFound(f"there is no run {run}")
         if log is not None and log.committed_row is not None:
             execution = self.worker.execution(run)
             if execution is not None or log.created is not None:
@@ -314,7 +339,7 @@ class Engine(Threads):
                 if view.status is not Status.WAITING:
                     return view
         row = await self.store.run(run)
-        if row is None:
+        if row is None or (row.sealed and not sealed):
             raise RunNotFound(f"there is no run {run}")
         return await self._full_view(row)
 
@@ -322,14 +347,16 @@ class Engine(Threads):
         """Newest first."""
         return [self.view(row, None) for row in await self.store.runs(where)]
 
-    async def wait(self, run: str, *, timeout: float | None = None, settled: bool = False) -> Run:
+    async def wait(self, run: str, *, timeout: float | None = None, settled: bool = False, sealed: bool = False) -> Run:
         """Wait until a run has ended (`settled`: or waits for an answer). Raises TimeoutError.
 
         Giving up waiting does nothing to the run.
         """
         log = self.worker.log_of(run)
         if log is not None and log.finished is not None:
-            return await self.run(run)
+            return await self.run(run, sealed=sealed)
+        if not sealed:
+            await self.check_open(run)
         async with asyncio.timeout(timeout):
             while True:
                 log = self.worker.log_of(run)
@@ -345,22 +372,24 @@ class Engine(Threads):
                             raise RunNotFound(f"there is no run {run}")
                         status = row.status
                     if status.final:
-                        return await self.run(run)
+                        return await self.run(run, sealed=sealed)
                     if settled and status is Status.WAITING:
-                        view = await self.run(run)
+                        view = await self.run(run, sealed=sealed)
                         if view.status is Status.WAITING or view.status.final:
                             return view
                     await changed
                 finally:
                     changed.cancel()  # nobody is told of what nobody waits for
 
-    async def events(self, run: str, *, after: int = 0, follow: bool = True) -> AsyncIterator[Event]:
+    async def events(
+        self, run: str, *, after: int = 0, follow: bool = True, sealed: bool = False
+    ) -> AsyncIterator[Event]:
         """The log of a run after event `after`, and on as it grows, to its end.
 
         A reader that falls behind loses nothing: it is given neighbouring output deltas composed into one event, whose
         `first` tells the seq it begins with.
         """
-        reader = self.reader(run, after)
+        reader = self.reader(run, after, sealed=sealed)
         while not reader.over:
             batch = await reader.read(follow=follow)
             if not batch:
@@ -368,9 +397,9 @@ class Engine(Threads):
             for event in batch:
                 yield event
 
-    def reader(self, run: str, after: int = 0) -> Reader:
+    def reader(self, run: str, after: int = 0, *, sealed: bool = False) -> Reader:
         """As `events`, read piece by piece, and with a time to wait."""
-        return Reader(self, run, after)
+        return Reader(self, run, after, sealed=sealed)
 
     def next_hint(self, run: str) -> asyncio.Future[None]:
         """Done at the next news of a run, or when it is time to look anyway."""
@@ -391,8 +420,12 @@ class Engine(Threads):
         future.add_done_callback(clean)
         return future
 
-    async def cancel(self, run: str, *, reason: str = "", by: Caller = OWNER, rollback: bool = False) -> None:
+    async def cancel(
+        self, run: str, *, reason: str = "", by: Caller = OWNER, rollback: bool = False, sealed: bool = False
+    ) -> None:
         """Ask a run to stop; `rollback` deletes it afterwards. Returns when that is on disk, not when it stopped."""
+        if not sealed:
+            await self.check_open(run)
         body = values.encode({"by": by.id, "reason": reason, "rollback": rollback})
         _, owner = await self.store.deliver(run, "cancel", body, now())
         if owner is None and self.worker.execution(run) is None:
@@ -400,8 +433,10 @@ class Engine(Threads):
         else:
             self.worker.told(run)
 
-    async def send(self, run: str, message: Message | str | Part | list[Part]) -> None:
+    async def send(self, run: str, message: Message | str | Part | list[Part], *, sealed: bool = False) -> None:
         """Put a message into a run's mailbox. Returns when it is on disk."""
+        if not sealed:
+            await self.check_open(run)
         if not isinstance(message, Message):
             message = Message("user", parts_from(message))
         plain = msgspec.to_builtins(message)
@@ -412,23 +447,27 @@ class Engine(Threads):
         await self.store.deliver(run, "message", body, now())
         self.worker.told(run)
 
-    async def delete(self, run: str, *, rollback: bool = False) -> None:
+    async def delete(self, run: str, *, rollback: bool = False, sealed: bool = False) -> None:
         """Forget a run that has ended, and its children. A tombstone with its last hash remains.
 
         `rollback`: also what it did to its thread, where nobody has built on that yet.
         """
+        if not sealed:
+            await self.check_open(run)
         for gone in await self.store.delete_run(run, now(), rollback=rollback):
             self.worker.forget(gone)
 
-    async def erase(self, run: str, seq: int) -> None:
+    async def erase(self, run: str, seq: int, *, sealed: bool = False) -> None:
         """Forget what one event of a finished run said. Its hash stays, so the chain still verifies."""
-        if not (await self.run(run)).status.final:
+        if not (await self.run(run, sealed=sealed)).status.final:
             raise Conflict(f"run {run} has not ended; only then can an event be erased")
         await self.store.erase_event(run, seq)
         self.worker.forget(run)
 
-    async def verify(self, run: str) -> int | None:
+    async def verify(self, run: str, *, sealed: bool = False) -> int | None:
         """Check the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""
+        if not sealed:
+            await self.check_open(run)
         after, previous = 0, chain.GENESIS
         while rows := await self.store.event_rows(run, after, 1000):
             broken = chain.first_broken(
@@ -453,7 +492,7 @@ class Engine(Threads):
         if row is None or (after, previous) == (row.next_seq - 1, row.head):
             return None
         if await self.store.event_rows(run, after, 1):
-            return await self.verify(run)  # it has grown meanwhile
+            return await self.verify(run, sealed=sealed)  # it has grown meanwhile
         return after + 1  # the tail was cut off
 
     # -- questions ----------------------------------------------------------------------------------------
@@ -467,7 +506,8 @@ class Engine(Threads):
         limit: int = 100,
     ) -> list[Question]:
         """Open questions, oldest first. Those of a run include those of the runs that it called."""
-        return await self.store.questions(run=run, caller=caller, state=state, limit=limit)
+        found = await self.store.questions(run=run, caller=caller, state=state, limit=limit)
+        return [one for one in found if caller is None or one.answerer in (None, caller)]
 
     async def question(self, question: str) -> tuple[Question, str, Any]:
         """A question, its state (open, answered, withdrawn, expired), and its answer."""

@@ -40,6 +40,7 @@ from ..model.events import (
     MessageSent,
     OutputDelta,
     QuestionWithdrawn,
+    Recorded,
     RunFinished,
     RunRestarted,
     RunStarted,
@@ -64,6 +65,7 @@ T = TypeVar("T")
 
 _STILL_RUNNING = 1.0  # seconds of silence after which an agent with a waiting branch counts as waiting
 _NOT_WORTH_PARKING = 50_000  # microseconds until something is due
+STATE = "state"  # the record in which a run leaves the state of a thread that was lent to it
 Leaving = Literal["cancel", "timeout", "park", "hand_back"]
 
 
@@ -88,6 +90,7 @@ class Execution(Operations):
     _clock: asyncio.TimerHandle | None = None
     _clock_from: float | None = None
     _park: asyncio.Handle | None = None
+    _last_call: asyncio.TimerHandle | None = None  # the deadline of the task that this run is part of
 
     def __init__(self, worker: Worker, agent: Agent[..., Any] | None, log: LiveLog, replay: Replay) -> None:
         super().__init__()
@@ -105,6 +108,25 @@ class Execution(Operations):
         self._timeout = self.request.timeout or (agent.timeout if agent else None)
         log.on_commit = worker.on_commit
         log.callback = self.request.callback
+
+    @property
+    def thread(self) -> str | None:
+        """Its own, or the one that its caller lent to it."""
+        assignment = self.request.assignment
+        return self.log.row.thread or (assignment.thread if assignment is not None else None)
+
+    @property
+    def on_thread(self) -> bool:
+        assignment = self.request.assignment
+        return self.log.row.thread is not None or (assignment is not None and assignment.lent)
+
+    @property
+    def state_before(self) -> Any:
+        """Of the thread, as every entry of this run begins with it."""
+        return self._state if isinstance(self._state, dict) else {}
+
+    def current_state(self) -> Any:
+        return self._final_state() if self.on_thread else None
 
     def root_thread(self) -> str | None:
         """The thread of the run that all this began with, where that is here too."""
@@ -202,6 +224,7 @@ class Execution(Operations):
             raise RunLost(f"the process that ran it died {times} without progress", transient=False)
         if not replay.started:
             log.append(RunStarted(self.worker.id, row.epoch, self._checkpoint, self._thread_version))
+        self._take_assignment()
         if agent.ctx_param is not None:
             self.ctx = agent.ctx_type(self, self._decode_state(), self._decode_config())
         self._tick()
@@ -210,6 +233,16 @@ class Execution(Operations):
             return await invoke.invoke(self)
         with tracing.invoke_agent(row.agent, row.id, row.caller, self.request.trace):
             return await invoke.invoke(self)
+
+    def _take_assignment(self) -> None:
+        authority, assignment = self.request.authority, self.request.assignment
+        if authority is not None and authority.deadline is not None:
+            left = max(0.0, (authority.deadline - now()) / 1e6)
+            self._last_call = self.loop.call_later(left, self.leave, "timeout")
+        if assignment is not None:
+            self.given = [] if assignment.sealed else None
+            if assignment.lent:
+                self._state, self.history = assignment.state, assignment.history
 
     async def _prepare(self) -> None:
         store, row, replay = self.worker.store, self.log.row, self.replay
@@ -292,8 +325,7 @@ class Execution(Operations):
         elif self.cancelling or how == "cancel":
             self._finish(Status.CANCELLED, error=RunCancelled("the run was cancelled").info())
         elif how == "timeout":
-            limit = self._timeout
-            self._finish(Status.TIMED_OUT, error=RunTimedOut(f"the run took longer than {limit:g} s").info())
+            self._finish(Status.TIMED_OUT, error=RunTimedOut(self._why_late()).info())
         elif how == "park":
             # What came in while the handler was leaving is in the log, and it has not seen it.
             self._set_aside(0 if self.news != self._news_at_leave else self.next_deadline())
@@ -303,6 +335,12 @@ class Execution(Operations):
             self._fail(ErrorInfo("agent_crashed", "the agent cancelled itself"))
         else:
             self._fail(self._describe(error))
+
+    def _why_late(self) -> str:
+        limit, authority = self._timeout, self.request.authority
+        if limit is None or (authority is not None and authority.deadline is not None and authority.deadline <= now()):
+            return "the time of its task is over"
+        return f"the run took longer than {limit:g} s"
 
     def _describe(self, error: BaseException) -> ErrorInfo:
         if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
@@ -337,11 +375,13 @@ class Execution(Operations):
         except Exception as error:
             self._fail(self._describe(error))
             return
+        if self.request.assignment is not None and self.request.assignment.lent:
+            self.log.append(Recorded(STATE, state))
         self._finish(Status.SUCCEEDED, output=output, state=state)
 
     def _final_state(self) -> Any:
-        agent, row = self.agent, self.log.row
-        if row.thread is None:
+        agent = self.agent
+        if not self.on_thread:
             return msgspec.UNSET
         if self.ctx is None:
             return self._state if self._state is not None else {}
@@ -390,7 +430,12 @@ class Execution(Operations):
                 )
             )  # fmt: skip
         if row.parent is not None:
-            changes.append(ChildNews(row.parent, status, output, error))
+            assignment = self.request.assignment
+            if assignment is not None and assignment.sealed:
+                # Others may read the log of the run that called it. That run reads this one's.
+                changes.append(ChildNews(row.parent, status, None, None))
+            else:
+                changes.append(ChildNews(row.parent, status, output, error))
         if self.rollback:
             changes.append(DeleteRun(row.id))
         row.worker, row.wake_at, row.queued = None, None, None
@@ -426,7 +471,7 @@ class Execution(Operations):
         self.over = True
         self._stop_clock()
         self._count_idle(False)
-        for handle in (self._grace, self._park):
+        for handle in (self._grace, self._park, self._last_call):
             if handle is not None:
                 handle.cancel()
         self.release_waits()
@@ -529,6 +574,8 @@ class Execution(Operations):
             raise asyncio.CancelledError
         if self.blocked:
             self._stir()
+        if self.given is not None:
+            self.note(body)
         replay = self.replay
         if replay.idle:
             self.put(body)

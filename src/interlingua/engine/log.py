@@ -22,6 +22,7 @@ from ..model.events import (
     CancelRequested,
     ChildCalled,
     ChildEnded,
+    DelegationRefused,
     Event,
     MessageReceived,
     OutputDelta,
@@ -46,7 +47,7 @@ _FULL = 2048  # appended and not yet committed: the agent waits
 _PAUSE = 64  # appended since the agent last gave way to others
 
 # Each of these is a record: what it holds is never computed or asked for again.
-_RECORDS = (Recorded, QuestionAnswered, MessageReceived, ChildEnded)
+_RECORDS = (Recorded, QuestionAnswered, MessageReceived, ChildEnded, DelegationRefused)
 
 
 _ENDS = {status: Move(status.value) for status in FINAL}
@@ -68,7 +69,16 @@ def move_of(body: Body) -> Move | None:
 
 
 # Bodies that hold nothing an agent could still change.
-_OURS = (RunCreated, RunStarted, RunRestarted, OutputDelta, CancelRequested, QuestionWithdrawn, ChildCalled)
+_OURS = (
+    RunCreated,
+    RunStarted,
+    RunRestarted,
+    OutputDelta,
+    CancelRequested,
+    QuestionWithdrawn,
+    ChildCalled,
+    DelegationRefused,
+)
 
 
 def encode(body: Body) -> bytes:

@@ -1,4 +1,4 @@
-"""What a handler may do through its context, on the event loop: ask, step, call, receive, sleep, show.
+"""What a handler may do through its context, on the event loop: ask, step, receive, sleep, show (and call: `calling`).
 
 Every operation that is recorded has a key: `key=`, or its kind, its name and the how-manieth use of that name it is.
 """
@@ -21,11 +21,9 @@ from ..model.content import Artifact, Message
 from ..model.delta import ABSENT, Joiner
 from ..model.errors import (
     AgentError,
-    ChildFailed,
     ErrorInfo,
     Invalid,
     InvalidAnswer,
-    InvalidInput,
     InvalidOutput,
     InvalidQuestion,
     InvalidRequest,
@@ -35,8 +33,6 @@ from ..model.errors import (
 from ..model.events import (
     ArtifactAdded,
     Body,
-    ChildCalled,
-    ChildEnded,
     Emission,
     MessageSent,
     OutputDelta,
@@ -46,20 +42,17 @@ from ..model.events import (
     RunRestarted,
     body_encoder,
 )
-from ..model.run import Answer, Question, RunRequest
+from ..model.run import Answer, Question
 from ..model.schemas import Validator
-from ..model.status import Status
 from ..store.base import Change, PutInbox, PutQuestion
-from . import tracing
+from .calling import Calling
 from .codec import Codec
 from .crash import describe
 from .ids import new_id, now
-from .inbox import Inbox
 from .questions import answer_schema
 from .replay import PastQuestion
 
 if TYPE_CHECKING:
-    from .agents import Agent
     from .execution import Execution
     from .questions import QuestionCodec
 
@@ -68,15 +61,12 @@ class Unwound(BaseException):
     """Raised in an agent's thread when its run is left. Not an Exception, so that `except Exception` lets it pass."""
 
 
-class Operations(Inbox):
+class Operations(Calling):
     """The half of an Execution that the context speaks to."""
 
-    agent: Agent[..., Any] | None
-    request: RunRequest
     leaving: Any
     blocked = 0  # operations that only wait
     active = 0  # steps that are being done
-    _read = 0  # messages that the handler has taken
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +123,9 @@ class Operations(Inbox):
             future.cancel()
 
     def next_deadline(self) -> int | None:
-        return min(self._deadlines.values(), default=None)
+        authority = self.request.authority
+        last = [] if authority is None or authority.deadline is None else [authority.deadline]
+        return min([*self._deadlines.values(), *last], default=None)
 
     def _passed(self, seq: int) -> None:
         held, keep = self.replay.passed(seq)
@@ -157,8 +149,9 @@ class Operations(Inbox):
     # -- asking -------------------------------------------------------------------------------------------
 
     async def ask(
-        self, question: Any, deadline: float | None, key: str | None, codec: QuestionCodec | None = None
-    ) -> Any:
+        self, question: Any, deadline: float | None, key: str | None, codec: QuestionCodec | None = None, *,
+        answerer: str | None = None,
+    ) -> Any:  # fmt: skip
         self._check_alive()
         agent = self.agent
         assert agent is not None
@@ -191,6 +184,7 @@ class Operations(Inbox):
                 new_id(), self.log.row.id, codec.type, payload, answer_schema(question, codec), time,
                 prompt=question.__prompt__(), options=question.__options__(),
                 deadline=None if deadline is None else time + int(deadline * 1e6), key=place, digest=digest,
+                answerer=answerer,
             )  # fmt: skip
             self.open_questions[asked.id] = asked
             body = QuestionAsked(asked)
@@ -279,6 +273,8 @@ class Operations(Inbox):
         if found is not None:
             seq, record = found
             self._passed(seq)
+            for body in self.replay.standing_of_step(place):
+                self.note(body)
             for body in self.replay.emissions_of_step(place):
                 self.emit(body)
             return self._step_result(name, record, codec)
@@ -375,67 +371,6 @@ class Operations(Inbox):
                 raise own(record.error.message, details=record.error.details)
             raise StepFailed(name, record.error)
         return values.copy(record.value) if codec is None else codec.decode(record.value, InvalidOutput)
-
-    # -- children -----------------------------------------------------------------------------------------
-
-    async def call(
-        self, agent: Agent[..., Any] | str, input_: Any, inputs: dict[str, Any], version: str | None, config: Any,
-        thread: str | None, timeout: float | None, key: str | None,
-    ) -> Any:  # fmt: skip
-        self._check_alive()
-        name = agent if isinstance(agent, str) else agent.card.name
-        version = version if isinstance(agent, str) else agent.card.version
-        if isinstance(input_, str):
-            field = (await self.worker.engine.card(name, version)).input_text
-            if field is None:
-                raise InvalidInput(f"agent {name} has no text field; call it with its input's members")
-            input_ = {field: input_}
-        payload = {**(input_ or {}), **msgspec.to_builtins(inputs)}
-        values.check(payload, InvalidInput, what="input")
-        place = self._key("call", name, key)
-        digest = values.digest([name, version, payload, config])
-        known = self.replay.children.get(place)
-        if known is not None and known[0].input == digest:
-            called, ended, seq = known
-            if ended is None and called.run in self._children and self._children[called.run].done():
-                ended = self._children[called.run].result()
-            if ended is not None:
-                self._passed(seq)
-                return self._child_result(agent, ended)
-            child = called.run
-        else:
-            if known is not None and known[1] is None:
-                self.worker.cancel_soon(known[0].run, "its parent calls something else now")
-                self._child_keys.pop(known[0].run, None)
-            child = new_id()
-            called = ChildCalled(place, child, name, digest)
-            self.replay.children[place] = (called, None, 0)
-            self.log.append(called)
-            await self.log.flush()
-        self._child_keys[child] = place
-        future = self._children.setdefault(child, self.loop.create_future())
-        request = RunRequest(
-            name, version, payload, config, thread=thread, timeout=timeout, caller=self.request.caller,
-            trace=tracing.current() or self.request.trace,
-        )  # fmt: skip
-        try:
-            await self.worker.engine.submit_child(request, child, self.log.row)
-        except Exception:
-            self._child_keys.pop(child, None)
-            raise
-        await self._pull()
-        return self._child_result(agent, await self._wait(asyncio.shield(future)))
-
-    def _child_result(self, agent: Agent[..., Any] | str, ended: ChildEnded) -> Any:
-        if ended.status is not Status.SUCCEEDED:
-            error = ended.error or ErrorInfo("run_failed", f"it {ended.status.value}")
-            name = agent if isinstance(agent, str) else agent.card.name
-            raise ChildFailed(f"agent {name}: {error.message}", error=error, run=ended.run)
-        output = ended.output
-        codec = None if isinstance(agent, str) else agent.output
-        if codec is None or codec.codec is None:
-            return output
-        return codec.codec.decode(output if codec.wrap is None else output.get(codec.wrap), InvalidOutput)
 
     # -- messages and sleep -------------------------------------------------------------------------------
 

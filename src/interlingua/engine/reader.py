@@ -23,12 +23,13 @@ class Reader:
     that it begins with.
     """
 
-    def __init__(self, engine: Engine, run: str, after: int = 0) -> None:
+    def __init__(self, engine: Engine, run: str, after: int = 0, *, sealed: bool = False) -> None:
         self._engine = engine
         self._run = run
         self.cursor = after
         self.over = False  # the run has ended, and all of it was given
         self._checked = not after
+        self._sealed = sealed  # whether it may read those, or has found that this is none
         self._log: LiveLog | None = None  # read last: of a run that is rolled back, only this still has the end
         self._waiting: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -37,6 +38,9 @@ class Reader:
     async def read(self, timeout: float | None = None, *, follow: bool = True) -> list[Event]:
         """The next events, as many as there are. None when `timeout` seconds passed without any, when the log is
         `over`, or when there are none now and `follow` is false."""
+        if not self._sealed:
+            await self._engine.check_open(self._run)
+            self._sealed = True
         if not self._checked:
             await self._check()
         while not self.over:

@@ -17,6 +17,7 @@ from ..model.events import (
     CancelRequested,
     ChildCalled,
     ChildEnded,
+    DelegationRefused,
     Emission,
     Event,
     MessageReceived,
@@ -59,6 +60,7 @@ class Replay:
         self.questions: dict[str, PastQuestion] = {}
         self.relayed: dict[str, str] = {}  # open questions of descendants: id → run
         self.children: dict[str, tuple[ChildCalled, ChildEnded | None, int]] = {}
+        self.refused: dict[str, tuple[int, DelegationRefused]] = {}
         self.received: list[Message] = []
         self.sent: list[Message] = []
         self.output = Joiner()
@@ -102,6 +104,9 @@ class Replay:
                     replay.children[key] = (body, None, event.seq)
                 case ChildEnded(key=key):
                     replay.children[key] = (replay.children[key][0], body, event.seq)
+                case DelegationRefused(key=key):
+                    replay.refused[key] = (event.seq, body)
+                    replay.children.pop(key, None)
                 case _ if isinstance(body, EMISSIONS):
                     emissions.append((event.seq, body))
         replay._standing = emissions
@@ -131,6 +136,11 @@ class Replay:
             if past.question.id == question:
                 past.open, past.answer, past.seq = False, answer, seq
 
+    @property
+    def standing(self) -> list[Emission]:
+        """What was emitted and still counts."""
+        return [body for _, body in self._standing]
+
     # -- records ------------------------------------------------------------------------------------------
 
     def emissions_of_step(self, key: str) -> list[Emission]:
@@ -141,6 +151,10 @@ class Replay:
         if emitted:
             self._matched = max(self._matched, emitted[-1][0])
         return []
+
+    def standing_of_step(self, key: str) -> list[Emission]:
+        """What a recorded step emitted, if that need not be said again."""
+        return [] if self._voided else [body for _, body in self._of_steps.get(key, ())]
 
     def emitted_by(self, key: str) -> list[Emission]:
         """What a step emitted that was cut short, as far as it stands and has not been emitted again."""

@@ -152,7 +152,7 @@ class Threads:
         return (run.agent, run.version) if run is not None else None
 
     async def _card_of(self, name: str, version: str) -> AgentCard | None:
-        agent = self.agents.find(name, version)
+        agent = self.agents.code(name, version)
         return agent.card if agent is not None else await self.store.card(name, version)
 
     async def _keeper(self, thread: str) -> AgentCard | None:
@@ -164,7 +164,7 @@ class Threads:
         known: set[tuple[str, str]] = set()
         offset = 0
         for limit in _LOOK_BACK:
-            runs = await self.store.runs(RunFilter(thread=thread, limit=limit, offset=offset))
+            runs = await self.store.runs(RunFilter(thread=thread, limit=limit, offset=offset, sealed=True))
             writers = {(run.agent, run.version): None for run in runs}
             card = await self._first_with_state(writers, known)
             if card is not None:

@@ -245,7 +245,7 @@ class Worker:
         log.recent.extend(events[-64:])
         log.committed_row = copy.copy(row)  # the log's own row runs ahead of what is committed
         replay = Replay.of(events)
-        agent = self.registry.find(row.agent, row.version)
+        agent = self.registry.code(row.agent, row.version)
         execution = Execution(self, agent, log, replay)
         starts = row.created_at + int(execution.request.delay * 1e6)
         early = not replay.started and starts > now()
@@ -324,7 +324,7 @@ class Worker:
     def cancel_soon(self, run: str, reason: str) -> None:
         async def cancel() -> None:
             with contextlib.suppress(NotFound, Conflict):
-                await self.engine.cancel(run, reason=reason)
+                await self.engine.cancel(run, reason=reason, sealed=True)
 
         self.spawn(cancel())
 
@@ -340,7 +340,7 @@ class Worker:
                 log.recent.extend(events[-64:])
                 log.committed_row = copy.copy(row)
                 replay = Replay.of(events)
-                execution = Execution(self, self.registry.find(row.agent, row.version), log, replay)
+                execution = Execution(self, self.registry.code(row.agent, row.version), log, replay)
                 execution._resume_waits()
                 self._executions[run] = execution
                 self.running += 1

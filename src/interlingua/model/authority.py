@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import msgspec
 
-from .errors import Denied, RunTimedOut
+from .errors import Denied, OverBudget, RunTimedOut
 
 if TYPE_CHECKING:
     from .team import Manifest
 
-OVER_BUDGET = "over_budget"  # the code of a refusal because depth or runs are used up
+OVER_BUDGET = OverBudget.code  # the code of a refusal because depth or runs are used up
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]

@@ -12,6 +12,7 @@
     │   ├── AlreadyFinished     the run has ended
     │   └── KeyReused           an idempotency key came again with another request
     ├── Denied                  the caller may not do this
+    ├── OverBudget              a limit of a team on its work is used up
     ├── RunError                why a run did not succeed
     │   ├── AgentError          raised by an agent on purpose; agents subclass it for errors of their own
     │   ├── AgentCrashed        the agent raised something else
@@ -19,6 +20,7 @@
     │   ├── RunLost             the process that ran it died, and the run could not be taken up again
     │   ├── QuestionExpired     nobody answered in time
     │   ├── ChildFailed         an agent that was called did not succeed
+    │   ├── Rejected            its overseer did not approve the result
     │   └── StepFailed          a step raised, and will raise again
     ├── Overloaded              a queue is full; later is fine
     ├── Unavailable             something that is needed is down or shutting down
@@ -217,6 +219,12 @@ class Denied(InterlinguaError):
     code = "denied"
 
 
+class OverBudget(InterlinguaError):
+    """The depth or the number of runs that a team may use for a task is used up."""
+
+    code = "over_budget"
+
+
 class RunError(InterlinguaError):
     """The run did not succeed."""
 
@@ -280,6 +288,12 @@ class ChildFailed(RunError):
         self.error = error
         self.run = run
         self.transient = error.transient
+
+
+class Rejected(RunError):
+    """Its overseer did not approve the result."""
+
+    code = "rejected"
 
 
 class StepFailed(RunError):

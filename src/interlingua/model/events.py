@@ -148,11 +148,22 @@ class MessageReceived(_Body, tag="received"):
     message: Message
 
 
+class Notice(msgspec.Struct, omit_defaults=True):
+    """That responsibility for a task was handed over, and why."""
+
+    recipient: str  # the agent, by its id in the team
+    rule: str | None = None  # when the sender may delegate to it, in the words of its manifest
+    reason: str | None = None  # why the sender thinks that the rule applies
+    context_summary: str | None = None  # its digest: the text is part of the child's input
+
+
 class ChildCalled(_Body, tag="called"):
     key: str
     run: str
     agent: str
     input: str  # digest of the input
+    notice: Notice | None = None  # where a member of a team delegates
+    proposal: str | None = None  # where it is asked for a verdict: the hash of what is proposed
 
 
 class ChildEnded(_Body, tag="child_ended"):
@@ -167,6 +178,10 @@ class ChildEnded(_Body, tag="child_ended"):
 class DelegationRefused(_Body, tag="refused"):
     agent: str
     reason: str
+    code: str = "denied"  # of the error that the sender got
+    key: str = ""
+    input: str = ""  # digest, as of a call
+    run: str | None = None  # that was called for, and never came to be: it was refused at the last moment
 
 
 class CancelRequested(_Body, tag="cancel_requested"):

@@ -6,9 +6,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from .authority import Authority
 from .card import Schema
 from .content import Message
 from .errors import ErrorInfo
+from .oversight import Assignment
 from .status import Status
 
 WhenBusy = Literal["reject", "enqueue", "interrupt", "rollback"]
@@ -49,6 +51,8 @@ class RunRequest(msgspec.Struct, omit_defaults=True):
     trace: dict[str, str] | None = None  # W3C trace context
     callback: Callback | None = None
     extra: dict[str, Any] = msgspec.field(default_factory=dict)  # what a door wants to find again on the run
+    authority: Authority | None = None  # of a member of a team; given by the engine, never by a caller
+    assignment: Assignment | None = None  # likewise
 
 
 class Instance(msgspec.Struct, omit_defaults=True):

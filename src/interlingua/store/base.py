@@ -47,6 +47,7 @@ class RunRow(msgspec.Struct):
     ran: int  # microseconds of running so far
     queued: int | None  # place in its thread's queue; None: it has the thread, or needs none
     marked: str | None = None  # by the door that submitted it, for its own searches: `mark` in the request's `extra`
+    sealed: int = 0  # 1: of an overseen agent, or called by one; only its overseer and the owner may read it
 
 
 class EventRow(msgspec.Struct, array_like=True, gc=False):
@@ -182,6 +183,16 @@ class Submitted(msgspec.Struct):
     cancel: str | None = None  # a run that must give way; it has been told
 
 
+class DelegationRow(msgspec.Struct, array_like=True):
+    """A run that was started under a task of a team. It counts as long as the task is remembered."""
+
+    run: str
+    task: str
+    path: str  # of its ancestors, as in its row
+    agent: str  # by its id in the team
+    instance: int  # the how-manieth of that agent in the task
+
+
 class InboxItem(msgspec.Struct):
     id: int
     run: str
@@ -200,6 +211,7 @@ class RunFilter(msgspec.Struct, kw_only=True):
     root: str | None = None
     metadata: dict[str, Any] | None = None
     marked: str | None = None
+    sealed: bool = False  # also those that only overseers and the owner may read
     limit: int = 10
     offset: int = 0
 
@@ -256,6 +268,9 @@ class WorkerRow(msgspec.Struct):
     agents: list[str]
 
 
+Admit = Callable[[list[DelegationRow]], int]
+
+
 class Store(Protocol):
     """Implementations: sqlite.py. Every method may be called only on the event loop that opened the store."""
 
@@ -282,6 +297,15 @@ class Store(Protocol):
     async def delete_run(self, run: str, now: int, *, rollback: bool = False) -> list[str]: ...
     async def erase_event(self, run: str, seq: int) -> None: ...
     async def count_pending(self, now: int, upto: int) -> int: ...
+
+    # delegations
+    async def delegations(self, task: str) -> list[DelegationRow]: ...
+    async def delegate(self, run: str, task: str, path: str, agent: str, instance: Admit) -> DelegationRow:
+        """Count a run, once. `instance` is given all that count already, and says which instance of its agent this is,
+        or raises an error: reading and writing are one transaction."""
+        ...
+
+    async def undelegate(self, run: str) -> None: ...
 
     # inboxes and questions
     async def deliver(self, run: str, kind: str, body: bytes, now: int) -> tuple[int, str | None]: ...

@@ -158,6 +158,7 @@ def delete_run(conn: sqlite3.Connection, run: str, now: int, *, rollback: bool =
     for table, column in (("events", "run"), ("inbox", "run"), ("questions", "run"), ("keys", "run"), ("runs", "id")):
         conn.execute(f"DELETE FROM {table} WHERE {column}=?", (run,))
     conn.execute("DELETE FROM links WHERE target=?", (run,))
+    conn.execute("DELETE FROM delegations WHERE task=?", (run,))
     if thread is not None:
         active = conn.execute("SELECT active FROM threads WHERE id=?", (thread,)).fetchone()
         if active is not None and active[0] == run:

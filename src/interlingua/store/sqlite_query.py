@@ -20,6 +20,8 @@ def select_runs(columns: str, where: RunFilter) -> tuple[str, list[Any]]:
         if value is not None:
             terms.append(f"{column}=?")
             args.append(value)
+    if not where.sealed:
+        terms.append("sealed=0")
     if where.agents is not None:
         terms.append(f"({' OR '.join(_agent_is(wanted, args) for wanted in where.agents) or '0'})")
     if where.root is not None:

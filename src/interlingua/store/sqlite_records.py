@@ -1,4 +1,4 @@
-"""Configured instances and API keys in SQLite."""
+"""Configured instances, API keys and delegations in SQLite."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 from ..model import values
 from ..model.errors import NotFound
 from ..model.run import Instance
+from .base import Admit, DelegationRow
 from .sqlite_writer import Call
 
 T = TypeVar("T")
@@ -94,3 +95,32 @@ class RecordQueries:
         sql = "SELECT record FROM api_keys ORDER BY id LIMIT ?"
         rows = await self._read(lambda conn: conn.execute(sql, (limit,)).fetchall())
         return [row[0] for row in rows]
+
+    # -- delegations --------------------------------------------------------------------------------------
+
+    async def delegations(self, task: str) -> list[DelegationRow]:
+        return await self._read(lambda conn: _delegations(conn, task))
+
+    async def delegate(self, run: str, task: str, path: str, agent: str, instance: Admit) -> DelegationRow:
+        def count(conn: sqlite3.Connection) -> DelegationRow:
+            known = _delegations(conn, task)
+            for row in known:
+                if row.run == run:
+                    return row
+            made = DelegationRow(run, task, path, agent, instance(known))
+            conn.execute(
+                "INSERT INTO delegations (run, task, path, agent, instance) VALUES (?,?,?,?,?)",
+                (made.run, made.task, made.path, made.agent, made.instance),
+            )
+            return made
+
+        result: DelegationRow = await self._write(count)
+        return result
+
+    async def undelegate(self, run: str) -> None:
+        await self._write(lambda conn: conn.execute("DELETE FROM delegations WHERE run=?", (run,)))
+
+
+def _delegations(conn: sqlite3.Connection, task: str) -> list[DelegationRow]:
+    rows = conn.execute("SELECT run, task, path, agent, instance FROM delegations WHERE task=?", (task,))
+    return [DelegationRow(*row) for row in rows.fetchall()]

@@ -1,0 +1,281 @@
+"""Runs that stand in front of others: of a team, before its first agent, and of an overseen agent, before its work.
+
+An overseen agent works in a sealed run. What comes of that (output, artifacts, messages, thread state) is read from its
+log here, proposed to the overseer, and shown only when a verdict approves exactly that. Nothing is recorded of it
+before on the log that others read: everything that is needed to go on after a crash is in the sealed logs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..model import values
+from ..model.authority import shrink
+from ..model.card import Schema
+from ..model.delta import ABSENT, Joiner, compose_all
+from ..model.errors import ErrorInfo, InterlinguaError, QuestionExpired, RunTimedOut, all_errors
+from ..model.events import ArtifactAdded, ChildEnded, Emission, MessageSent, OutputDelta, RunFinished
+from ..model.oversight import (
+    Assignment,
+    Exchange,
+    Proposal,
+    Result,
+    ReviewVerdict,
+    Ruling,
+    read_verdict,
+    verdict_schema,
+    whole,
+)
+from ..model.run import RunRequest
+from ..model.status import Status
+from .agents import Agent
+from .calling import Handover
+from .execution import STATE
+from .ids import now
+from .mounting import MOUNTED_FROM
+from .questions import Question, question_codec
+from .replay import Replay
+
+if TYPE_CHECKING:
+    from .context import Context
+    from .execution import Execution
+    from .teams import Member
+    from .worker import Worker
+
+
+class Review(Question[ReviewVerdict]):
+    """May this result be handed over?"""
+
+    agent: str
+    result_hash: str
+    result: Any
+    earlier: list[Any] = msgspec.field(default_factory=list)
+
+    def __prompt__(self) -> str:
+        return f"May {self.agent} hand over this result?"
+
+    def __answer_schema__(self) -> Schema:
+        return verdict_schema(self.result_hash)
+
+
+REVIEW = question_codec(Review)
+
+
+class Failed(InterlinguaError):
+    """The error of another run, as this one's own."""
+
+    def __init__(self, info: ErrorInfo) -> None:
+        super().__init__(info.message, details=info.details, transient=info.transient)
+        self._info = info
+
+    def info(self) -> ErrorInfo:
+        return self._info
+
+
+class Work:
+    """What came of a run, out of its log."""
+
+    def __init__(self, replay: Replay, finished: RunFinished) -> None:
+        self.shown: list[Emission] = replay.standing
+        self.result = Result(
+            finished.output,
+            whole([body.artifact for body in self.shown if isinstance(body, ArtifactAdded)]),
+            [body.message for body in self.shown if isinstance(body, MessageSent)],
+            replay.records[STATE][1].value if STATE in replay.records else None,
+        )
+        self.error = finished.error
+        self.usage = finished.usage
+        self.approved: set[str] = set()  # hashes that its overseer approved when it proposed them itself
+        self.exchanges: list[Exchange] = []  # what came of its other proposals
+        for called, ended, _ in replay.children.values():
+            if called.proposal is None or ended is None or ended.status is not Status.SUCCEEDED:
+                continue
+            verdict = read_verdict(ended.output)
+            if verdict.approves(called.proposal):
+                self.approved.add(called.proposal)
+            else:
+                asked: Ruling = "reject" if verdict.decision == "reject" else "inquire"
+                self.exchanges.append(Exchange(asked, verdict.text, called.proposal))
+
+    @classmethod
+    async def of(cls, worker: Worker, run: str) -> Work:
+        events = await worker.all_events(run)
+        finished = events[-1].body
+        assert isinstance(finished, RunFinished)
+        return cls(Replay.of(events), finished)
+
+
+def _lend(run: Execution, **more: Any) -> Assignment:
+    """The thread that a run works on, for the run that does its work."""
+    lent = run.on_thread
+    return Assignment(
+        lent=lent, thread=run.thread if lent else None, state=values.copy(run.state_before) if lent else None,
+        history=run.history if lent else [], **more,
+    )  # fmt: skip
+
+
+# -- the team -------------------------------------------------------------------------------------------------
+
+
+async def orchestrate(ctx: Context[Any, Any], entry: Member, input_: dict[str, Any]) -> Any:
+    run = ctx._run
+    # A process without the team's code may have taken the request in.
+    run.request = run.worker.engine.begin_task(run.request, run.log.row.created_at)
+    text = input_.get(entry.card.input_text or "")
+    handover = Handover(run.request.messages, text if isinstance(text, str) else None, assignment=_lend(run))
+    ended = await run.delegated(
+        entry.id, entry, entry.run_name, input_, handover, "entry", config=run.request.config, mail=True
+    )
+    if ended.status is not Status.SUCCEEDED:
+        raise Failed(ended.error or ErrorInfo("run_failed", f"{entry.id} {ended.status.value}"))
+    work = await Work.of(run.worker, ended.run)
+    for body in work.shown:
+        await run.show(msgspec.structs.replace(body, step=None))
+    if work.usage:
+        ctx.usage(**work.usage)
+    return _hand_back(ctx, work)
+
+
+def _hand_back(ctx: Context[Any, Any], work: Work) -> Any:
+    if work.result.state is not None:
+        ctx.state = values.copy(work.result.state)
+    return work.result.output
+
+
+# -- an overseen agent ----------------------------------------------------------------------------------------
+
+
+def overseen(member: Member, work: Agent[..., Any], overseer: Member | None, name: str) -> Agent[..., Any]:
+    """What the delegator of an overseen agent sees of it. `overseer` is None where the user oversees it."""
+    metadata = {key: value for key, value in work.card.metadata.items() if key != MOUNTED_FROM}
+    card = msgspec.structs.replace(work.card, name=name, metadata=metadata)
+
+    async def oversee(input: dict[str, Any], ctx: Any) -> Any:  # noqa: A002
+        return await _Oversight(ctx, member, work, overseer).run(input)
+
+    return Agent(card, oversee, shape="async", ctx_param="ctx", questions=[REVIEW])
+
+
+class _Oversight:
+    """One task of an overseen agent: work and reviews by turns, until a result is approved or patience ends."""
+
+    def __init__(self, ctx: Context[Any, Any], member: Member, work: Agent[..., Any], overseer: Member | None) -> None:
+        self.ctx = ctx
+        self.execution = ctx._run
+        self.member = member
+        self.work = work
+        self.overseer = overseer
+        assert self.execution.authority is not None
+        self.authority = self.execution.authority
+        self.earlier: list[Exchange] = []
+        self.reviews = 0
+
+    async def run(self, input_: dict[str, Any]) -> Any:
+        turn = 0
+        while True:
+            turn += 1
+            ended = await self._work(input_, f"work:{turn}")
+            done = await Work.of(self.execution.worker, ended.run)
+            if ended.status is not Status.SUCCEEDED:
+                raise Failed(_withheld(self.member, done.error, ended.status))
+            for exchange in done.exchanges:
+                self._said(exchange)
+            if done.result.hash in done.approved or await self._approved(done.result):
+                return await self._release(done)
+
+    async def _work(self, input_: dict[str, Any], key: str) -> ChildEnded:
+        request = self.execution.request
+        before = request.assignment
+        assignment = _lend(
+            self.execution, sealed=True, earlier=list(self.earlier), review=before.review if before else None
+        )
+        card = self.work.card
+        return await self.execution.inner(
+            card.name,
+            RunRequest(
+                card.name, card.version, input_, request.config, messages=request.messages,
+                metadata=request.metadata, caller=request.caller, trace=request.trace, authority=self.authority,
+                assignment=assignment, timeout=request.timeout,
+            ),
+            key,
+            mail=True,
+        )  # fmt: skip
+
+    def _said(self, exchange: Exchange) -> None:
+        self.earlier.append(exchange)
+        self.execution.worker.engine.check_patience(self.authority, self.earlier)
+
+    async def _approved(self, result: Result) -> bool:
+        """Whether the overseer approves. False: the agent has to work again, with what the overseer said."""
+        hash_, note = result.hash, None
+        while True:
+            proposal = Proposal(self.authority.path[-1], hash_, result, None, list(self.earlier), note)
+            self.reviews += 1
+            verdict = await self._verdict(proposal, f"review:{self.reviews}")
+            if verdict.approves(hash_):
+                return True
+            if verdict.decision != "approve":
+                self._said(Exchange(verdict.decision, verdict.text, hash_))
+                return False
+            note = f"the approval was for the result {verdict.result_hash[:80]!r}, and this one is {hash_}"
+            self._said(Exchange("inquire", note, hash_))
+
+    async def _verdict(self, proposal: Proposal, key: str) -> ReviewVerdict:
+        engine, request, overseer = self.execution.worker.engine, self.execution.request, self.overseer
+        if overseer is None:
+            return await self._ask(proposal, key)
+        limits = overseer.team.limits_of(overseer.manifest)
+        granted = shrink(self.authority, overseer.manifest, limits, now=now())
+        ended = await self.execution.inner(
+            overseer.review_name,
+            RunRequest(
+                overseer.review_name, overseer.version, overseer.review_input(proposal), caller=request.caller,
+                trace=request.trace, authority=engine.review_authority(self.authority, granted),
+                assignment=Assignment(sealed=True, review=proposal),
+            ),
+            key,
+        )  # fmt: skip
+        if ended.status is Status.TIMED_OUT:
+            raise RunTimedOut(f"{overseer.id} gave no verdict on the result of {proposal.agent} in time")
+        given = await Work.of(self.execution.worker, ended.run)
+        if ended.status is not Status.SUCCEEDED:
+            raise Failed(_withheld(overseer, given.error, ended.status))
+        return read_verdict(given.result.output, overseer.card.output_text)
+
+    async def _ask(self, proposal: Proposal, key: str) -> ReviewVerdict:
+        question = Review(
+            proposal.agent, proposal.result_hash, msgspec.to_builtins(proposal.result),
+            msgspec.to_builtins(proposal.earlier),
+        )  # fmt: skip
+        seconds = self.member.team.limits_of(self.member.manifest).review_seconds
+        try:
+            verdict: ReviewVerdict = await self.execution.ask(
+                question, seconds, key, REVIEW, answerer=self.execution.request.caller.id
+            )
+        except QuestionExpired:
+            raise RunTimedOut(f"nobody gave a verdict on the result of {proposal.agent} in time") from None
+        return verdict
+
+    async def _release(self, done: Work) -> Any:
+        """It is approved: now others may see it, and nothing but that. What was used is no part of it."""
+        deltas = [body.delta for body in done.shown if isinstance(body, OutputDelta)]
+        joined = Joiner()
+        for delta in deltas:
+            joined.add(delta)
+        if joined.value is not ABSENT and joined.value == done.result.output:
+            await self.execution.show(OutputDelta(compose_all(deltas)))
+        for artifact in done.result.artifacts:
+            await self.execution.show(ArtifactAdded(artifact))
+        for message in done.result.messages:
+            await self.execution.show(MessageSent(message))
+        return _hand_back(self.ctx, done)
+
+
+def _withheld(member: Member, error: ErrorInfo | None, status: Status) -> ErrorInfo:
+    """What others learn of a failure: its code, where that says nothing of the work. The rest stays sealed."""
+    known = {cls.code for cls in all_errors()} | {one.code for one in member.card.errors}
+    code = error.code if error is not None and error.code in known else "run_failed"
+    said = f"{member.id} did not finish: it {status.value.replace('_', ' ')} ({code})"
+    return ErrorInfo(code, said, error.transient if error is not None else False)

@@ -1,0 +1,309 @@
+"""Teams in the engine: members that only their team reaches, the orchestrator that starts the first, and the gate.
+
+A team is one agent to everybody else. Its members are registered where no door looks for agents, and a run of one comes
+into being only under an authority: the orchestrator's is made here when a task begins, and every other is shrunk from
+the one above it. What is counted (runs of a task, instances of an agent) is counted in the store.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..model import authority as gates
+from ..model import team as teams
+from ..model import values
+from ..model.authority import OVER_BUDGET, Authority, Decision, Scope
+from ..model.card import AgentCard, QuestionType
+from ..model.errors import DefinitionError, Denied, InvalidRequest, OverBudget, Rejected, RunTimedOut
+from ..model.events import RunCreated
+from ..model.oversight import Exchange, Proposal
+from ..model.run import RunRequest
+from ..model.team import USER, Manifest, Team
+from ..store.base import DelegationRow, RunRow, Store
+from . import oversight
+from .agents import Agent, OutputCodec, Registry
+from .ids import now
+from .mounting import MOUNTED_FROM
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+MEMBER_OF = "member_of"
+"""The member of a card's metadata that says whose member an agent is. Such cards are kept for the engine alone."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_REMEMBERED = 10_000  # authorities of runs: they never change
+
+
+class Member:
+    """An agent of a team: its manifest, and the names of what is registered for it."""
+
+    def __init__(self, team: Team, manifest: Manifest, handler: Agent[..., Any]) -> None:
+        options = manifest.options
+        self.team = team
+        self.manifest = manifest
+        self.handler = handler
+        self.id = manifest.id
+        self.run_name = f"{team.name}/{manifest.id}"
+        self.review_name = f"{self.run_name}/review"
+        self.version = options.version or handler.card.version
+        self.overseen = manifest.overseer is not None
+        self.card: AgentCard = msgspec.structs.replace(
+            handler.card, name=self.run_name, version=self.version,
+            description=options.description or handler.card.description,
+            streams=handler.card.streams and not self.overseen,
+            metadata={**handler.card.metadata, MEMBER_OF: team.name},
+        )  # fmt: skip
+
+    def review_input(self, proposal: Proposal) -> dict[str, Any]:
+        """A proposal as this agent's input: as text, and whole where it has a member for it."""
+        whole = msgspec.to_builtins(proposal)
+        given: dict[str, Any] = {}
+        if "proposal" in self.card.input.get("properties", {}):
+            given["proposal"] = whole
+        if self.card.input_text is not None:
+            given[self.card.input_text] = (
+                f"{proposal.agent} proposes the result below. Approve it, ask about it or reject it, and name its "
+                f"result_hash.\n{values.encode(whole).decode()}"
+            )
+        return given
+
+    def variant(self, name: str, *, review: bool) -> Agent[..., Any]:
+        """The handler under a name of the team's, to do tasks or to judge proposals."""
+        made = copy.copy(self.handler)
+        made.card = msgspec.structs.replace(self.card, name=name)
+        if review:
+            made.output = OutputCodec(Any, what=f"the verdict of {self.id}", yields=False)
+            made.card.output = dict(made.output.schema)
+            made.check_output = type(made.check_output)(made.card.output, what="output")
+        made.digest = values.digest(msgspec.to_builtins(made.card))
+        return made
+
+
+class Teams:
+    """The part of the engine's API that is about teams, and the gate that its calls pass."""
+
+    store: Store
+    agents: Registry
+    worker: Worker
+
+    def __init__(self) -> None:
+        self.teams: dict[str, Team] = {}
+        self._members: dict[tuple[str, str], Member] = {}  # by team and id
+        self._authorities: dict[str, Authority | None] = {}  # by run
+
+    def add_team(self, team: Team, handlers: Mapping[str, Agent[..., Any]]) -> None:
+        """Make a team one agent: its members do what these handlers do, and nobody else can run them."""
+        members = _members(team, handlers)
+        entry = teams.entry_of(team)
+        assert entry is not None  # it was checked
+        if team.name in self.teams or self.agents.find(team.name) is not None:
+            raise DefinitionError(f"there is an agent {team.name} already; give the team another name")
+        self.teams[team.name] = team
+        for member in members.values():
+            self._members[team.name, member.id] = member
+            overseers = {manifest.overseer for manifest in team.manifests.values()}
+            self._register(member, member.run_name, members, review=False)
+            if member.id in overseers:
+                self._register(member, member.review_name, members, review=True)
+        self.agents.add(_orchestrator(team, members[entry.id], members))
+
+    def _register(self, member: Member, name: str, members: Mapping[str, Member], *, review: bool) -> None:
+        if not member.overseen:
+            self.agents.add(member.variant(name, review=review), hidden=True)
+            return
+        work = member.variant(f"{name}/work", review=review)
+        overseer = members.get(member.manifest.overseer or "")  # None: the user
+        self.agents.add(work, hidden=True)
+        self.agents.add(oversight.overseen(member, work, overseer, name), hidden=True)
+
+    # -- who is who ---------------------------------------------------------------------------------------
+
+    def begin_task(self, request: RunRequest, moment: int) -> RunRequest:
+        """The request of a run that begins a task of a team has the authority from which all others are shrunk."""
+        team = self.teams.get(request.agent)
+        entry = teams.entry_of(team) if team is not None else None
+        if team is None or entry is None or request.authority is not None:
+            return request
+        granted = gates.begin(team.name, entry.id, team.limits, now=moment)
+        return msgspec.structs.replace(request, authority=granted)
+
+    async def is_member(self, name: str) -> bool:
+        """Whether somebody outside of teams means a member of one, and no other agent, here or elsewhere."""
+        if not self.teams or self.agents.find(name) is not None:
+            return False
+        if any(name.startswith(f"{team}/") for team in self.teams):
+            return True
+        known = any(member == name.partition("#")[0] for _, member in self._members)
+        return known and await self.store.card(name, None) is None
+
+    def member(self, authority: Authority | None, name: str) -> Member | None:
+        if authority is None:
+            return None
+        return self._members.get((authority.team, _target(authority, name).partition("#")[0]))
+
+    def manifest_of(self, authority: Authority) -> Manifest | None:
+        team = self.teams.get(authority.team)
+        return team.manifests.get(authority.agent) if team is not None else None
+
+    def reviewer_of(self, request: RunRequest, target: str) -> Member | None:
+        """The overseer of a run, where `target` is that: delegating to it is proposing."""
+        if request.authority is None or request.assignment is None or not request.assignment.sealed:
+            return None
+        manifest, member = self.manifest_of(request.authority), self.member(request.authority, target)
+        same = manifest is not None and member is not None and member.id == manifest.overseer
+        return member if same else None
+
+    # -- the gate -----------------------------------------------------------------------------------------
+
+    async def check_delegation(self, row: RunRow, authority: Authority | None, name: str) -> None:
+        """Raise what a delegation would be refused with, as things stand."""
+        if authority is None:
+            raise Denied(f"{row.agent} may not call {name}: it is a member of a team, which only its team may call")
+        target = _target(authority, name)
+        lineage = await self._lineage(row, authority)
+        _decide(await self.store.delegations(lineage[0][0]), lineage, authority, target)
+
+    async def admit_delegation(
+        self, run: str, row: RunRow, authority: Authority, member: Member, scope: Scope | None
+    ) -> Authority:
+        """Count a delegation, once, and give the child its authority. Raises where it is refused."""
+        lineage = await self._lineage(row, authority)
+        task, path = lineage[0][0], self.worker.path_of(row)
+
+        def instance(known: list[DelegationRow]) -> int:
+            _decide(known, lineage, authority, member.id)
+            numbers = [one.instance for one in known if one.agent == member.id]
+            numbers.extend(above.instance for _, above in lineage if above.agent == member.id)
+            return max(numbers, default=0) + 1
+
+        mine = await self.store.delegate(run, task, path, member.id, instance)
+        others = [one for one in await self.store.delegations(task) if one.run != run]
+        return gates.shrink(
+            authority, member.manifest, member.team.limits_of(member.manifest), now=now(), scope=scope,
+            instance=mine.instance, started=_started(others, row.id),
+        )  # fmt: skip
+
+    async def _lineage(self, row: RunRow, authority: Authority) -> list[tuple[str, Authority]]:
+        """The runs of the task above a run, and itself, with their authorities; a run of the orchestrator is alone."""
+        found: list[tuple[str, Authority]] = []
+        for run in row.path.strip("/").split("/"):
+            above = await self._authority_of(run) if run else None
+            if above is not None and above.team == authority.team and len(above.path) > 1:
+                found.append((run, above))
+        return [*found, (row.id, authority)]
+
+    async def _authority_of(self, run: str) -> Authority | None:
+        if run not in self._authorities:
+            execution = self.worker.execution(run)
+            if execution is not None:
+                return execution.request.authority
+            first = await self.store.events(run, 0, 1)
+            created = first[0].body if first else None
+            if len(self._authorities) >= _REMEMBERED:
+                self._authorities.clear()
+            self._authorities[run] = created.request.authority if isinstance(created, RunCreated) else None
+        return self._authorities[run]
+
+    # -- reviews ------------------------------------------------------------------------------------------
+
+    def review_authority(self, judged: Authority, granted: Authority) -> Authority:
+        """An overseer's authority for one verdict on the work of another."""
+        team, manifest = self.teams[judged.team], self.manifest_of(judged)
+        seconds = team.limits_of(manifest).review_seconds if manifest is not None else None
+        if seconds is None:
+            return granted
+        until = now() + round(seconds * 1_000_000)
+        return msgspec.structs.replace(granted, deadline=min(until, granted.deadline or until))
+
+    def check_patience(self, judged: Authority, exchanges: list[Exchange]) -> None:
+        """Raise Rejected where an overseer has asked or rejected as often as it may."""
+        team, manifest = self.teams[judged.team], self.manifest_of(judged)
+        assert manifest is not None
+        limits = team.limits_of(manifest)
+        rejected = sum(one.decision == "reject" for one in exchanges)
+        if rejected and rejected >= (limits.rejections or 0):
+            said = next((f": {one.text}" for one in reversed(exchanges) if one.text), "")
+            raise Rejected(f"{manifest.overseer} rejected the result of {judged.path[-1]}{said}")
+        asked = sum(one.decision != "reject" for one in exchanges)
+        if asked > (limits.rounds or 0):
+            raise Rejected(f"{manifest.overseer} did not approve the result of {judged.path[-1]} in {asked} rounds")
+
+
+def _target(authority: Authority, name: str) -> str:
+    """The id in the team that is meant by a name: an id, an instance, or a name that is written as an id."""
+    name = name.removeprefix(f"{authority.team}/")
+    try:
+        teams.instance_of(name)
+    except InvalidRequest:
+        return teams.cap_id(name) if name else name
+    return name
+
+
+def _started(known: list[DelegationRow], run: str) -> int:
+    return sum(f"/{run}/" in one.path for one in known)
+
+
+def _decide(
+    known: list[DelegationRow], lineage: list[tuple[str, Authority]], authority: Authority, target: str
+) -> None:
+    """Whether a run may start one more, and whether all of those above it may have one more below them."""
+    me, _ = lineage[-1]
+    decision = gates.may_delegate(authority, target, started=_started(known, me), now=now())
+    if decision.allowed:
+        for run, above in lineage[:-1]:
+            if _started(known, run) >= above.budget:
+                reason = f"none of the {above.budget} runs of {above.path[-1]} is left"
+                decision = Decision(False, f"{authority.path[-1]} may not delegate to {target}: {reason}", OVER_BUDGET)
+                break
+    if not decision.allowed:
+        refused = {OVER_BUDGET: OverBudget, RunTimedOut.code: RunTimedOut}.get(decision.code or "", Denied)
+        raise refused(decision.reason)
+
+
+def _members(team: Team, handlers: Mapping[str, Agent[..., Any]]) -> dict[str, Member]:
+    """Checked: a team in which something is wrong is not half there."""
+    wrong = [str(problem) for problem in teams.check(team) if problem.severity == "error"]
+    if not _NAME.fullmatch(team.name):
+        wrong.append(f"{team.name!r} is not a name; use letters, digits, dots, dashes and underscores")
+    wrong.extend(f"{id_} has no handler" for id_ in team.manifests if id_ not in handlers)
+    wrong.extend(f"there is a handler for {id_}, which is not in the team" for id_ in handlers if not team.find(id_))
+    if wrong:
+        raise DefinitionError(f"team {team.name}: {'; '.join(wrong)}")
+    members = {id_: Member(team, manifest, handlers[id_]) for id_, manifest in team.manifests.items()}
+    for manifest in team.manifests.values():
+        overseer = members.get(manifest.overseer or "")
+        if overseer is not None:
+            takes = {"proposal", overseer.card.input_text}
+            if missing := [name for name in overseer.card.input.get("required", ()) if name not in takes]:
+                raise DefinitionError(
+                    f"team {team.name}: {overseer.id} oversees {manifest.id}, so its input is text or a proposal, and "
+                    f"not {', '.join(missing)}"
+                )
+    return members
+
+
+def _orchestrator(team: Team, entry: Member, members: Mapping[str, Member]) -> Agent[..., Any]:
+    """The team as an agent: with the card of the agent that begins its tasks, and the questions of all of them."""
+    questions: dict[str, QuestionType] = {}
+    for member in members.values():
+        for question in member.card.questions:
+            questions.setdefault(question.type, question)
+    if any(member.manifest.overseer == USER for member in members.values()):
+        questions.setdefault(oversight.REVIEW.type, oversight.REVIEW.describe())
+    hidden = (MEMBER_OF, MOUNTED_FROM)
+    card = msgspec.structs.replace(
+        entry.card, name=team.name, description=team.description or entry.card.description, streams=False,
+        questions=list(questions.values()),
+        metadata={key: value for key, value in entry.card.metadata.items() if key not in hidden},
+    )  # fmt: skip
+
+    async def orchestrate(input: dict[str, Any], ctx: Any) -> Any:  # noqa: A002
+        return await oversight.orchestrate(ctx, entry, input)
+
+    return Agent(card, orchestrate, shape="async", ctx_param="ctx")
