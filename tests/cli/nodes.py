@@ -50,7 +50,9 @@ class Process:
         return httpx2.get(self.control + path, params=query, timeout=WAIT).raise_for_status().json()
 
     def post(self, path: str, **body: Any) -> Any:
-        return httpx2.post(self.control + path, json=body, timeout=WAIT).raise_for_status().json()
+        answer = httpx2.post(self.control + path, json=body, timeout=WAIT)
+        assert answer.is_success, answer.text
+        return answer.json()
 
     def until(self, event: str) -> dict[str, Any]:
         """Wait until the node has told this of a peer, at any time since it is there."""

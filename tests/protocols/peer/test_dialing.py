@@ -292,6 +292,32 @@ async def test_acps_links_are_dialled_with_tls_and_the_certificate_is_checked(tm
     await listener.close()
 
 
+async def test_frames_that_come_together_over_tls_all_arrive(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ours.load_cert_chain(cert, key)
+    sent = [b'{"n":%d,"x":"%s"}' % (number, b"x" * (number * 37 % 4000)) for number in range(400)]
+
+    async def talk(channel: Channel, _: Incoming) -> None:
+        for frame in sent:  # many records, which the other side finds all at once
+            channel.send(frame)
+            await channel.drain()
+        await channel.receive()
+
+    listener = await listen_ws("127.0.0.1", 0, talk, check_token=checks, max_bytes=LIMIT, tls=ours)
+    channel = await dial(
+        link_to(listener.port, "acps"), max_bytes=LIMIT, tls=ssl.create_default_context(cafile=str(cert))
+    )
+    found: list[bytes] = []
+    async with asyncio.timeout(PATIENCE):
+        while len(found) < len(sent):
+            await asyncio.to_thread(lambda: None)  # the loop is busy elsewhere: records gather
+            found += await channel.receive()
+    assert found == sent
+    await channel.close()
+    await listener.close()
+
+
 # -- lines over TCP ---------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,10 @@ def _door(engine: Engine, auth: Authenticator) -> Door:
         body = json.dumps({"agent_id": agent, "input": _example(known.card) if known is not None else {}})
         return f"curl -s {base}/connect/runs/wait -H 'content-type: application/json' -d '{body}'"
 
-    return Door(door.routes(), hint)
+    async def close() -> None:
+        door.stopping = True
+
+    return Door(door.routes(), hint, close)
 
 
 def _example(card: AgentCard) -> Any:

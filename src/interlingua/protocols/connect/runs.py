@@ -48,6 +48,7 @@ class Watch:
 
 class Runs(Agents, Threads):
     _watchers: dict[str, int]  # connections that a run with on_disconnect=cancel still has
+    stopping: bool  # the server is about to cut off whoever is still there
     _left: dict[str, tuple[float, int]]  # runs whose last one dropped: until when it may come back, and since when
 
     # -- making runs --------------------------------------------------------------------------------------
@@ -363,7 +364,7 @@ class Runs(Agents, Threads):
         if not since or until > asyncio.get_running_loop().time() + _RESOLUTION:
             return  # taken up again, and maybe dropped again: then there is another grace
         del self._left[run]
-        if not self.engine.running:
+        if self.stopping or not self.engine.running:
             return  # it is the server that left, and the run is handed on
         log = self.engine.worker.log_of(run)
         if log is None or log.finished is None:

@@ -31,6 +31,7 @@ class ConnectDoor(Runs):
         self.auth = auth
         self.settings = settings or ConnectSettings()
         self._watchers, self._left = {}, {}
+        self.stopping = False
         self._cards = {}
         engine.agents.add_check(translate.refused)
         engine.agents.listeners.append(self._cards.clear)

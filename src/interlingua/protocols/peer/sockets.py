@@ -57,6 +57,7 @@ class Wire(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(_READ)
+        self._view = memoryview(self._buffer)
         self._frames: list[bytes] = []
         self._held = 0
         self._paused = False
@@ -155,8 +156,10 @@ class Wire(asyncio.BufferedProtocol):
         if found is not None:
             _keep_alive(found)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
+    def get_buffer(self, sizehint: int) -> memoryview:
+        # A view: asyncio's TLS (Python 3.11) slices what it is given to read several records behind each other, and a
+        # slice of a bytearray is a copy. All but the first would be lost.
+        return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         self._took(bytes(memoryview(self._buffer)[:nbytes]))
