@@ -158,7 +158,7 @@ async def _between(folder: Path, quick: bool) -> list[Line]:
             return count / done.seconds
 
         await ours(ASKED, 100 if quick else 5000)
-        for in_flight in (1, ASKED, 1000):
+        for in_flight in (1, 64, ASKED):
             count = max(100, in_flight) if quick else {1: 500}.get(in_flight, 10_000)
             for noted in used:
                 noted.clear()
