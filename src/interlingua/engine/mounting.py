@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ..model.card import AgentCard, Schema
-from ..model.errors import Invalid
+from ..model.errors import ErrorInfo, Invalid, RunError
 from ..model.events import Emission
 from ..model.run import Option, RunRequest
 from .questions import Question, QuestionCodec
@@ -30,6 +30,21 @@ log_ = logging.getLogger("interlingua.engine")
 MOUNTED_FROM = "mounted_from"
 """The member of a card's metadata that says where a mounted agent comes from. Every mount sets it: a process without
 the agent's code leaves such a run to one that has it, and can tell the remote side."""
+
+
+class RemoteError(RunError):
+    """The remote agent failed. Its own code and details are kept."""
+
+    code = "remote_failed"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, transient: bool | None = None, details: Any = None
+    ) -> None:
+        super().__init__(message, transient=transient, details=details)
+        self.remote_code = code or type(self).code
+
+    def info(self) -> ErrorInfo:
+        return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
 
 
 class Mounted:

@@ -18,20 +18,9 @@ import httpx2
 import msgspec
 
 from ...engine.context import Context
-from ...engine.mounting import Mounted
+from ...engine.mounting import Mounted, RemoteError
 from ...model.errors import InterlinguaError, StepFailed, Unavailable
-from .calls import (
-    Patience,
-    Refused,
-    RemoteError,
-    Silent,
-    error_of,
-    interrupt_of,
-    json_of,
-    object_or_empty,
-    same_interrupt,
-    words_of,
-)
+from .calls import Patience, Refused, Silent, error_of, interrupt_of, json_of, object_or_empty, same_interrupt, words_of
 from .follow import Follower
 from .remote import Remote
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import httpx2
 
+from ...engine.mounting import RemoteError
 from ...model.card import AgentCard
-from ...model.errors import Denied, ErrorInfo, RunCancelled, RunError, RunTimedOut, Unavailable
+from ...model.errors import Denied, RunCancelled, RunError, RunTimedOut, Unavailable
 from . import translate
 
 KEY_VARIABLE = "INTERLINGUA_CONNECT_KEY"
@@ -20,21 +21,6 @@ PATIENCE = 60.0
 """Seconds for which a server that cannot be reached, or tells nothing, is tried again before the run fails as
 transient."""
 TRANSIENT = frozenset({408, 425, 429, 502, 503, 504})
-
-
-class RemoteError(RunError):
-    """The remote agent failed. Its own code, number and details are kept."""
-
-    code = "remote_failed"
-
-    def __init__(
-        self, message: str, *, code: str | None = None, transient: bool | None = None, details: Any = None
-    ) -> None:
-        super().__init__(message, transient=transient, details=details)
-        self.remote_code = code or type(self).code
-
-    def info(self) -> ErrorInfo:
-        return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
 
 
 class Refused(RemoteError):

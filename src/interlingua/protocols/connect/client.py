@@ -17,12 +17,12 @@ import msgspec
 
 from ...engine.agents import Agent
 from ...engine.context import Context
-from ...engine.mounting import LeftRun
+from ...engine.mounting import LeftRun, RemoteError
 from ...model.card import ErrorDefinition
 from ...model.errors import InvalidRequest, Unavailable
 from ...transports import tap
 from .attach import Attachment, Handle, cancel_left
-from .calls import KEY_VARIABLE, Refused, RemoteError, json_of, object_or_empty, words_of
+from .calls import KEY_VARIABLE, Refused, json_of, object_or_empty, words_of
 from .remote import Remote, id_of, names_of
 
 PAGE = 100

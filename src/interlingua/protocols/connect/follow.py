@@ -13,11 +13,11 @@ from typing import Any, Literal
 import httpx2
 import msgspec
 
-from ...engine.mounting import Mounted
+from ...engine.mounting import Mounted, RemoteError
 from ...model.delta import ABSENT
 from ...transports import tap
 from ...transports.sse import read
-from .calls import TRANSIENT, Patience, RemoteError, Silent, json_of, object_or_empty, whole_value
+from .calls import TRANSIENT, Patience, Silent, json_of, object_or_empty, whole_value
 from .mirror import Mirror
 from .remote import Remote
 from .stream import place_of

@@ -14,14 +14,12 @@ from typing import Any
 import msgspec
 
 from ...engine.context import Context
-from ...engine.mounting import Mounted, step_place
+from ...engine.mounting import Mounted, RemoteError, step_place
 from ...engine.workspace import Editor
 from ...model.errors import (
-    ErrorInfo,
     InterlinguaError,
     InvalidConfig,
     NotFound,
-    RunError,
     RunLost,
     StepFailed,
     Unavailable,
@@ -47,21 +45,6 @@ _STOPPED = {
     "max_tokens": "the agent stopped at its limit of tokens",
     "max_turn_requests": "the agent stopped at its limit of requests",
 }
-
-
-class AgentFailed(RunError):
-    """The remote agent failed. Its own code and details are kept."""
-
-    code = "remote_failed"
-
-    def __init__(
-        self, message: str, *, code: str | None = None, transient: bool | None = None, details: Any = None
-    ) -> None:
-        super().__init__(message, transient=transient, details=details)
-        self.remote_code = code or type(self).code
-
-    def info(self) -> ErrorInfo:
-        return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
 
 
 class Handle(msgspec.Struct):
@@ -92,7 +75,7 @@ class Turn:
                 return await self._run(text)
             except StepFailed as failure:
                 error = failure.error
-                raise AgentFailed(
+                raise RemoteError(
                     error.message, code=error.code, transient=error.transient, details=error.details
                 ) from failure
             except asyncio.CancelledError:
@@ -287,7 +270,7 @@ class Turn:
             return self._host.refusal(error, self._session.peer, "session/prompt")  # type: ignore[return-value]
         told = error.data if isinstance(error.data, dict) else {}
         code, transient = told.get("code"), told.get("transient")  # ours says both
-        return AgentFailed(
+        return RemoteError(
             error.message,
             code=code if isinstance(code, str) else "invalid_input" if error.code == INVALID_PARAMS else None,
             transient=transient is True,
@@ -368,11 +351,11 @@ def place_of(host: Host, ctx: Context[Any, Any] | None) -> Place:
     return Place(editor.cwd, tuple(editor.directories), tuple(editor.mcp_servers))
 
 
-def _reported(ended: dict[str, Any]) -> AgentFailed:
+def _reported(ended: dict[str, Any]) -> RemoteError:
     error = ended.get("error")
     told = error if isinstance(error, dict) else {}
     message = told.get("message")
-    return AgentFailed(
+    return RemoteError(
         message if isinstance(message, str) else "the agent stopped because of an error",
         details={"code": told.get("code"), "data": told.get("data")} if told else None,
     )

@@ -25,12 +25,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ...engine.engine import Engine
-from ...model.errors import InterlinguaError, TooLarge
+from ...model.errors import InterlinguaError
 from ...model.run import Caller
 from ...security.auth import Authenticator
-from ...transports.http import json_response, read_body
-from ...transports.jsonrpc import INVALID_REQUEST, PARSE_ERROR, RpcError
+from ...transports.http import read_body
+from ...transports.jsonrpc import PARSE_ERROR
 from ...transports.outbox import EventStream, Missed
+from ...transports.rpc_http import refusal, refused
 from ...transports.websocket import GOING_AWAY, PROTOCOL_ERROR, ServerSocket, WebSocketChannel
 from .server import EditorDoor, EditorSettings
 from .streams import Refused, StreamsChannel, WebSettings, sent
@@ -193,9 +194,9 @@ class WebDoor:
                 return connection.stream(request.headers.get(SESSION), request.headers.get("last-event-id"))
             return Response(status_code=405, headers={"allow": "GET, POST, DELETE"})
         except Refused as error:
-            return _refusal(error.status, error.error)
+            return refusal(error.status, error.error)
         except InterlinguaError as error:
-            return _refused(error)
+            return refused(error)
 
     async def _post(self, request: Request, caller: Caller) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -252,10 +253,10 @@ class WebDoor:
             caller = await self.auth.authenticate(websocket.headers)
             self._room()
         except Refused as error:
-            await websocket.send_denial_response(_refusal(error.status, error.error))
+            await websocket.send_denial_response(refusal(error.status, error.error))
             return
         except InterlinguaError as error:
-            await websocket.send_denial_response(_refused(error))
+            await websocket.send_denial_response(refused(error))
             return
         try:
             await websocket.accept(headers=[(CONNECTION.encode(), secrets.token_urlsafe(24).encode())])
@@ -332,18 +333,6 @@ def _is_initialize(frame: bytes) -> bool:
     if isinstance(message, list) and len(message) == 1:
         message = message[0]
     return isinstance(message, dict) and message.get("method") == "initialize" and "id" in message
-
-
-def _refusal(status: int, error: RpcError, headers: dict[str, str] | None = None) -> Response:
-    return json_response({"jsonrpc": "2.0", "id": None, "error": error.plain()}, status, headers)
-
-
-def _refused(error: InterlinguaError) -> Response:
-    challenge = getattr(error, "challenge", None)
-    if challenge:
-        return _refusal(401, RpcError(-32000, error.message), {"www-authenticate": challenge})
-    status = 413 if isinstance(error, TooLarge) else {"slow_body": 408}.get(error.code, 400)
-    return _refusal(status, RpcError(INVALID_REQUEST, error.message))
 
 
 __all__ = ["WebDoor", "WebSettings"]

@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 
 from ...engine.context import Context
-from ...engine.mounting import LeftRun, Mounted
+from ...engine.mounting import LeftRun, Mounted, RemoteError
 from ...model.errors import (
-    ErrorInfo,
     InterlinguaError,
     Invalid,
     InvalidOutput,
@@ -40,21 +39,6 @@ _THREADS = uuid.UUID("2c9f6d0e-3a55-5c0f-8a5f-6f3d0f6f9b1a")  # names remote thr
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds before a request that is only wanted again is sent again
 _CANCEL_WITHIN = 5.0
 _BEGUN = 1.0  # seconds for a run to be found again before it is cancelled
-
-
-class RemoteError(RunError):
-    """The remote agent failed. Its own code, number and details are kept."""
-
-    code = "remote_failed"
-
-    def __init__(
-        self, message: str, *, code: str | None = None, transient: bool | None = None, details: Any = None
-    ) -> None:
-        super().__init__(message, transient=transient, details=details)
-        self.remote_code = code or type(self).code
-
-    def info(self) -> ErrorInfo:
-        return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
 
 
 class Handle(msgspec.Struct):

@@ -17,11 +17,11 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from ...engine.engine import Engine
-from ...model.errors import InterlinguaError, TooLarge
+from ...model.errors import InterlinguaError
 from ...model.run import Caller
 from ...security.auth import Authenticator
-from ...transports.http import json_response, read_body
-from ...transports.jsonrpc import INVALID_REQUEST, RpcError
+from ...transports.http import read_body
+from ...transports.rpc_http import refusal, refused
 from . import wire
 from .posted import SESSION, VERSION, Asked, accepts, by_name, check_modern, is_modern, read
 from .server import McpDoor, McpSettings
@@ -92,9 +92,9 @@ class WebDoor:
             _check_stream(request.headers)
             return self._session(request.headers, caller).listen(request.headers.get("last-event-id"))
         except Refused as error:
-            return _refusal(error.status, error.error)
+            return refusal(error.status, error.error)
         except InterlinguaError as error:
-            return _refused(error)
+            return refused(error)
 
     async def _post(self, request: Request, caller: Caller) -> ASGIApp:
         raw = request.scope["headers"]
@@ -177,9 +177,9 @@ class WebDoor:
             self.sessions[session.id] = session
             return session.listen(request.scope.get("root_path", "") + "/messages/")
         except Refused as error:
-            return _refusal(error.status, error.error)
+            return refusal(error.status, error.error)
         except InterlinguaError as error:
-            return _refused(error)
+            return refused(error)
 
     async def old_post(self, request: Request) -> ASGIApp:
         try:
@@ -193,9 +193,9 @@ class WebDoor:
             asked, body = await self._read(request, request.headers)
             return await found.post(asked, body)
         except Refused as error:
-            return _refusal(error.status, error.error)
+            return refusal(error.status, error.error)
         except InterlinguaError as error:
-            return _refused(error)
+            return refused(error)
 
 
 def _same(one: Caller, other: Caller) -> bool:
@@ -210,18 +210,6 @@ def _check_stream(headers: Mapping[str, str]) -> None:
 
 def _not_allowed(*methods: str) -> Response:
     return Response(status_code=405, headers={"allow": ", ".join(methods)})
-
-
-def _refusal(status: int, error: RpcError, headers: dict[str, str] | None = None) -> Response:
-    return json_response({"jsonrpc": "2.0", "id": None, "error": error.plain()}, status, headers)
-
-
-def _refused(error: InterlinguaError) -> Response:
-    challenge = getattr(error, "challenge", None)
-    if challenge:
-        return _refusal(401, RpcError(-32000, error.message), {"www-authenticate": challenge})
-    status = 413 if isinstance(error, TooLarge) else {"slow_body": 408}.get(error.code, 400)
-    return _refusal(status, RpcError(INVALID_REQUEST, error.message))
 
 
 __all__ = ["WebDoor", "WebSettings"]

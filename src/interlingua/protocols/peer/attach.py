@@ -19,7 +19,7 @@ import msgspec
 
 from ...engine import tracing
 from ...engine.context import Context
-from ...engine.mounting import LeftRun, Mounted
+from ...engine.mounting import LeftRun, Mounted, RemoteError
 from ...model.errors import (
     InterlinguaError,
     Invalid,
@@ -33,7 +33,7 @@ from ...model.schemas import Validator
 from . import frames, parts, states
 from .asking import Asking
 from .described import Described, input_parts, output_of
-from .failing import RemoteError, failure
+from .failing import failure
 from .mirror import Mirror
 from .remote import Connection, Inbox, Remote
 from .resuming import seal, unseal

@@ -6,22 +6,8 @@ from typing import Any
 
 import msgspec
 
+from ...engine.mounting import RemoteError
 from ...model.errors import ErrorInfo, RunCancelled, RunError, RunTimedOut
-
-
-class RemoteError(RunError):
-    """The remote agent failed. Its own code and details are kept."""
-
-    code = "remote_failed"
-
-    def __init__(
-        self, message: str, *, code: str | None = None, transient: bool | None = None, details: Any = None
-    ) -> None:
-        super().__init__(message, transient=transient, details=details)
-        self.remote_code = code or type(self).code
-
-    def info(self) -> ErrorInfo:
-        return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
 
 
 def failure(status: str, message: str | None, info: Any) -> RunError:

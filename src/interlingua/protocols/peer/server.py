@@ -200,9 +200,6 @@ class Api(Messages, Tasks, PeerOperations, CardOperations):
                 scopes.require(surface.caller, way.action)
         return surface
 
-    def _auth_schemes(self) -> list[str]:
-        raise NotImplementedError
-
     # -- streams ------------------------------------------------------------------------------------------
 
     async def stream(self, request: Request, surface: Surface) -> ASGIApp:

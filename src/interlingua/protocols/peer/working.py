@@ -664,7 +664,3 @@ def _may(question: Question, by: Caller) -> bool:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def thread_key(scope: str, context: str) -> str:
-    return f"{scope}|{context}"
