@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..model import oversight, values
+from ..model import values
 from ..model.authority import Authority, Scope
-from ..model.content import Artifact, Message, Part, TextPart, parts_from
+from ..model.content import Message, Part, TextPart
 from ..model.errors import (
     AlreadyFinished,
     ChildFailed,
@@ -29,21 +29,20 @@ from ..model.errors import (
     RunTimedOut,
 )
 from ..model.events import (
-    ArtifactAdded,
     ChildCalled,
     ChildEnded,
     DelegationRefused,
-    Emission,
-    MessageSent,
     Notice,
     Recorded,
+    Said,
 )
-from ..model.oversight import Assignment, Exchange, Proposal, Result, ReviewVerdict
+from ..model.oversight import Assignment, ReviewVerdict
 from ..model.run import RunRequest
 from ..model.status import Status
+from ..model.team import ORCHESTRATOR, USER
 from . import tracing
 from .ids import new_id
-from .inbox import Inbox
+from .speaking import RESULT_HASH, Speaking, error_message, result_message
 
 if TYPE_CHECKING:
     from .agents import Agent
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
 
 Prepare = Callable[[str], Awaitable[RunRequest]]
 OnInquiry = Callable[[ReviewVerdict], Awaitable[str | None]]
+OnMessage = Callable[[Message], Awaitable[str | None]]
 
 REFUSALS: dict[str, type[InterlinguaError]] = {cls.code: cls for cls in (Denied, OverBudget, RunTimedOut)}
 
@@ -64,27 +64,26 @@ class Handover(msgspec.Struct):
     reason: str | None = None
     scope: Scope | None = None
     assignment: Assignment | None = None
+    on_message: OnMessage | None = None
+    label: str = ""  # of a review that goes on
 
 
-class Calling(Inbox):
+class Calling(Speaking):
     """The part of an Execution that calls other agents."""
 
     agent: Agent[..., Any] | None
     request: RunRequest
     ctx: Any
-    _read = 0  # messages that the handler has taken
-    _exchanges: list[Exchange] | None = None  # what came of proposals of this run that were not approved
-    given: list[Emission] | None = None  # artifacts and messages so far, where they will be proposed
 
     if TYPE_CHECKING:
 
-        def _check_alive(self) -> None: ...
-        def _key(self, kind: str, name: str, key: str | None) -> str: ...
-        def _passed(self, seq: int) -> None: ...
-        async def receive(self, timeout: float | None) -> Message: ...
-        async def _wait(self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "") -> Any: ...
-        async def show(self, body: Emission) -> None: ...
-        def current_state(self) -> Any: ...
+        async def _propose(
+            self, name: str, overseer: Member, handover: Handover, parts: list[Part], output: Any,
+            on_inquiry: OnInquiry | None, key: str | None,
+        ) -> dict[str, Any]: ...  # fmt: skip
+        async def by_policy(
+            self, name: str, place: str, attempt: Callable[[str, str], Awaitable[ChildEnded]]
+        ) -> ChildEnded: ...
 
     # -- any child ----------------------------------------------------------------------------------------
 
@@ -107,7 +106,7 @@ class Calling(Inbox):
             return self._request(name, version, payload, config, thread=thread, timeout=timeout)
 
         ended = await self._child(self._key("call", name, key), digest, name, prepare)
-        return _child_result(agent, ended)
+        return child_result(agent, ended)
 
     def _request(self, name: str, version: str | None, payload: Any, config: Any, **more: Any) -> RunRequest:
         trace = tracing.current() or self.request.trace
@@ -115,11 +114,11 @@ class Calling(Inbox):
 
     async def _child(
         self, place: str, digest: str, name: str, prepare: Prepare, notice: Notice | None = None,
-        proposal: str | None = None, *, mail: bool = False,
+        proposal: str | None = None, *, mail: bool = False, on_message: OnMessage | None = None,
     ) -> ChildEnded:  # fmt: skip
         """Call for a child and wait for its end, or find both in the log. `prepare` makes its request, given its id.
 
-        `mail`: messages that come for this run meanwhile are for the child.
+        `mail`: messages that come for this run meanwhile are for the child. `on_message`: answers those of the child.
         """
         engine = self.worker.engine
         known = self.replay.children.get(place)
@@ -153,53 +152,74 @@ class Calling(Inbox):
                     await engine.store.undelegate(child)  # it never came to be, and counts for nothing
                 raise
         await self._pull()
-        passing = self.loop.create_task(self._pass_on(child)) if mail else None
+        passing = None
+        if mail:
+            passing = self.loop.create_task(self._pass_on(child, place))
+        elif on_message is not None:
+            passing = self.loop.create_task(self._reply(place, on_message))
         try:
             ended = await self._wait(asyncio.shield(future))
         finally:
             if passing is not None:
                 passing.cancel()
                 await asyncio.wait([passing])
+        if passing is not None and not passing.cancelled() and passing.exception() is not None:
+            passing.result()  # what answered the child has failed
         assert isinstance(ended, ChildEnded)
         return ended
 
-    async def _pass_on(self, child: str) -> None:
+    async def _pass_on(self, child: str, call: str) -> None:
         """Send on what is sent to this run. Where the process dies between the two, it is sent on again."""
         while True:
-            message = await self.receive(None)
-            place = f"passed:{self._read}"
+            number = await self.next_mail(None)
+            message, place = self.replay.received[number], f"passed:{number + 1}"
             if place in self.replay.records:
                 continue
             try:
-                await self.worker.engine.send(child, message, sealed=True)
+                await self.worker.engine.send(child, message, sealed=True, passed_on=True)
             except AlreadyFinished:
-                self._read -= 1  # the next child gets it
+                self._taken.discard(number)  # the next child gets it
                 return
             except asyncio.CancelledError:
-                self._read -= 1
+                self._taken.discard(number)
                 raise
             record = Recorded(place)
             self.replay.records[place] = (0, record)
             self.log.append(record)
+            notice = self.notice_of(call)
+            if notice is not None and self.authority is not None and not self.authority.task:
+                message = msgspec.structs.replace(message, sender=USER)
+                self.say_once(f"{place}:said", "message", notice.task, USER, notice.recipient, message)
+
+    async def _reply(self, call: str, on_message: OnMessage) -> None:
+        """Answer what a child sends while its task is under way."""
+        notice = self.notice_of(call)
+        assert notice is not None
+        while True:
+            number = await self.next_mail(None, notice.recipient)
+            reply = await on_message(self.replay.received[number])
+            if reply is not None:
+                await self.send(notice.recipient, reply, [], f"{call}:reply:{number + 1}")
+
+    def notice_of(self, call: str) -> Said | None:
+        """What was said when this call was made: it tells what its task is called, and who has it."""
+        found = self.replay.said.get(f"{call}:notice")
+        return found[1] if found is not None else None
 
     # -- members of a team --------------------------------------------------------------------------------
 
-    @property
-    def authority(self) -> Authority | None:
-        return self.request.authority
-
     async def delegate(
         self, target: str, summary: str, attachments: list[Part | str], rule: str | None, reason: str | None,
-        scope: Scope | None, inputs: dict[str, Any], output: Any, on_inquiry: OnInquiry | None, timeout: float | None,
-        key: str | None,
+        scope: Scope | None, inputs: dict[str, Any], output: Any, on_inquiry: OnInquiry | None,
+        on_message: OnMessage | None, timeout: float | None, key: str | None,
     ) -> Any:  # fmt: skip
         """Hand over a task. To one's own overseer: propose what was done, and give back the verdict."""
         self._check_alive()
         if self.authority is None and not await self.worker.engine.is_member(target):
             raise InvalidRequest("only a member of a team delegates; call other agents with ctx.call")
-        parts = [TextPart(part) if isinstance(part, str) else part for part in attachments]
-        said = [Message("user", [TextPart(summary), *parts])]
-        handover = Handover(said, summary, rule, reason, scope)
+        parts = self.attached(attachments)
+        said = [Message("user", [TextPart(summary), *parts], sender=self.authority.me if self.authority else None)]
+        handover = Handover(said, summary, rule, reason, scope, on_message=on_message)
         overseer = self.worker.engine.reviewer_of(self.request, target)
         if overseer is None:
             return await self._hand_over(target, summary, inputs, None, None, timeout, key, handover)
@@ -209,27 +229,30 @@ class Calling(Inbox):
         self, name: str, input_: Any, inputs: dict[str, Any], config: Any, thread: str | None, timeout: float | None,
         key: str | None, handover: Handover,
     ) -> Any:  # fmt: skip
-        engine = self.worker.engine
-        member = engine.member(self.authority, name)
-        if isinstance(input_, str):
-            text = member.card.input_text if member is not None else "text"
-            input_ = _as_text(name, text, input_)
-        payload = {**(input_ or {}), **msgspec.to_builtins(inputs)}
-        values.check(payload, InvalidInput, what="input")
-        ended = await self.delegated(
-            name, member, member.run_name if member is not None else name, payload, handover, key,
-            config=config, thread=thread, timeout=timeout,
-        )  # fmt: skip
-        return _child_result(name, ended)
+        """Delegate, and do what the team's policy says where that fails."""
+        place = self._key("call", name, key)
+
+        async def attempt(target: str, at: str) -> ChildEnded:
+            member = self.worker.engine.member(self.authority, target)
+            given = input_
+            if isinstance(given, str):
+                given = _as_text(target, member.card.input_text if member is not None else "text", given)
+            payload = {**(given or {}), **msgspec.to_builtins(inputs)}
+            values.check(payload, InvalidInput, what="input")
+            return await self.delegated(
+                target, member, member.run_name if member is not None else target, payload, handover, at,
+                config=config, thread=thread, timeout=timeout,
+            )  # fmt: skip
+
+        return child_result(name, await self.by_policy(name, place, attempt))
 
     async def delegated(
-        self, name: str, member: Member | None, run_name: str, payload: Any, handover: Handover, key: str | None, *,
+        self, name: str, member: Member | None, run_name: str, payload: Any, handover: Handover, place: str, *,
         config: Any = None, thread: str | None = None, timeout: float | None = None, proposal: str | None = None,
         mail: bool = False,
     ) -> ChildEnded:  # fmt: skip
         """Through the gate: a child that the authority of this run allows, or a refusal in the log."""
         engine, row, authority = self.worker.engine, self.log.row, self.authority
-        place = self._key("call", name, key)
         assignment = msgspec.to_builtins(handover.assignment)
         scope = msgspec.to_builtins(handover.scope)
         digest = values.digest(
@@ -244,26 +267,62 @@ class Calling(Inbox):
             await self._or_refuse(engine.check_delegation(row, authority, name), place, digest, name)
         assert member is not None  # nobody else passes the gate
         assert authority is not None
-
-        async def prepare(child: str) -> RunRequest:
-            granted = await self._or_refuse(
-                engine.admit_delegation(child, row, authority, member, handover.scope), place, digest, name, child
-            )
-            request = self._request(
-                run_name, member.version, payload, config, thread=thread, timeout=timeout, messages=handover.messages,
-                authority=granted, assignment=handover.assignment,
-            )  # fmt: skip
-            if handover.assignment is not None and handover.assignment.review is not None:
-                request.authority = engine.review_authority(authority, granted)
-            return request
-
         manifest = engine.manifest_of(authority)
         rule = manifest.delegate_rules.get(member.id) if manifest is not None else None
         notice = Notice(
             member.id, handover.rule or (rule.when_to_delegate if rule is not None else None), handover.reason,
             None if handover.summary is None else values.digest(handover.summary),
         )  # fmt: skip
-        return await self._child(place, digest, run_name, prepare, notice, proposal, mail=mail)
+
+        async def prepare(child: str) -> RunRequest:
+            if proposal is not None:
+                admitted = engine.admit_review(child, row, authority, member, handover.label)
+            else:
+                admitted = engine.admit_delegation(child, row, authority, member, handover.scope)
+            granted: Authority = await self._or_refuse(admitted, place, digest, name, child)
+            self._tell_notice(place, granted, notice, handover, proposal)
+            await self.log.flush()
+            return self._request(
+                run_name, member.version, payload, config, thread=thread, timeout=timeout, messages=handover.messages,
+                authority=granted, assignment=handover.assignment,
+            )  # fmt: skip
+
+        ended = await self._child(
+            place, digest, run_name, prepare, notice, proposal, mail=mail, on_message=handover.on_message
+        )
+        if proposal is None:
+            self._tell_result(place, member, ended)
+        return ended
+
+    def _tell_notice(
+        self, place: str, granted: Authority, notice: Notice, handover: Handover, proposal: str | None
+    ) -> None:
+        said: list[Part] = [TextPart(handover.summary or "")]
+        parts = handover.messages[0].parts if handover.messages else said
+        metadata: dict[str, Any] = {"rule": notice.rule} if notice.rule is not None else {}
+        if notice.reason is not None:
+            metadata["reason"] = notice.reason
+        if proposal is not None:
+            metadata[RESULT_HASH] = proposal
+        message = Message("agent", parts, sender=granted.delegator, metadata=metadata)
+        self.say_once(
+            f"{place}:notice", "delegation", granted.task, granted.delegator, granted.me, message,
+            held=proposal is not None,
+        )  # fmt: skip
+
+    def _tell_result(self, place: str, member: Member, ended: ChildEnded) -> None:
+        """What came of a task. That of an overseen agent was told by its overseer, with the approval."""
+        notice = self.notice_of(place)
+        if notice is None or (ended.status is Status.SUCCEEDED and member.overseen):
+            return
+        key, back = f"{place}:result", (notice.task, notice.recipient, notice.sender)
+        if ended.status is Status.SUCCEEDED:
+            message = result_message(ended.output, member.card.output_text, notice.recipient)
+            message.metadata["final"] = True
+            self.say_once(key, "message", *back, message)
+        else:
+            error = ended.error or ErrorInfo("run_failed", f"{notice.recipient} {ended.status.value}")
+            self.say_once(key, "error", *back, error_message(error, notice.recipient), code=error.code)
 
     async def _or_refuse(
         self, asked: Awaitable[Any], place: str, digest: str, name: str, run: str | None = None
@@ -276,82 +335,22 @@ class Calling(Inbox):
             self.log.append(body)
             self.replay.children.pop(place, None)
             self.replay.refused[place] = (0, body)  # the same key again: the same refusal
+            if self.authority is not None and self.authority.task:
+                told = error_message(error.info(), ORCHESTRATOR)
+                self.say_once(
+                    f"{place}:refused", "error", self.authority.task, ORCHESTRATOR, self.authority.me, told,
+                    code=error.code,
+                )  # fmt: skip
             await self.log.flush()
             raise
 
-    async def inner(self, name: str, request: RunRequest, key: str, *, mail: bool = False) -> ChildEnded:
-        """A child that is part of how this run does its own work. It passes no gate: its authority is this run's."""
+    async def inner(self, name: str, prepare: Prepare, key: str, told: list[Any], *, mail: bool = False) -> ChildEnded:
+        """A child that is part of how this run does its own work. It passes no gate: its authority is this run's.
+
+        `told` is what the child is told: another child is called where that has changed.
+        """
         self._check_alive()
-        assert request.authority is not None
-        told = [name, request.input, request.config, msgspec.to_builtins(request.assignment)]
-
-        async def prepare(_: str) -> RunRequest:
-            return request
-
         return await self._child(f"inner:{key}", values.digest(told), name, prepare, mail=mail)
-
-    # -- proposing to one's overseer ----------------------------------------------------------------------
-
-    def note(self, body: Emission) -> None:
-        """What is shown will be judged: remember it, in the order in which it was shown."""
-        if self.given is not None and isinstance(body, ArtifactAdded | MessageSent):
-            self.given.append(body)
-
-    def _proposed(self, output: Any) -> Result:
-        given = self.given or []
-        shown = Result(
-            output,
-            oversight.whole([body.artifact for body in given if isinstance(body, ArtifactAdded)]),
-            [body.message for body in given if isinstance(body, MessageSent)],
-            self.current_state(),
-        )
-        # A copy: the agent may change its own while the overseer looks, and must not change what it is shown.
-        return msgspec.json.decode(msgspec.json.encode(shown), type=Result)
-
-    async def _propose(
-        self, name: str, overseer: Member, handover: Handover, parts: list[Part], output: Any,
-        on_inquiry: OnInquiry | None, key: str | None,
-    ) -> dict[str, Any]:  # fmt: skip
-        engine, agent, authority = self.worker.engine, self.agent, self.authority
-        assert agent is not None
-        assert authority is not None
-        assert self.request.assignment is not None
-        if output is None:
-            output = {agent.card.output_text or "text": handover.summary}
-        elif agent.output is not None:
-            output = agent.output.encode(output)
-        agent.check_output.check(output, InvalidOutput)
-        for place, part in enumerate(parts):
-            await self.show(ArtifactAdded(Artifact(f"proposed-{place + 1}", parts_from(part))))
-        exchanges = self._exchanges = self._exchanges or []
-        turn = 0
-        while True:
-            engine.check_patience(authority, [*self.request.assignment.earlier, *exchanges])
-            result = self._proposed(output)
-            proposal = Proposal(
-                authority.path[-1], result.hash, result, handover.summary,
-                [*self.request.assignment.earlier, *exchanges],
-            )  # fmt: skip
-            turn += 1
-            # Without a scope: whoever is judged does not say what the overseer may use.
-            asked = Handover(handover.messages, handover.summary, handover.rule, handover.reason)
-            asked.assignment = Assignment(review=proposal)
-            ended = await self.delegated(
-                name, overseer, overseer.review_name, overseer.review_input(proposal), asked,
-                None if key is None else f"{key}:{turn}", proposal=proposal.result_hash,
-            )  # fmt: skip
-            if ended.status is Status.TIMED_OUT:
-                raise RunTimedOut(f"{overseer.id} gave no verdict in time")
-            verdict = oversight.read_verdict(_child_result(name, ended), overseer.card.output_text)
-            if verdict.decision == "approve" and not verdict.approves(proposal.result_hash):
-                verdict = ReviewVerdict("inquire", inquiry="the approval was for another result")
-            if verdict.decision != "approve":
-                exchanges.append(Exchange(verdict.decision, verdict.text, proposal.result_hash))
-                engine.check_patience(authority, [*proposal.earlier, exchanges[-1]])
-            reply = await on_inquiry(verdict) if verdict.decision == "inquire" and on_inquiry is not None else None
-            if reply is None:
-                return dict(msgspec.to_builtins(verdict))
-            exchanges[-1].reply = reply
 
 
 def _as_text(name: str, field: str | None, text: str) -> dict[str, Any]:
@@ -364,7 +363,7 @@ def _refusal(code: str, reason: str) -> InterlinguaError:
     return REFUSALS.get(code, Denied)(reason)
 
 
-def _child_result(agent: Agent[..., Any] | str, ended: ChildEnded) -> Any:
+def child_result(agent: Agent[..., Any] | str, ended: ChildEnded) -> Any:
     if ended.status is not Status.SUCCEEDED:
         error = ended.error or ErrorInfo("run_failed", f"it {ended.status.value}")
         name = agent if isinstance(agent, str) else agent.card.name

@@ -16,10 +16,11 @@ from ..model.content import Artifact, Message, Part, parts_from
 from ..model.events import Diff, Location, Plan, PlanEntry, Thought, ToolCall, ToolKind, ToolStatus, Warned
 from ..model.oversight import Exchange, Proposal
 from ..model.run import Caller
+from ..model.tools import ToolSpec
 
 if TYPE_CHECKING:
     from .agents import Agent
-    from .calling import OnInquiry
+    from .calling import OnInquiry, OnMessage
     from .execution import Execution
     from .questions import Question
     from .workspace import Editor
@@ -71,6 +72,21 @@ class _Common(Generic[S, C]):
     def authority(self) -> Authority | None:
         """What this run may do, where it is one of a team's."""
         return self._run.authority
+
+    @property
+    def me(self) -> str | None:
+        """What others call this run, where it is one of a team's: analyst, or analyst#2."""
+        return self._run.authority.me if self._run.authority is not None else None
+
+    @property
+    def task(self) -> str | None:
+        """What its task is called, where it is one of a team's: T1, or T1.2 for a part of that."""
+        return (self._run.authority.task or None) if self._run.authority is not None else None
+
+    @property
+    def delegator(self) -> str | None:
+        """Who handed the task over, where it is one of a team's."""
+        return (self._run.authority.delegator or None) if self._run.authority is not None else None
 
     @property
     def review(self) -> Proposal | None:
@@ -125,12 +141,16 @@ def _tool_call(
 class Context(_Common[S, C]):
     """What an async agent may do."""
 
-    async def ask(self, question: Question[A], *, deadline: float | None = None, key: str | None = None) -> A:
+    async def ask(
+        self, question: Question[A], *, deadline: float | None = None, attachments: Iterable[Part | str] = (),
+        key: str | None = None,
+    ) -> A:  # fmt: skip
         """Ask, and wait for the answer: a minute or a month, over any number of restarts.
 
-        deadline: seconds after which nobody need answer any more; `il.QuestionExpired` is raised then.
+        deadline: seconds after which nobody need answer any more; `il.QuestionExpired` is raised then. attachments: in
+        a team, what the user sees beside it in the conversation.
         """
-        answer: A = await self._run.ask(question, deadline, key)
+        answer: A = await self._run.ask(question, deadline, key, attachments=list(attachments))
         return answer
 
     @overload
@@ -177,24 +197,49 @@ class Context(_Common[S, C]):
     async def delegate(
         self, agent: str, context_summary: str, *, attachments: Iterable[Part | str] = (), rule: str | None = None,
         reason: str | None = None, scope: Scope | None = None, output: Any = None,
-        on_inquiry: OnInquiry | None = None, timeout: float | None = None, key: str | None = None, **inputs: Any,
+        on_inquiry: OnInquiry | None = None, on_message: OnMessage | None = None, timeout: float | None = None,
+        key: str | None = None, **inputs: Any,
     ) -> Any:  # fmt: skip
         """Hand a task to another agent of the team, and wait for its output.
 
         The summary becomes the text of its input; summary and attachments are its `messages`. rule, reason: why this
-        agent, for the record. scope: what it and those below it may not do.
+        agent, for the record. scope: what it and those below it may not do. on_message: answers what it sends.
 
         To one's own overseer this is proposing: `output` (the summary, where there is none) with what was shown so
         far, attachments included. What comes back is the verdict. on_inquiry: answers what the overseer asks; without
         it, or where it gives None, that comes back.
         """
         return await self._run.delegate(
-            agent, context_summary, list(attachments), rule, reason, scope, inputs, output, on_inquiry, timeout, key
-        )
+            agent, context_summary, list(attachments), rule, reason, scope, inputs, output, on_inquiry, on_message,
+            timeout, key,
+        )  # fmt: skip
 
-    async def receive(self, *, timeout: float | None = None) -> Message:
-        """The next message that somebody sent into this run. Raises TimeoutError after `timeout` seconds."""
-        return await self._run.receive(timeout)
+    async def tool(
+        self, server: str, tool: str, arguments: dict[str, Any] | None = None, *, timeout: float | None = None,
+        key: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Call a tool that the team's manifest binds to this agent, once: its result is recorded.
+
+        Raises Denied where it may not be called, and ToolFailed, Unavailable or RunTimedOut where that went wrong.
+        """
+        return await self._run.tool(server, tool, arguments, key, timeout)
+
+    async def tools(self) -> list[ToolSpec]:
+        """The tools that this run may call, as their servers describe them."""
+        return await self._run.tools()
+
+    async def send(
+        self, recipient: str, content: str, *, attachments: Iterable[Part | str] = (), key: str | None = None
+    ) -> None:
+        """Tell another participant of the task something: an agent by its id, or `user`."""
+        await self._run.send(recipient, content, list(attachments), key)
+
+    async def receive(self, *, sender: str | None = None, timeout: float | None = None) -> Message:
+        """The next message that somebody sent into this run. Raises TimeoutError after `timeout` seconds.
+
+        sender: only from this participant; what others sent is still there afterwards.
+        """
+        return await self._run.receive(timeout, sender)
 
     async def sleep(self, seconds: float, *, key: str | None = None) -> None:
         """Wait. A long sleep holds no memory and survives restarts."""
@@ -241,8 +286,11 @@ class Context(_Common[S, C]):
 class SyncContext(_Common[S, C]):
     """What an agent that is a plain function may do. Every method blocks its thread, never the others."""
 
-    def ask(self, question: Question[A], *, deadline: float | None = None, key: str | None = None) -> A:
-        answer: A = self._run.block(self._run.ask(question, deadline, key))
+    def ask(
+        self, question: Question[A], *, deadline: float | None = None, attachments: Iterable[Part | str] = (),
+        key: str | None = None,
+    ) -> A:  # fmt: skip
+        answer: A = self._run.block(self._run.ask(question, deadline, key, attachments=list(attachments)))
         return answer
 
     def step(
@@ -273,12 +321,26 @@ class SyncContext(_Common[S, C]):
     ) -> Any:  # fmt: skip
         return self._run.block(
             self._run.delegate(
-                agent, context_summary, list(attachments), rule, reason, scope, inputs, output, None, timeout, key
+                agent, context_summary, list(attachments), rule, reason, scope, inputs, output, None, None, timeout, key
             )
         )
 
-    def receive(self, *, timeout: float | None = None) -> Message:
-        return self._run.block(self._run.receive(timeout))
+    def tool(
+        self, server: str, tool: str, arguments: dict[str, Any] | None = None, *, timeout: float | None = None,
+        key: str | None = None,
+    ) -> Any:  # fmt: skip
+        return self._run.block(self._run.tool(server, tool, arguments, key, timeout))
+
+    def tools(self) -> list[ToolSpec]:
+        return self._run.block(self._run.tools())
+
+    def send(
+        self, recipient: str, content: str, *, attachments: Iterable[Part | str] = (), key: str | None = None
+    ) -> None:
+        self._run.block(self._run.send(recipient, content, list(attachments), key))
+
+    def receive(self, *, sender: str | None = None, timeout: float | None = None) -> Message:
+        return self._run.block(self._run.receive(timeout, sender))
 
     def sleep(self, seconds: float, *, key: str | None = None) -> None:
         self._run.block(self._run.sleep(seconds, key))

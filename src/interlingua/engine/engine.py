@@ -77,7 +77,7 @@ class Engine(Threads, Teams):
         self.settings = settings or Settings()
         self.agents = Registry()
         for agent in agents:
-            self.agents.add(agent)
+            self.add(agent)
         self.callbacks = Callbacks(self, self.store)
         self.editors: dict[str, Editor] = {}  # by thread: what its caller offers to agents while it is there
         self._open = False
@@ -115,6 +115,8 @@ class Engine(Threads, Teams):
         self._stall.close()
         await self.callbacks.stop()
         await self.worker.stop()
+        if self.tool_servers is not None:
+            await self.tool_servers.close()
         await self.bus.close()
         await self.store.close()
 
@@ -433,8 +435,10 @@ class Engine(Threads, Teams):
         else:
             self.worker.told(run)
 
-    async def send(self, run: str, message: Message | str | Part | list[Part], *, sealed: bool = False) -> None:
-        """Put a message into a run's mailbox. Returns when it is on disk."""
+    async def send(
+        self, run: str, message: Message | str | Part | list[Part], *, sealed: bool = False, passed_on: bool = False
+    ) -> None:
+        """Put a message into a run's mailbox. Returns when it is on disk. `passed_on`: by a run that got it first."""
         if not sealed:
             await self.check_open(run)
         if not isinstance(message, Message):
@@ -444,7 +448,7 @@ class Engine(Threads, Teams):
         body = values.encode(message)
         if len(body) > self.settings.max_input_bytes:
             raise TooLarge(f"the message is larger than {self.settings.max_input_bytes} bytes")
-        await self.store.deliver(run, "message", body, now())
+        await self.store.deliver(run, "passed" if passed_on else "message", body, now())
         self.worker.told(run)
 
     async def delete(self, run: str, *, rollback: bool = False, sealed: bool = False) -> None:

@@ -13,10 +13,10 @@ from ..model.events import (
     Body,
     CancelRequested,
     ChildEnded,
-    MessageReceived,
     QuestionAnswered,
     QuestionAsked,
     QuestionWithdrawn,
+    Said,
     body_decoder,
 )
 from ..model.run import Answer, Question
@@ -81,6 +81,7 @@ class Inbox:
 
         def leave(self, how: Any) -> None: ...
         def relay(self, body: Body) -> list[Change]: ...
+        def take_message(self, message: Message, drop: DropInbox, *, passed_on: bool) -> None: ...
 
     async def _pull(self) -> None:
         """Move what others want of this run into its log.
@@ -119,14 +120,8 @@ class Inbox:
         match item.kind:
             case "answer":
                 self._take_answer(_answers.decode(item.body), drop)
-            case "message":
-                message = _messages.decode(item.body)
-                self.replay.received.append(message)
-                self.log.append(MessageReceived(message), drop)
-                if self._mail:
-                    future = self._mail.pop(0)
-                    if not future.done():
-                        future.set_result(None)
+            case "message" | "passed":
+                self.take_message(_messages.decode(item.body), drop, passed_on=item.kind == "passed")
             case "cancel":
                 cancel = _cancels.decode(item.body)
                 self.rollback = self.rollback or cancel.rollback
@@ -169,6 +164,9 @@ class Inbox:
 
     def _take_relay(self, body: Body, drop: DropInbox) -> None:
         relayed = self.replay.relayed
+        if isinstance(body, Said):
+            self.log.append(body, drop)
+            return
         if isinstance(body, QuestionAsked):
             relayed[body.question.id] = body.run or ""
             if self.cancelling:

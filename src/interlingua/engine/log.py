@@ -23,6 +23,7 @@ from ..model.events import (
     ChildCalled,
     ChildEnded,
     DelegationRefused,
+    ErrorHandled,
     Event,
     MessageReceived,
     OutputDelta,
@@ -34,6 +35,7 @@ from ..model.events import (
     RunFinished,
     RunRestarted,
     RunStarted,
+    ToolRefused,
     body_decoder,
     body_encoder,
 )
@@ -47,7 +49,7 @@ _FULL = 2048  # appended and not yet committed: the agent waits
 _PAUSE = 64  # appended since the agent last gave way to others
 
 # Each of these is a record: what it holds is never computed or asked for again.
-_RECORDS = (Recorded, QuestionAnswered, MessageReceived, ChildEnded, DelegationRefused)
+_RECORDS = (Recorded, QuestionAnswered, MessageReceived, ChildEnded, DelegationRefused, ToolRefused, ErrorHandled)
 
 
 _ENDS = {status: Move(status.value) for status in FINAL}
@@ -78,6 +80,8 @@ _OURS = (
     QuestionWithdrawn,
     ChildCalled,
     DelegationRefused,
+    ToolRefused,
+    ErrorHandled,
 )
 
 

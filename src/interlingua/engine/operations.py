@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from ..model import values
-from ..model.content import Artifact, Message
+from ..model.content import Artifact, Message, Part
 from ..model.delta import ABSENT, Joiner
 from ..model.errors import (
     AgentError,
@@ -45,12 +45,12 @@ from ..model.events import (
 from ..model.run import Answer, Question
 from ..model.schemas import Validator
 from ..store.base import Change, PutInbox, PutQuestion
-from .calling import Calling
 from .codec import Codec
 from .crash import describe
 from .ids import new_id, now
 from .questions import answer_schema
 from .replay import PastQuestion
+from .tooling import Tooling
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -61,7 +61,7 @@ class Unwound(BaseException):
     """Raised in an agent's thread when its run is left. Not an Exception, so that `except Exception` lets it pass."""
 
 
-class Operations(Calling):
+class Operations(Tooling):
     """The half of an Execution that the context speaks to."""
 
     leaving: Any
@@ -150,7 +150,7 @@ class Operations(Calling):
 
     async def ask(
         self, question: Any, deadline: float | None, key: str | None, codec: QuestionCodec | None = None, *,
-        answerer: str | None = None,
+        answerer: str | None = None, attachments: Iterable[Part | str] = (),
     ) -> Any:  # fmt: skip
         self._check_alive()
         agent = self.agent
@@ -189,7 +189,9 @@ class Operations(Calling):
             self.open_questions[asked.id] = asked
             body = QuestionAsked(asked)
             self.log.append(body, PutQuestion(asked, self.worker.path_of(self.log.row)), *self.relay(body))
+        self.tell_question(place, asked, attachments)
         answer = await self._await_answer(asked)
+        self.tell_answer(place, asked, answer)
         known = self.replay.questions.setdefault(place, PastQuestion(asked))  # the same key again: the same answer
         known.question, known.answer, known.open = asked, answer, False
         return codec.answer.decode(answer.value, InvalidAnswer)
@@ -373,21 +375,6 @@ class Operations(Calling):
         return values.copy(record.value) if codec is None else codec.decode(record.value, InvalidOutput)
 
     # -- messages and sleep -------------------------------------------------------------------------------
-
-    async def receive(self, timeout: float | None) -> Message:
-        self._check_alive()
-        deadline = None if timeout is None else self._deadline_of("receive", timeout)
-        while self._read >= len(self.replay.received):
-            future: asyncio.Future[None] = self.loop.create_future()
-            self._mail.append(future)
-            try:
-                await self._wait(future, deadline, f"receive:{self._read}")
-            finally:
-                if future in self._mail:
-                    self._mail.remove(future)
-        message = self.replay.received[self._read]
-        self._read += 1
-        return message
 
     def _deadline_of(self, kind: str, seconds: float, key: str | None = None) -> int:
         """A moment that stays the same when the agent is entered again."""

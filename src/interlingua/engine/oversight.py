@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..model import values
-from ..model.authority import shrink
 from ..model.card import Schema
+from ..model.content import Message, TextPart
 from ..model.delta import ABSENT, Joiner, compose_all
 from ..model.errors import ErrorInfo, InterlinguaError, QuestionExpired, RunTimedOut, all_errors
-from ..model.events import ArtifactAdded, ChildEnded, Emission, MessageSent, OutputDelta, RunFinished
+from ..model.events import ArtifactAdded, ChildEnded, Emission, Form, MessageSent, OutputDelta, RunFinished, Said
 from ..model.oversight import (
     Assignment,
     Exchange,
@@ -30,13 +30,15 @@ from ..model.oversight import (
 )
 from ..model.run import RunRequest
 from ..model.status import Status
+from ..model.team import USER
 from .agents import Agent
 from .calling import Handover
 from .execution import STATE
-from .ids import now
 from .mounting import MOUNTED_FROM
+from .proposing import verdict_message
 from .questions import Question, question_codec
 from .replay import Replay
+from .speaking import RESULT_HASH, result_message
 
 if TYPE_CHECKING:
     from .context import Context
@@ -77,14 +79,19 @@ class Failed(InterlinguaError):
 class Work:
     """What came of a run, out of its log."""
 
-    def __init__(self, replay: Replay, finished: RunFinished) -> None:
+    began = ended = 0  # microseconds since 1970
+
+    def __init__(self, replay: Replay, finished: RunFinished, held: list[Said]) -> None:
         self.shown: list[Emission] = replay.standing
+        self.held = held  # what was said about results, with its time
         self.result = Result(
             finished.output,
             whole([body.artifact for body in self.shown if isinstance(body, ArtifactAdded)]),
             [body.message for body in self.shown if isinstance(body, MessageSent)],
             replay.records[STATE][1].value if STATE in replay.records else None,
         )
+        assert replay.created is not None
+        self.created = replay.created
         self.error = finished.error
         self.usage = finished.usage
         self.approved: set[str] = set()  # hashes that its overseer approved when it proposed them itself
@@ -104,7 +111,14 @@ class Work:
         events = await worker.all_events(run)
         finished = events[-1].body
         assert isinstance(finished, RunFinished)
-        return cls(Replay.of(events), finished)
+        held = [
+            msgspec.structs.replace(event.body, time=event.body.time or event.time)
+            for event in events
+            if isinstance(event.body, Said) and event.body.held
+        ]
+        work = cls(Replay.of(events), finished, held)
+        work.began, work.ended = events[0].time, events[-1].time
+        return work
 
 
 def _lend(run: Execution, **more: Any) -> Assignment:
@@ -122,12 +136,19 @@ def _lend(run: Execution, **more: Any) -> Assignment:
 async def orchestrate(ctx: Context[Any, Any], entry: Member, input_: dict[str, Any]) -> Any:
     run = ctx._run
     # A process without the team's code may have taken the request in.
-    run.request = run.worker.engine.begin_task(run.request, run.log.row.created_at)
+    request = run.worker.engine.begin_task(run.request, run.log.row.created_at)
+    assert request.authority is not None
+    authority = msgspec.structs.replace(request.authority, root=run.log.row.id)
+    run.request = msgspec.structs.replace(request, authority=authority)
     text = input_.get(entry.card.input_text or "")
     handover = Handover(run.request.messages, text if isinstance(text, str) else None, assignment=_lend(run))
-    ended = await run.delegated(
-        entry.id, entry, entry.run_name, input_, handover, "entry", config=run.request.config, mail=True
-    )
+
+    async def attempt(_: str, place: str) -> ChildEnded:
+        return await run.delegated(
+            entry.id, entry, entry.run_name, input_, handover, place, config=run.request.config, mail=True
+        )
+
+    ended = await run.by_policy(entry.id, "call:entry", attempt)
     if ended.status is not Status.SUCCEEDED:
         raise Failed(ended.error or ErrorInfo("run_failed", f"{entry.id} {ended.status.value}"))
     work = await Work.of(run.worker, ended.run)
@@ -171,6 +192,7 @@ class _Oversight:
         self.authority = self.execution.authority
         self.earlier: list[Exchange] = []
         self.reviews = 0
+        self.talk: list[Said] = []  # of reviews that were not the agent's own idea
 
     async def run(self, input_: dict[str, Any]) -> Any:
         turn = 0
@@ -192,16 +214,17 @@ class _Oversight:
             self.execution, sealed=True, earlier=list(self.earlier), review=before.review if before else None
         )
         card = self.work.card
-        return await self.execution.inner(
-            card.name,
-            RunRequest(
-                card.name, card.version, input_, request.config, messages=request.messages,
-                metadata=request.metadata, caller=request.caller, trace=request.trace, authority=self.authority,
-                assignment=assignment, timeout=request.timeout,
-            ),
-            key,
-            mail=True,
+        asked = RunRequest(
+            card.name, card.version, input_, request.config, messages=request.messages, metadata=request.metadata,
+            caller=request.caller, trace=request.trace, authority=self.authority, assignment=assignment,
+            timeout=request.timeout,
         )  # fmt: skip
+
+        async def prepare(_: str) -> RunRequest:
+            return asked
+
+        told = [card.name, input_, request.config, msgspec.to_builtins(assignment)]
+        return await self.execution.inner(card.name, prepare, key, told, mail=True)
 
     def _said(self, exchange: Exchange) -> None:
         self.earlier.append(exchange)
@@ -226,23 +249,42 @@ class _Oversight:
         engine, request, overseer = self.execution.worker.engine, self.execution.request, self.overseer
         if overseer is None:
             return await self._ask(proposal, key)
-        limits = overseer.team.limits_of(overseer.manifest)
-        granted = shrink(self.authority, overseer.manifest, limits, now=now())
-        ended = await self.execution.inner(
-            overseer.review_name,
-            RunRequest(
+        label = self.talk[0].task if self.talk else ""
+
+        async def prepare(child: str) -> RunRequest:
+            granted = await engine.admit_review(child, self.execution.log.row, self.authority, overseer, label)
+            return RunRequest(
                 overseer.review_name, overseer.version, overseer.review_input(proposal), caller=request.caller,
-                trace=request.trace, authority=engine.review_authority(self.authority, granted),
-                assignment=Assignment(sealed=True, review=proposal),
-            ),
-            key,
-        )  # fmt: skip
+                trace=request.trace, authority=granted, assignment=Assignment(sealed=True, review=proposal),
+            )  # fmt: skip
+
+        told = [overseer.review_name, msgspec.to_builtins(proposal)]
+        ended = await self.execution.inner(overseer.review_name, prepare, key, told)
         if ended.status is Status.TIMED_OUT:
             raise RunTimedOut(f"{overseer.id} gave no verdict on the result of {proposal.agent} in time")
         given = await Work.of(self.execution.worker, ended.run)
         if ended.status is not Status.SUCCEEDED:
             raise Failed(_withheld(overseer, given.error, ended.status))
-        return read_verdict(given.result.output, overseer.card.output_text)
+        verdict = read_verdict(given.result.output, overseer.card.output_text)
+        self._remember(proposal, given, verdict)
+        return verdict
+
+    def _remember(self, proposal: Proposal, given: Work, verdict: ReviewVerdict) -> None:
+        """What was said, for when others may know: as if the agent had asked for this review itself."""
+        made = given.created.request.authority
+        assert made is not None
+        mine, about = self.authority, {RESULT_HASH: proposal.result_hash}
+        if not any(said.message.metadata.get(RESULT_HASH) == proposal.result_hash for said in self.talk):
+            asked = Message("agent", [TextPart("Please review.")], sender=mine.me, metadata=about)
+            self.talk.append(
+                Said(made.task, mine.me, made.me, "delegation", asked, time=given.began, key=f"review:{self.reviews}")
+            )
+        to = mine.delegator if verdict.decision == "approve" else mine.me
+        form: Form = "inquiry" if verdict.decision == "inquire" else "message"
+        message = verdict_message(verdict, made.me, proposal.result_hash)
+        key = f"review:{self.reviews}:verdict"
+        self.talk.append(Said(made.task, made.me, to, form, message, time=given.ended, key=key))
+        self.talk.extend(given.held)
 
     async def _ask(self, proposal: Proposal, key: str) -> ReviewVerdict:
         question = Review(
@@ -270,7 +312,34 @@ class _Oversight:
             await self.execution.show(ArtifactAdded(artifact))
         for message in done.result.messages:
             await self.execution.show(MessageSent(message))
+        self._tell(done)
         return _hand_back(self.ctx, done)
+
+    def _tell(self, done: Work) -> None:
+        """What was said about this result, and the approval, which brings it."""
+        hash_, run = done.result.hash, self.execution
+        about = [said for said in (*done.held, *self.talk) if said.message.metadata.get(RESULT_HASH) == hash_]
+        result = result_message(done.result.output, self.member.card.output_text, self.authority.me)
+        brought = [
+            part for part in (*result.parts, *(p for a in done.result.artifacts for p in a.parts))
+            if not isinstance(part, TextPart) or part.text
+        ]  # fmt: skip
+        for said in sorted(about, key=lambda one: one.time or 0):
+            message = said.message
+            if message.metadata.get("verdict") == "approve":
+                metadata = {**message.metadata, "final": True}
+                message = msgspec.structs.replace(message, parts=[*message.parts, *brought], metadata=metadata)
+            run.say_once(
+                f"told:{said.key}", said.form, said.task, said.sender, said.recipient, message, code=said.code,
+                time=said.time,
+            )  # fmt: skip
+        if not any(said.message.metadata.get("verdict") == "approve" for said in about):  # by the user
+            verdict = verdict_message(ReviewVerdict("approve"), USER, hash_)
+            verdict.parts.extend(brought)
+            verdict.metadata["final"] = True
+            run.say_once(
+                "told:approved", "message", self.authority.task, USER, self.authority.delegator, verdict
+            )  # fmt: skip
 
 
 def _withheld(member: Member, error: ErrorInfo | None, status: Status) -> ErrorInfo:

@@ -19,6 +19,7 @@ from ..model.events import (
     ChildEnded,
     DelegationRefused,
     Emission,
+    ErrorHandled,
     Event,
     MessageReceived,
     MessageSent,
@@ -30,6 +31,8 @@ from ..model.events import (
     RunCreated,
     RunRestarted,
     RunStarted,
+    Said,
+    ToolRefused,
 )
 from ..model.run import Answer, Question
 
@@ -60,7 +63,9 @@ class Replay:
         self.questions: dict[str, PastQuestion] = {}
         self.relayed: dict[str, str] = {}  # open questions of descendants: id → run
         self.children: dict[str, tuple[ChildCalled, ChildEnded | None, int]] = {}
-        self.refused: dict[str, tuple[int, DelegationRefused]] = {}
+        self.refused: dict[str, tuple[int, DelegationRefused | ToolRefused]] = {}
+        self.said: dict[str, tuple[int, Said]] = {}  # by this run
+        self.handled: dict[str, tuple[int, ErrorHandled]] = {}
         self.received: list[Message] = []
         self.sent: list[Message] = []
         self.output = Joiner()
@@ -107,6 +112,12 @@ class Replay:
                 case DelegationRefused(key=key):
                     replay.refused[key] = (event.seq, body)
                     replay.children.pop(key, None)
+                case ToolRefused(key=key):
+                    replay.refused[key] = (event.seq, body)
+                case Said(key=key, run=None):
+                    replay.said[key] = (event.seq, body)
+                case ErrorHandled(key=key):
+                    replay.handled[key] = (event.seq, body)
                 case _ if isinstance(body, EMISSIONS):
                     emissions.append((event.seq, body))
         replay._standing = emissions

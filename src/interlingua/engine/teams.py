@@ -24,11 +24,14 @@ from ..model.events import RunCreated
 from ..model.oversight import Exchange, Proposal
 from ..model.run import RunRequest
 from ..model.team import USER, Manifest, Team
-from ..store.base import DelegationRow, RunRow, Store
+from ..model.tools import ToolServers
+from ..store.base import DelegationRow, RunRow
 from . import oversight
 from .agents import Agent, OutputCodec, Registry
+from .handling import ESCALATION
 from .ids import now
 from .mounting import MOUNTED_FROM
+from .tasks import Tasks
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -85,33 +88,41 @@ class Member:
         return made
 
 
-class Teams:
+class Teams(Tasks):
     """The part of the engine's API that is about teams, and the gate that its calls pass."""
 
-    store: Store
     agents: Registry
     worker: Worker
 
     def __init__(self) -> None:
         self.teams: dict[str, Team] = {}
+        self.tool_servers: ToolServers | None = None
         self._members: dict[tuple[str, str], Member] = {}  # by team and id
         self._authorities: dict[str, Authority | None] = {}  # by run
 
-    def add_team(self, team: Team, handlers: Mapping[str, Agent[..., Any]]) -> None:
-        """Make a team one agent: its members do what these handlers do, and nobody else can run them."""
-        members = _members(team, handlers)
-        entry = teams.entry_of(team)
-        assert entry is not None  # it was checked
+    def add(self, agent: Agent[..., Any]) -> None:
+        """Take in an agent. A team comes with its members, which nobody else can run."""
+        if not isinstance(agent, TeamAgent):
+            self.agents.add(agent)
+            return
+        team, members = agent.team, agent.members
         if team.name in self.teams or self.agents.find(team.name) is not None:
             raise DefinitionError(f"there is an agent {team.name} already; give the team another name")
         self.teams[team.name] = team
+        overseers = {manifest.overseer for manifest in team.manifests.values()}
         for member in members.values():
             self._members[team.name, member.id] = member
-            overseers = {manifest.overseer for manifest in team.manifests.values()}
             self._register(member, member.run_name, members, review=False)
             if member.id in overseers:
                 self._register(member, member.review_name, members, review=True)
-        self.agents.add(_orchestrator(team, members[entry.id], members))
+        self.agents.add(agent)
+        self.tool_servers = self.tool_servers or agent.tool_servers
+
+    def add_team(
+        self, team: Team, handlers: Mapping[str, Agent[..., Any]], tool_servers: ToolServers | None = None
+    ) -> None:
+        """Make a team one agent: its members do what these handlers do, and nobody else can run them."""
+        self.add(TeamAgent(team, handlers, tool_servers))
 
     def _register(self, member: Member, name: str, members: Mapping[str, Member], *, review: bool) -> None:
         if not member.overseen:
@@ -172,7 +183,7 @@ class Teams:
     async def admit_delegation(
         self, run: str, row: RunRow, authority: Authority, member: Member, scope: Scope | None
     ) -> Authority:
-        """Count a delegation, once, and give the child its authority. Raises where it is refused."""
+        """Count a delegation, once, name its task, and give the child its authority. Raises where it is refused."""
         lineage = await self._lineage(row, authority)
         task, path = lineage[0][0], self.worker.path_of(row)
 
@@ -182,12 +193,25 @@ class Teams:
             numbers.extend(above.instance for _, above in lineage if above.agent == member.id)
             return max(numbers, default=0) + 1
 
-        mine = await self.store.delegate(run, task, path, member.id, instance)
+        mine = await self.store.delegate(run, task, path, member.id, instance, part_of=authority.task)
         others = [one for one in await self.store.delegations(task) if one.run != run]
         return gates.shrink(
             authority, member.manifest, member.team.limits_of(member.manifest), now=now(), scope=scope,
-            instance=mine.instance, started=_started(others, row.id),
+            instance=mine.instance, started=_started(others, row.id), task=mine.label,
         )  # fmt: skip
+
+    async def admit_review(
+        self, run: str, row: RunRow, judged: Authority, overseer: Member, label: str = ""
+    ) -> Authority:
+        """An overseer's authority for a verdict. It counts for no budget; rounds of one review have one label."""
+        lineage = await self._lineage(row, judged)
+        mine = await self.store.delegate(
+            run, lineage[0][0], self.worker.path_of(row), overseer.id, lambda known: 1, part_of=judged.task,
+            label=label, review=True,
+        )  # fmt: skip
+        limits = overseer.team.limits_of(overseer.manifest)
+        granted = gates.shrink(judged, overseer.manifest, limits, now=now(), task=mine.label)
+        return self.review_authority(judged, granted)
 
     async def _lineage(self, row: RunRow, authority: Authority) -> list[tuple[str, Authority]]:
         """The runs of the task above a run, and itself, with their authorities; a run of the orchestrator is alone."""
@@ -246,7 +270,7 @@ def _target(authority: Authority, name: str) -> str:
 
 
 def _started(known: list[DelegationRow], run: str) -> int:
-    return sum(f"/{run}/" in one.path for one in known)
+    return sum(f"/{run}/" in one.path for one in known if not one.review)
 
 
 def _decide(
@@ -288,22 +312,39 @@ def _members(team: Team, handlers: Mapping[str, Agent[..., Any]]) -> dict[str, M
     return members
 
 
-def _orchestrator(team: Team, entry: Member, members: Mapping[str, Member]) -> Agent[..., Any]:
-    """The team as an agent: with the card of the agent that begins its tasks, and the questions of all of them."""
+class TeamAgent(Agent[..., Any]):
+    """A team as an agent: with the card of the agent that begins its tasks, and the questions of all of them."""
+
+    def __init__(
+        self, team: Team, handlers: Mapping[str, Agent[..., Any]], tool_servers: ToolServers | None = None
+    ) -> None:
+        self.team = team
+        self.tool_servers = tool_servers
+        self.members = _members(team, handlers)
+        named = teams.entry_of(team)
+        assert named is not None  # it was checked
+        entry = self.members[named.id]
+
+        async def orchestrate(input: dict[str, Any], ctx: Any) -> Any:  # noqa: A002
+            return await oversight.orchestrate(ctx, entry, input)
+
+        super().__init__(_card(team, entry, self.members), orchestrate, shape="async", ctx_param="ctx")
+
+
+def _card(team: Team, entry: Member, members: Mapping[str, Member]) -> AgentCard:
     questions: dict[str, QuestionType] = {}
     for member in members.values():
         for question in member.card.questions:
             questions.setdefault(question.type, question)
-    if any(member.manifest.overseer == USER for member in members.values()):
+    overseers = {member.manifest.overseer for member in members.values()}
+    if USER in overseers:
         questions.setdefault(oversight.REVIEW.type, oversight.REVIEW.describe())
+    steps = [step for steps in (*team.policy.steps.values(), team.policy.default) for step in steps]
+    if any(step.to == USER or (step.to == "overseer" and USER in overseers) for step in steps):
+        questions.setdefault(ESCALATION.type, ESCALATION.describe())
     hidden = (MEMBER_OF, MOUNTED_FROM)
-    card = msgspec.structs.replace(
+    return msgspec.structs.replace(
         entry.card, name=team.name, description=team.description or entry.card.description, streams=False,
         questions=list(questions.values()),
         metadata={key: value for key, value in entry.card.metadata.items() if key not in hidden},
     )  # fmt: skip
-
-    async def orchestrate(input: dict[str, Any], ctx: Any) -> Any:  # noqa: A002
-        return await oversight.orchestrate(ctx, entry, input)
-
-    return Agent(card, orchestrate, shape="async", ctx_param="ctx")

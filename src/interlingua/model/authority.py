@@ -79,6 +79,13 @@ class Authority(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline: int | None = None  # microseconds since 1970, UTC
     instance: int = 1
     ceiling: Ceiling = Ceiling()
+    task: str = ""  # the id of the task, or of the part of it that was handed over
+    root: str = ""  # the team's run, with which the task began
+    delegator: str = ""  # who handed it over
+
+    @property
+    def me(self) -> str:
+        return self.path[-1]
 
 
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,7 +100,7 @@ def begin(team: str, entry: str, limits: Limits, *, now: int, name: str = "orche
     """The authority from which all others of a task are shrunk: it may start the entry agent, and call no tool."""
     all_ = limits.over(DEFAULT_LIMITS)
     return Authority(
-        team, name, (entry,), {}, {}, all_.depth or 0, all_.runs or 0, (name,), _deadline(None, all_.seconds, now)
+        team, name, (entry,), {}, {}, all_.depth or 0, all_.runs or 0, (name,), _deadline(None, all_.seconds, now),
     )  # fmt: skip
 
 
@@ -106,6 +113,7 @@ def shrink(
     scope: Scope | None = None,
     instance: int = 1,
     started: int = 0,
+    task: str = "",
 ) -> Authority:
     """What a child may: its manifest under the parent's ceiling and `scope`, within the tightest of all limits.
 
@@ -133,6 +141,9 @@ def shrink(
         deadline=_deadline(parent.deadline, own.seconds, now),
         path=(*parent.path, name),
         ceiling=ceiling,
+        task=task or parent.task,
+        root=parent.root,
+        delegator=parent.me,
     )
 
 
@@ -212,7 +223,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     times: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
     seconds: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 1.0  # before the first retry
     factor: Annotated[float, msgspec.Meta(ge=1, le=100)] = 2.0  # by which the wait grows from retry to retry
-    to: Literal["overseer", "user", "orchestrator"] | None = None  # of escalate
+    to: str | None = None  # escalate: overseer, user or orchestrator; reassign: an agent, else the next one allowed
 
 
 class Action(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -226,7 +237,6 @@ class Action(msgspec.Struct, frozen=True, omit_defaults=True):
 LONGEST_WAIT = 3600.0
 _FAIL = Step("fail")
 _RETRY = Step("retry", times=3)
-_REASSIGN = Step("reassign")
 _ESCALATE = Step("escalate", to="orchestrator")
 
 
@@ -248,12 +258,12 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 # The numbers are HTTP's. What the sender got wrong, or may not do, is as wrong the next time; what is down may come
-# back; an agent that failed may be replaced; and more runs than allowed are for a person to grant.
+# back. What took too long once is not begun again unasked, and who could do the work instead, nobody knows but the one
+# who wrote the team.
 DEFAULT_POLICY = Policy(
     {
-        429: (Step("escalate", to="user"),),
-        502: (_REASSIGN, _ESCALATE),
-        503: (_RETRY, _REASSIGN, _ESCALATE),
-        504: (Step("retry"), _REASSIGN, _ESCALATE),
+        502: (_ESCALATE,),
+        503: (_RETRY, _ESCALATE),
+        504: (_ESCALATE,),
     }
 )

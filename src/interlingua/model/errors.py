@@ -21,7 +21,8 @@
     │   ├── QuestionExpired     nobody answered in time
     │   ├── ChildFailed         an agent that was called did not succeed
     │   ├── Rejected            its overseer did not approve the result
-    │   └── StepFailed          a step raised, and will raise again
+    │   ├── StepFailed          a step raised, and will raise again
+    │   └── ToolFailed          a tool of a server says that it failed
     ├── Overloaded              a queue is full; later is fine
     ├── Unavailable             something that is needed is down or shutting down
     ├── StoreError              the store could not read or write
@@ -143,6 +144,12 @@ class AgentNotFound(NotFound):
     """Nobody has that agent."""
 
     code = "agent_not_found"
+
+
+class TaskNotFound(NotFound):
+    """There is no such task of a team."""
+
+    code = "task_not_found"
 
 
 class RunNotFound(NotFound):
@@ -309,6 +316,12 @@ class StepFailed(RunError):
         super().__init__(f"step {step}: {error.message}", details=msgspec.to_builtins(error))
         self.error = error
         self.transient = error.transient
+
+
+class ToolFailed(RunError):
+    """A tool was called, and says that it failed, or gave back what nobody can use."""
+
+    code = "tool_failed"
 
 
 class Overloaded(InterlinguaError):

@@ -184,6 +184,52 @@ class DelegationRefused(_Body, tag="refused"):
     run: str | None = None  # that was called for, and never came to be: it was refused at the last moment
 
 
+class ToolRefused(_Body, tag="tool_refused"):
+    """A member of a team called a tool that it may not call."""
+
+    server: str
+    tool: str
+    reason: str
+    code: str = "denied"
+    key: str = ""
+    input: str = ""  # digest of the arguments
+
+
+Form = Literal["message", "delegation", "error", "inquiry"]
+
+
+class Said(_Body, tag="said"):
+    """What one participant of a team's task told another. All that may be seen of it is on the log of the team's run.
+
+    What is said about a result that is not approved yet is held: it stands on sealed logs, and is said once more, with
+    its own time, when exactly that result is approved.
+    """
+
+    task: str
+    sender: str  # an instance, the user or the orchestrator
+    recipient: str
+    form: Form
+    message: Message  # its first text is what is said, all other parts are attached
+    code: str | None = None  # of an error
+    time: int | None = None  # where it was said earlier than it stands here
+    run: str | None = None  # set on the log of the team's run: who said it
+    key: str = ""
+    held: bool = False
+
+
+class ErrorHandled(_Body, tag="handled"):
+    """What the policy of a team had done about the failure of a delegation."""
+
+    key: str
+    agent: str
+    code: str
+    number: int
+    do: Literal["retry", "reassign", "escalate", "fail"]
+    to: str | None = None
+    delay: float = 0.0
+    attempt: int = 1
+
+
 class CancelRequested(_Body, tag="cancel_requested"):
     by: str = ""
     reason: str = ""
@@ -217,6 +263,9 @@ Body = (
     | ChildCalled
     | ChildEnded
     | DelegationRefused
+    | ToolRefused
+    | Said
+    | ErrorHandled
     | CancelRequested
     | RunFinished
 )

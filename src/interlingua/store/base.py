@@ -191,6 +191,8 @@ class DelegationRow(msgspec.Struct, array_like=True):
     path: str  # of its ancestors, as in its row
     agent: str  # by its id in the team
     instance: int  # the how-manieth of that agent in the task
+    label: str = ""  # what the part of the task that was handed over is called
+    review: int = 0  # 1: it only judges, and counts for no budget
 
 
 class InboxItem(msgspec.Struct):
@@ -300,9 +302,25 @@ class Store(Protocol):
 
     # delegations
     async def delegations(self, task: str) -> list[DelegationRow]: ...
-    async def delegate(self, run: str, task: str, path: str, agent: str, instance: Admit) -> DelegationRow:
+    async def delegate(
+        self,
+        run: str,
+        task: str,
+        path: str,
+        agent: str,
+        instance: Admit,
+        *,
+        part_of: str = "",
+        label: str = "",
+        review: bool = False,
+    ) -> DelegationRow:
         """Count a run, once. `instance` is given all that count already, and says which instance of its agent this is,
-        or raises an error: reading and writing are one transaction."""
+        or raises an error: reading and writing are one transaction. It gets the next label below that of the task that
+        it is part of; where it is part of none, a new one; or the one that is given."""
+        ...
+
+    async def labelled(self, label: str) -> list[DelegationRow]:
+        """The run of a task, and those of all its parts."""
         ...
 
     async def undelegate(self, run: str) -> None: ...

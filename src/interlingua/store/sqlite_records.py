@@ -12,6 +12,7 @@ import msgspec
 from ..model import values
 from ..model.errors import NotFound
 from ..model.run import Instance
+from ..model.tasks import next_child
 from .base import Admit, DelegationRow
 from .sqlite_writer import Call
 
@@ -101,26 +102,51 @@ class RecordQueries:
     async def delegations(self, task: str) -> list[DelegationRow]:
         return await self._read(lambda conn: _delegations(conn, task))
 
-    async def delegate(self, run: str, task: str, path: str, agent: str, instance: Admit) -> DelegationRow:
+    async def delegate(
+        self,
+        run: str,
+        task: str,
+        path: str,
+        agent: str,
+        instance: Admit,
+        *,
+        part_of: str = "",
+        label: str = "",
+        review: bool = False,
+    ) -> DelegationRow:
         def count(conn: sqlite3.Connection) -> DelegationRow:
             known = _delegations(conn, task)
             for row in known:
                 if row.run == run:
                     return row
-            made = DelegationRow(run, task, path, agent, instance(known))
-            conn.execute(
-                "INSERT INTO delegations (run, task, path, agent, instance) VALUES (?,?,?,?,?)",
-                (made.run, made.task, made.path, made.agent, made.instance),
-            )
+            number = instance([one for one in known if not one.review])
+            made = DelegationRow(run, task, path, agent, number, label or _label(conn, task, part_of), int(review))
+            conn.execute(f"INSERT INTO delegations ({_COLUMNS}) VALUES (?,?,?,?,?,?,?)", msgspec.structs.astuple(made))
             return made
 
         result: DelegationRow = await self._write(count)
         return result
 
+    async def labelled(self, label: str) -> list[DelegationRow]:
+        sql = f"SELECT {_COLUMNS} FROM delegations WHERE label=? OR (label>? AND label<?) ORDER BY run"
+        found = await self._read(lambda conn: conn.execute(sql, (label, f"{label}.", f"{label}/")).fetchall())
+        return [DelegationRow(*row) for row in found]
+
     async def undelegate(self, run: str) -> None:
         await self._write(lambda conn: conn.execute("DELETE FROM delegations WHERE run=?", (run,)))
 
 
+_COLUMNS = ", ".join(DelegationRow.__struct_fields__)
+
+
 def _delegations(conn: sqlite3.Connection, task: str) -> list[DelegationRow]:
-    rows = conn.execute("SELECT run, task, path, agent, instance FROM delegations WHERE task=?", (task,))
+    rows = conn.execute(f"SELECT {_COLUMNS} FROM delegations WHERE task=?", (task,))
     return [DelegationRow(*row) for row in rows.fetchall()]
+
+
+def _label(conn: sqlite3.Connection, task: str, parent: str) -> str:
+    if not parent:
+        conn.execute("INSERT OR IGNORE INTO task_numbers (run) VALUES (?)", (task,))
+        return f"T{conn.execute('SELECT number FROM task_numbers WHERE run=?', (task,)).fetchone()[0]}"
+    below = conn.execute("SELECT label FROM delegations WHERE label>? AND label<?", (f"{parent}.", f"{parent}/"))
+    return next_child(parent, (row[0] for row in below))

@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlingua.model.codes import BACK, TABLE, Code, code_of, error_of
 from interlingua.model.errors import ErrorInfo, Invalid, InvalidRequest, TooLarge, all_errors
 from interlingua.model.schemas import Validator
+from interlingua.model.tasks import child_of, is_task, lineage, next_child, parent_of
 from interlingua.model.team import manifest_problems
 from interlingua.protocols.cap.wire import (
-    BACK,
     MANIFEST_SCHEMA,
-    TABLE,
-    Code,
     DelegationNotice,
     ErrorResponse,
     File,
@@ -30,13 +29,6 @@ from interlingua.protocols.cap.wire import (
     PythonObject,
     TextSnippet,
     ToolCallResult,
-    child_of,
-    code_of,
-    error_of,
-    is_task,
-    lineage,
-    next_child,
-    parent_of,
     parse,
     read,
     read_attachment,

@@ -21,14 +21,16 @@ import msgspec
 
 from ...model import values
 from ...model.authority import DEFAULT_POLICY, Limits, Policy, Step
+from ...model.codes import Code
 from ...model.errors import DefinitionError, Invalid
 from ...model.team import Problem, Server, Team, check, fits, manifest_problems, read_manifest
-from .wire import Code
+
 
 SUFFIXES: Final = (".json", ".yaml", ".yml", ".toml")
 MAX_BYTES = 4_000_000  # of one file
 
 _MEMBERS = ("name", "description", "entry", "model", "servers", "limits", "policy", "agents")
+_HIGHER = ("overseer", "user", "orchestrator")
 _DEFAULT = "default"  # the key of a policy for all codes that it does not name
 
 
@@ -208,18 +210,23 @@ class _Reader:
         return Policy(steps, default)
 
     def _step(self, value: Any, path: str) -> Step | None:
-        """A step as an object, or as its words: `retry`, `reassign`, `escalate user`, `fail`."""
+        """A step as an object, or as its words: `retry`, `reassign`, `reassign AGENT`, `escalate user`, `fail`."""
         if isinstance(value, str):
             do, _, to = value.partition(" ")
             value = {"do": do, **({"to": to} if to else {})}
             if fits(value, Step, path):
-                self.problem(self.team.file, path, f"is retry, reassign, escalate WHOM or fail, got {do[:80]!r}")
+                self.problem(
+                    self.team.file, path, f"is retry, reassign [AGENT], escalate WHOM or fail, got {do[:80]!r}"
+                )
                 return None
         elif self._wrong(value, Step, path):
             return None
         step = msgspec.convert(value, Step)
-        if (step.do == "escalate") != (step.to is not None):
-            self.problem(self.team.file, path, "escalate, and only that, says to whom: overseer, user or orchestrator")
+        if step.do == "escalate" and step.to not in _HIGHER:
+            self.problem(self.team.file, path, f"escalate says to whom: {', '.join(_HIGHER)}")
+            return None
+        if step.do in ("retry", "fail") and step.to is not None:
+            self.problem(self.team.file, path, "only escalate and reassign say to whom")
             return None
         return step
 

@@ -13,15 +13,13 @@ import pickletools
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from enum import IntEnum
 from typing import Any, ClassVar
 
 import msgspec
 
 from ...model import team, values
-from ...model.authority import OVER_BUDGET
 from ...model.card import Schema
-from ...model.errors import ErrorInfo, InvalidRequest
+from ...model.errors import InvalidRequest
 
 MAX_ATTACHMENTS = 1000
 
@@ -382,109 +380,3 @@ def time_of(text: str) -> int:
             "/timestamp", f"is a time with its offset, such as 2025-06-01T12:00:00Z, got {_short(text)}"
         ) from None
     return (spent.days * 86400 + spent.seconds) * 1_000_000 + spent.microseconds
-
-
-# -- errors ---------------------------------------------------------------------------------------------------
-
-
-class Code(IntEnum):
-    """The error codes, with the numbers that HTTP has for the same."""
-
-    INVALID = 400
-    UNAUTHENTICATED = 401
-    PERMISSION = 403
-    NOT_FOUND = 404
-    CONFLICT = 409
-    TOO_LARGE = 413
-    REJECTED = 422  # by the overseer
-    BUDGET = 429  # depth or runs are used up
-    CANCELLED = 499
-    INTERNAL = 500  # our fault
-    FAILED = 502  # the agent that had the work did not manage
-    UNAVAILABLE = 503
-    TIMEOUT = 504
-
-
-REJECTED = "rejected"
-
-# By the code of the error tree. What is not here is an error of an agent's own: it failed.
-TABLE: dict[str, Code] = {
-    "invalid": Code.INVALID, "invalid_input": Code.INVALID, "invalid_config": Code.INVALID,
-    "invalid_question": Code.FAILED, "invalid_answer": Code.INVALID, "invalid_state": Code.INVALID,
-    "invalid_request": Code.INVALID, "invalid_output": Code.FAILED, "too_large": Code.TOO_LARGE,
-    "not_found": Code.NOT_FOUND, "agent_not_found": Code.NOT_FOUND, "run_not_found": Code.NOT_FOUND,
-    "thread_not_found": Code.NOT_FOUND, "question_not_found": Code.NOT_FOUND, "checkpoint_not_found": Code.NOT_FOUND,
-    "conflict": Code.CONFLICT, "thread_busy": Code.CONFLICT, "thread_exists": Code.CONFLICT,
-    "thread_conflict": Code.CONFLICT, "already_answered": Code.CONFLICT, "already_finished": Code.CONFLICT,
-    "key_reused": Code.CONFLICT,
-    "denied": Code.PERMISSION, "host_refused": Code.PERMISSION, "origin_refused": Code.PERMISSION,
-    "unauthenticated": Code.UNAUTHENTICATED,
-    "run_failed": Code.FAILED, "agent_error": Code.FAILED, "agent_crashed": Code.FAILED, "child_failed": Code.FAILED,
-    "step_failed": Code.FAILED, REJECTED: Code.REJECTED, OVER_BUDGET: Code.BUDGET, "cancelled": Code.CANCELLED,
-    "timed_out": Code.TIMEOUT, "question_expired": Code.TIMEOUT,
-    "run_lost": Code.UNAVAILABLE, "overloaded": Code.UNAVAILABLE, "unavailable": Code.UNAVAILABLE,
-    "store_error": Code.INTERNAL, "definition_error": Code.INTERNAL, "internal": Code.INTERNAL,
-}  # fmt: skip
-
-BACK: dict[Code, str] = {
-    Code.INVALID: "invalid_request", Code.UNAUTHENTICATED: "unauthenticated", Code.PERMISSION: "denied",
-    Code.NOT_FOUND: "not_found", Code.CONFLICT: "conflict", Code.TOO_LARGE: "too_large", Code.REJECTED: REJECTED,
-    Code.BUDGET: OVER_BUDGET, Code.CANCELLED: "cancelled", Code.INTERNAL: "internal", Code.FAILED: "run_failed",
-    Code.UNAVAILABLE: "unavailable", Code.TIMEOUT: "timed_out",
-}  # fmt: skip
-
-
-def code_of(error: ErrorInfo) -> Code:
-    """The number of an error. One that came up from a child is the child's."""
-    if error.code == "child_failed" and isinstance(error.details, dict):
-        inner = error.details.get("error")
-        if isinstance(inner, dict) and isinstance(inner.get("code"), str):
-            return code_of(ErrorInfo(inner["code"], "", details=inner.get("details")))
-    return TABLE.get(error.code, Code.FAILED)
-
-
-def error_of(number: int, message: str) -> ErrorInfo:
-    """An error by its number. An unknown number below 500 is the sender's fault; any other means that it failed."""
-    if number in BACK:
-        return ErrorInfo(BACK[Code(number)], message, number in (Code.UNAVAILABLE, Code.TIMEOUT))
-    return ErrorInfo("invalid_request" if 400 <= number < 500 else "run_failed", message)
-
-
-# -- task ids -------------------------------------------------------------------------------------------------
-
-_TASK = re.compile(r"T[1-9][0-9]{0,17}(\.[1-9][0-9]{0,17})*")
-
-
-def is_task(id_: str) -> bool:
-    """Whether it is an id of the tree: T1, and below it T1.1, T1.1.1 and so on."""
-    return _TASK.fullmatch(id_) is not None
-
-
-def child_of(parent: str, number: int) -> str:
-    if number < 1:
-        raise InvalidRequest(f"the subtasks of {parent} are counted from 1, got {number}", path="/task_id")
-    return f"{_task(parent)}.{number}"
-
-
-def parent_of(id_: str) -> str | None:
-    """The task that this one is part of; None for a whole task."""
-    return _task(id_).rpartition(".")[0] or None
-
-
-def next_child(parent: str | None, existing: Iterable[str]) -> str:
-    """The id for one more subtask, or for one more whole task where there is no parent. No id is used twice."""
-    start = "T" if parent is None else f"{_task(parent)}."
-    below = (id_.removeprefix(start).partition(".")[0] for id_ in existing if id_.startswith(start) and is_task(id_))
-    return f"{start}{max(map(int, below), default=0) + 1}"
-
-
-def lineage(id_: str) -> list[str]:
-    """The whole task, and all tasks on the way down to this one."""
-    steps = _task(id_).split(".")
-    return [".".join(steps[: count + 1]) for count in range(len(steps))]
-
-
-def _task(id_: str) -> str:
-    if not is_task(id_):
-        raise InvalidRequest(f"{_short(id_)} is no id of a task such as T1.2", path="/task_id")
-    return id_

@@ -1,0 +1,210 @@
+"""Participants of a task that talk to each other: what is said, to whom it goes, and the mailbox where it arrives.
+
+Whatever a member of a team says or is told stands on its log, and goes on to the log of the team's run, where the whole
+conversation is. What concerns a result that is not approved stays on sealed logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..model import values
+from ..model.authority import Authority
+from ..model.content import DataPart, Message, Part, TextPart, ToolResultPart
+from ..model.errors import ErrorInfo, InvalidRequest, NotFound
+from ..model.events import Form, MessageReceived, Said, body_encoder
+from ..model.run import Answer, Question, RunRequest
+from ..model.team import ORCHESTRATOR, USER, instance_id
+from ..store.base import Change, DelegationRow, DropInbox, PutInbox
+from .inbox import Inbox
+
+UNVERIFIED = "unverified"
+"""The member of a tool result's `meta` that says that its sender has not called that tool with that result."""
+
+RESULT_HASH = "result_hash"
+"""The member of a held message's metadata that says which result it is about."""
+
+
+class Speaking(Inbox):
+    """The part of an Execution that talks to other participants."""
+
+    request: RunRequest
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._taken: set[int] = set()  # messages that the handler has had, by their place in the mailbox
+        self._called_tools: set[str] = set()  # digests of server, tool and result
+
+    if TYPE_CHECKING:
+
+        def _check_alive(self) -> None: ...
+        def _key(self, kind: str, name: str, key: str | None) -> str: ...
+        def _passed(self, seq: int) -> None: ...
+        def _deadline_of(self, kind: str, seconds: float, key: str | None = None) -> int: ...
+        async def _wait(self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "") -> Any: ...
+
+    @property
+    def authority(self) -> Authority | None:
+        return self.request.authority
+
+    # -- saying -------------------------------------------------------------------------------------------
+
+    def say_once(
+        self, key: str, form: Form, task: str, sender: str, recipient: str, message: Message, *,
+        code: str | None = None, held: bool = False, time: int | None = None, also: Iterable[Change] = (),
+    ) -> None:  # fmt: skip
+        """Put something into the conversation, once for each key. `also` is changed with that."""
+        past = self.replay.said.get(key)
+        if past is not None:
+            self._passed(past[0])
+            return
+        body = Said(task, sender, recipient, form, message, code, time, None, key, held)
+        self.replay.said[key] = (0, body)
+        self.log.append(body, *also, *self._to_team(body))
+
+    def _to_team(self, body: Said) -> list[Change]:
+        root = self.authority.root if self.authority is not None else ""
+        if body.held or not root or root == self.log.row.id:
+            return []
+        told = msgspec.structs.replace(body, run=self.log.row.id)
+        return [PutInbox(root, "relay", body_encoder.encode(told))]
+
+    async def send(self, recipient: str, content: str, attachments: list[Part | str], key: str | None) -> None:
+        """A message to another participant of the task. No rule says who may talk to whom."""
+        self._check_alive()
+        authority = self._participant()
+        parts = self.attached(attachments)
+        place = self._key("send", recipient, key)
+        if place in self.replay.said:
+            self._passed(self.replay.said[place][0])
+            return
+        message = Message("agent", [TextPart(content), *parts], f"{self.log.row.id}/{place}", authority.me)
+        values.check(msgspec.to_builtins(message), InvalidRequest, what="message")
+        if recipient in (USER, ORCHESTRATOR):
+            self.say_once(place, "message", authority.task, authority.me, recipient, message)
+            await self.log.flush()
+            return
+        found = await self.find_participant(recipient)
+        self._check_alive()
+        message.metadata["task"] = task = between(authority.task, found.label)
+        held, hash_ = self._is_held(found)
+        if hash_:
+            message.metadata[RESULT_HASH] = hash_
+        mail = PutInbox(found.run, "message", values.encode(message))
+        self.say_once(place, "message", task, authority.me, recipient, message, held=held, also=[mail])
+        await self.log.flush()  # it is on its way
+
+    def _is_held(self, to: DelegationRow) -> tuple[bool, str]:
+        """What an overseer and the one that it oversees tell each other about a result is not for others."""
+        assignment, authority = self.request.assignment, self._participant()
+        if assignment is not None and assignment.review is not None:
+            return assignment.review.agent == instance_id(to.agent, to.instance), assignment.review.result_hash
+        manifest = self.worker.engine.manifest_of(authority)
+        sealed = bool(self.log.row.sealed)
+        return sealed and manifest is not None and to.agent == manifest.overseer, ""
+
+    def _participant(self) -> Authority:
+        if self.authority is None or not self.authority.task:
+            raise InvalidRequest("only members of a team talk to each other; use ctx.message, or ctx.ask")
+        return self.authority
+
+    async def find_participant(self, id_: str) -> DelegationRow:
+        authority = self._participant()
+        return await self.worker.engine.participant(authority.task.partition(".")[0], id_)
+
+    def attached(self, attachments: Iterable[Part | str]) -> list[Part]:
+        """Attachments as parts. A tool's result that this run did not get is marked."""
+        parts: list[Part] = [TextPart(part) if isinstance(part, str) else part for part in attachments]
+        return [self._verified(part) if isinstance(part, ToolResultPart) else part for part in parts]
+
+    def _verified(self, part: ToolResultPart) -> ToolResultPart:
+        if tool_digest(part.server or "", part.tool, part.result) in self._called_tools:
+            meta = {name: value for name, value in (part.meta or {}).items() if name != UNVERIFIED}
+            return msgspec.structs.replace(part, meta=meta or None)
+        return msgspec.structs.replace(part, meta={**(part.meta or {}), UNVERIFIED: True})
+
+    def tell_question(self, place: str, question: Question, attachments: Iterable[Part | str]) -> None:
+        """What a member asks is a message to the user, and what it is answered is one back."""
+        authority = self.authority
+        if authority is None or not authority.task:
+            return
+        about = {"question": question.id, "type": question.type}
+        message = Message("agent", [TextPart(question.prompt), *self.attached(attachments)], sender=authority.me)
+        message.metadata.update(about)
+        self.say_once(f"{place}:{question.id}", "message", authority.task, authority.me, USER, message)
+
+    def tell_answer(self, place: str, question: Question, answer: Answer) -> None:
+        authority = self.authority
+        if authority is None or not authority.task:
+            return
+        value = answer.value.get("text") if isinstance(answer.value, dict) and len(answer.value) == 1 else answer.value
+        text = value if isinstance(value, str) else values.encode(answer.value).decode()
+        message = Message("user", [TextPart(text)], sender=USER, metadata={"question": question.id})
+        self.say_once(f"{place}:{question.id}:answer", "message", authority.task, USER, authority.me, message)
+
+    # -- what a run is told -------------------------------------------------------------------------------
+
+    def take_message(self, message: Message, drop: DropInbox, *, passed_on: bool) -> None:
+        """A message for this run. What somebody outside says is recorded here, for they have no log."""
+        authority, said = self.authority, list[Change]()
+        if authority is not None and authority.task and not passed_on and message.sender in (None, USER):
+            message.sender = USER
+            said = self._to_team(Said(authority.task, USER, authority.me, "message", message))
+        self.replay.received.append(message)
+        self.log.append(MessageReceived(message), drop, *said)
+        for future in self._mail:
+            if not future.done():
+                future.set_result(None)
+
+    async def receive(self, timeout: float | None, sender: str | None = None) -> Message:
+        return self.replay.received[await self.next_mail(timeout, sender)]
+
+    async def next_mail(self, timeout: float | None, sender: str | None = None) -> int:
+        """Take the next message, and give its place in the mailbox."""
+        self._check_alive()
+        deadline = None if timeout is None else self._deadline_of("receive", timeout)
+        while True:
+            for place, message in enumerate(self.replay.received):
+                if place not in self._taken and sender in (None, message.sender):
+                    self._taken.add(place)
+                    return place
+            future: asyncio.Future[None] = self.loop.create_future()
+            self._mail.append(future)
+            try:
+                await self._wait(future, deadline, f"receive:{sender or ''}:{len(self.replay.received)}")
+            finally:
+                if future in self._mail:
+                    self._mail.remove(future)
+
+
+def between(mine: str, theirs: str) -> str:
+    """The task that two participants have in common as its two sides: the deeper of both, where one is in the other."""
+    return theirs if theirs.startswith(f"{mine}.") else mine
+
+
+def tool_digest(server: str, tool: str, result: Any) -> str:
+    return values.digest([server, tool, result])
+
+
+def result_message(output: Any, text_field: str | None, sender: str) -> Message:
+    """The output of an agent, as it tells others of it."""
+    if output is None:
+        return Message("agent", [TextPart("")], sender=sender)
+    text = output.get(text_field or "text") if isinstance(output, dict) else output
+    if isinstance(text, str) and (not isinstance(output, dict) or len(output) == 1):
+        return Message("agent", [TextPart(text)], sender=sender)
+    return Message("agent", [TextPart(text if isinstance(text, str) else ""), DataPart(output)], sender=sender)
+
+
+def error_message(error: ErrorInfo, sender: str) -> Message:
+    details = {"details": error.details} if error.details is not None else {}
+    return Message("agent", [TextPart(error.message)], sender=sender, metadata={"code": error.code, **details})
+
+
+def nobody(label: str, id_: str, there: Iterable[str]) -> NotFound:
+    known = ", ".join(sorted(set(there))) or "nobody"
+    return NotFound(f"{id_[:80]!r} takes no part in {label} (there are: {known})")
