@@ -16,28 +16,43 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .app.teams import load_team, team
     from .engine.agents import Agent
     from .engine.context import Context, SyncContext
     from .engine.definition import agent
     from .engine.engine import Engine
     from .engine.questions import AskText, Choice, Choose, Confirm, Question, Text, Verdict
     from .engine.settings import Settings
+    from .model.authority import Limits, Scope
     from .model.card import AgentCard, ErrorDefinition, Skill
     from .model.content import Artifact, DataPart, FilePart, Message, TextPart, ToolResultPart
-    from .model.errors import AgentError, ChildFailed, DefinitionError, InterlinguaError, QuestionExpired, StepFailed
+    from .model.errors import (
+        AgentError,
+        ChildFailed,
+        DefinitionError,
+        Denied,
+        InterlinguaError,
+        QuestionExpired,
+        Rejected,
+        StepFailed,
+        ToolFailed,
+    )
     from .model.events import Diff, Event, Location, PlanEntry
+    from .model.oversight import ReviewVerdict
     from .model.run import Caller, Option, Run, RunRequest, Thread
     from .model.status import Status
 
 __all__ = [
     "Agent", "AgentCard", "AgentError", "Artifact", "AskText", "Caller", "ChildFailed", "Choice", "Choose", "Confirm",
-    "Context", "DataPart", "DefinitionError", "Diff", "Engine", "ErrorDefinition", "Event", "FilePart",
-    "InterlinguaError", "Location", "Message", "Option", "PlanEntry", "Question", "QuestionExpired", "Run",
-    "RunRequest", "Settings", "Skill", "Status", "StepFailed", "SyncContext", "Text", "TextPart", "Thread",
-    "ToolResultPart", "Verdict", "__version__", "agent",
+    "Context", "DataPart", "DefinitionError", "Denied", "Diff", "Engine", "ErrorDefinition", "Event", "FilePart",
+    "InterlinguaError", "Limits", "Location", "Message", "Option", "PlanEntry", "Question", "QuestionExpired",
+    "Rejected", "ReviewVerdict", "Run", "RunRequest", "Scope", "Settings", "Skill", "Status", "StepFailed",
+    "SyncContext", "Text", "TextPart", "Thread", "ToolFailed", "ToolResultPart", "Verdict", "__version__", "agent",
+    "load_team", "team",
 ]  # fmt: skip
 
 _HOMES = {
+    "app.teams": ("load_team", "team"),
     "engine.agents": ("Agent",),
     "engine.context": ("Context", "SyncContext"),
     "engine.definition": ("agent",),
@@ -46,15 +61,20 @@ _HOMES = {
     "engine.settings": ("Settings",),
     "model.card": ("AgentCard", "ErrorDefinition", "Skill"),
     "model.content": ("Artifact", "DataPart", "FilePart", "Message", "TextPart", "ToolResultPart"),
+    "model.authority": ("Limits", "Scope"),
     "model.errors": (
         "AgentError",
         "ChildFailed",
         "DefinitionError",
+        "Denied",
         "InterlinguaError",
         "QuestionExpired",
+        "Rejected",
         "StepFailed",
+        "ToolFailed",
     ),
     "model.events": ("Diff", "Event", "Location", "PlanEntry"),
+    "model.oversight": ("ReviewVerdict",),
     "model.run": ("Caller", "Option", "Run", "RunRequest", "Thread"),
     "model.status": ("Status",),
 }

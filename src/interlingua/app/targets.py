@@ -106,6 +106,8 @@ async def load_to_serve(target: Target) -> list[Agent[..., Any]]:
 
 
 async def load_all(target: Target) -> list[Agent[..., Any]]:
+    if target.kind in FOLDERS:
+        from . import teams as teams  # it puts its loader in
     loader = loaders.get(target.kind) or _loader_of_protocol(target.kind)
     if loader is None:
         raise TargetError(

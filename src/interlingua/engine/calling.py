@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -77,6 +78,7 @@ class Calling(Speaking):
 
     if TYPE_CHECKING:
 
+        def busy(self) -> AbstractContextManager[None]: ...
         async def _propose(
             self, name: str, overseer: Member, handover: Handover, parts: list[Part], output: Any,
             on_inquiry: OnInquiry | None, key: str | None,
@@ -176,7 +178,8 @@ class Calling(Speaking):
             if place in self.replay.records:
                 continue
             try:
-                await self.worker.engine.send(child, message, sealed=True, passed_on=True)
+                with self.busy():
+                    await self.worker.engine.send(child, message, sealed=True, passed_on=True)
             except AlreadyFinished:
                 self._taken.discard(number)  # the next child gets it
                 return
@@ -197,9 +200,10 @@ class Calling(Speaking):
         assert notice is not None
         while True:
             number = await self.next_mail(None, notice.recipient)
-            reply = await on_message(self.replay.received[number])
-            if reply is not None:
-                await self.send(notice.recipient, reply, [], f"{call}:reply:{number + 1}")
+            with self.busy():
+                reply = await on_message(self.replay.received[number])
+                if reply is not None:
+                    await self.send(notice.recipient, reply, [], f"{call}:reply:{number + 1}")
 
     def notice_of(self, call: str) -> Said | None:
         """What was said when this call was made: it tells what its task is called, and who has it."""
@@ -280,8 +284,9 @@ class Calling(Speaking):
             else:
                 admitted = engine.admit_delegation(child, row, authority, member, handover.scope)
             granted: Authority = await self._or_refuse(admitted, place, digest, name, child)
-            self._tell_notice(place, granted, notice, handover, proposal)
-            await self.log.flush()
+            if not handover.label:  # else it was said when the review began
+                self._tell_notice(place, granted, notice, handover, proposal)
+                await self.log.flush()
             return self._request(
                 run_name, member.version, payload, config, thread=thread, timeout=timeout, messages=handover.messages,
                 authority=granted, assignment=handover.assignment,

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -118,6 +118,17 @@ class Operations(Tooling):
                 self._deadlines.pop(mark, None)
             self._tick()
 
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Something is done that must not be cut short by parking, though the handler only waits."""
+        self.active += 1
+        self._tick()
+        try:
+            yield
+        finally:
+            self.active -= 1
+            self._tick()
+
     def release_waits(self) -> None:
         for future in list(self.blocking):
             future.cancel()
@@ -171,6 +182,7 @@ class Operations(Tooling):
             asked = past.question
             if past.answer is not None:
                 self._passed(past.seq)
+                self.tell_answer(place, asked, past.answer)
                 return codec.answer.decode(past.answer.value, InvalidAnswer)
             if not past.open:
                 self._passed(past.seq)
@@ -208,16 +220,11 @@ class Operations(Tooling):
             except TimeoutError:
                 if future.done():
                     return future.result()
-            self.active += 1  # not a moment to be parked in
-            self._tick()
-            try:
+            with self.busy():
                 if await self._expire(question):
                     raise QuestionExpired(f"nobody answered {question.type} in time")
                 deadline = None  # an answer was first, and is on its way
                 await self._pull()
-            finally:
-                self.active -= 1
-                self._tick()
 
     async def _expire(self, question: Question) -> bool:
         """Close a question whose time is over. False where an answer was first."""

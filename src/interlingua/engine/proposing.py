@@ -74,8 +74,8 @@ class Proposing(Calling):
             # Without a scope: whoever is judged does not say what the overseer may use.
             asked = Handover(handover.messages, handover.summary, handover.rule, handover.reason)
             asked.assignment = Assignment(review=proposal)
-            before = self.notice_of(f"{base}:{turn - 1}")
-            asked.label = before.task if before is not None else ""
+            first = self.notice_of(f"{base}:1")
+            asked.label = first.task if turn > 1 and first is not None else ""
             place = f"{base}:{turn}"
             ended = await self.delegated(
                 name, overseer, overseer.review_name, overseer.review_input(proposal), asked, place,
@@ -89,28 +89,30 @@ class Proposing(Calling):
             if verdict.decision != "approve":
                 exchanges.append(Exchange(verdict.decision, verdict.text, proposal.result_hash))
                 engine.check_patience(authority, [*proposal.earlier, exchanges[-1]])
-            self._tell_verdict(place, verdict, proposal.result_hash)
+            self._tell_verdict(base, turn, verdict, proposal.result_hash)
             reply = await on_inquiry(verdict) if verdict.decision == "inquire" and on_inquiry is not None else None
             if reply is None:
                 return dict(msgspec.to_builtins(verdict))
             exchanges[-1].reply = reply
-            self._tell_reply(place, reply, proposal.result_hash)
+            self._tell_reply(base, turn, reply, proposal.result_hash)
 
-    def _tell_verdict(self, place: str, verdict: ReviewVerdict, result_hash: str) -> None:
+    def _tell_verdict(self, base: str, turn: int, verdict: ReviewVerdict, result_hash: str) -> None:
         """What the overseer said of a proposal, for when others may know."""
-        notice, authority = self.notice_of(place), self.authority
+        notice, authority = self.notice_of(f"{base}:1"), self.authority
         if notice is None or authority is None:
             return
         to = authority.delegator if verdict.decision == "approve" else authority.me
         message = verdict_message(verdict, notice.recipient, result_hash)
         form: Form = "inquiry" if verdict.decision == "inquire" else "message"
-        self.say_once(f"{place}:verdict", form, notice.task, notice.recipient, to, message, held=True)
+        self.say_once(f"{base}:{turn}:verdict", form, notice.task, notice.recipient, to, message, held=True)
 
-    def _tell_reply(self, place: str, reply: str, result_hash: str) -> None:
-        notice = self.notice_of(place)
+    def _tell_reply(self, base: str, turn: int, reply: str, result_hash: str) -> None:
+        notice = self.notice_of(f"{base}:1")
         if notice is not None:
             message = Message("agent", [TextPart(reply)], sender=notice.sender, metadata={RESULT_HASH: result_hash})
-            self.say_once(f"{place}:reply", "message", notice.task, notice.sender, notice.recipient, message, held=True)
+            self.say_once(
+                f"{base}:{turn}:reply", "message", notice.task, notice.sender, notice.recipient, message, held=True
+            )
 
 
 def verdict_message(verdict: ReviewVerdict, overseer: str, result_hash: str) -> Message:

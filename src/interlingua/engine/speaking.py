@@ -20,6 +20,7 @@ from ..model.events import Form, MessageReceived, Said, body_encoder
 from ..model.run import Answer, Question, RunRequest
 from ..model.team import ORCHESTRATOR, USER, instance_id
 from ..store.base import Change, DelegationRow, DropInbox, PutInbox
+from .ids import now
 from .inbox import Inbox
 
 UNVERIFIED = "unverified"
@@ -70,7 +71,7 @@ class Speaking(Inbox):
         root = self.authority.root if self.authority is not None else ""
         if body.held or not root or root == self.log.row.id:
             return []
-        told = msgspec.structs.replace(body, run=self.log.row.id)
+        told = msgspec.structs.replace(body, run=self.log.row.id, time=body.time or now())
         return [PutInbox(root, "relay", body_encoder.encode(told))]
 
     async def send(self, recipient: str, content: str, attachments: list[Part | str], key: str | None) -> None:
@@ -151,9 +152,9 @@ class Speaking(Inbox):
     def take_message(self, message: Message, drop: DropInbox, *, passed_on: bool) -> None:
         """A message for this run. What somebody outside says is recorded here, for they have no log."""
         authority, said = self.authority, list[Change]()
-        if authority is not None and authority.task and not passed_on and message.sender in (None, USER):
+        if authority is not None and authority.task and message.sender in (None, USER):
             message.sender = USER
-            said = self._to_team(Said(authority.task, USER, authority.me, "message", message))
+            said = [] if passed_on else self._to_team(Said(authority.task, USER, authority.me, "message", message))
         self.replay.received.append(message)
         self.log.append(MessageReceived(message), drop, *said)
         for future in self._mail:

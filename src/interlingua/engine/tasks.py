@@ -76,14 +76,15 @@ class Tasks:
     async def participant(self, label: str, id_: str) -> DelegationRow:
         """The run of an instance that takes part in a task. Of one that works and judges, the run that works."""
         rows = await self.store.labelled(label)
-        named = [row for row in rows if instance_id(row.agent, row.instance) == id_]
-        if not named:
-            raise nobody(label, id_, (instance_id(row.agent, row.instance) for row in rows))
-        for row in reversed(named):
+        ended: DelegationRow | None = None
+        for row in reversed([row for row in rows if instance_id(row.agent, row.instance) == id_]):
             run = await self.store.run(row.run)
             if run is not None and not run.status.final:
                 return row
-        return named[-1]
+            ended = ended or (row if run is not None else None)  # one that has not begun yet has no mailbox
+        if ended is None:
+            raise nobody(label, id_, (instance_id(row.agent, row.instance) for row in rows))
+        return ended
 
     async def tell(self, label: str, recipient: str, message: Message | str) -> None:
         """A message of the user to somebody who takes part in a task. Returns when it is on disk."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .content import Artifact, Message
+from .content import Artifact, Message, Part, TextPart
 from .errors import ErrorInfo
 from .run import Answer, Question, RunRequest
 from .status import Status
@@ -215,6 +215,16 @@ class Said(_Body, tag="said"):
     run: str | None = None  # set on the log of the team's run: who said it
     key: str = ""
     held: bool = False
+
+    @property
+    def text(self) -> str:
+        first = self.message.parts[0] if self.message.parts else None
+        return first.text if isinstance(first, TextPart) else ""
+
+    @property
+    def attachments(self) -> list[Part]:
+        parts = self.message.parts
+        return parts[1:] if parts and isinstance(parts[0], TextPart) else list(parts)
 
 
 class ErrorHandled(_Body, tag="handled"):
