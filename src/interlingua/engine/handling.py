@@ -13,9 +13,9 @@ import msgspec
 from ..model import authority as gates
 from ..model.authority import Action
 from ..model.card import Schema
-from ..model.codes import code_of
+from ..model.codes import Code, code_of
 from ..model.content import Message, TextPart
-from ..model.errors import Denied, ErrorInfo, InterlinguaError, OverBudget, RunTimedOut
+from ..model.errors import ChildFailed, Denied, ErrorInfo, InterlinguaError, OverBudget, RunTimedOut
 from ..model.events import ChildEnded, ErrorHandled
 from ..model.run import RunRequest
 from ..model.status import Status
@@ -110,7 +110,8 @@ class Handling(Proposing):
             self._passed(past[0])
             return Action(past[1].do, past[1].delay, past[1].to)
         team = self.worker.engine.teams.get(self.authority.team) if self.authority is not None else None
-        number = code_of(error)
+        # What failed further down was seen to there: up here it is only that the agent did not manage.
+        number = Code.FAILED if error.code == ChildFailed.code else code_of(error)
         action = team.policy.action(number, taken) if team is not None else Action("fail")
         if action.do != "fail" or taken:
             body = ErrorHandled(key, agent, error.code, number, action.do, action.to, action.delay, taken + 1)
