@@ -227,6 +227,14 @@ class Said(_Body, tag="said"):
         return parts[1:] if parts and isinstance(parts[0], TextPart) else list(parts)
 
 
+def overheard(said: Said) -> Thought | None:
+    """What members of a team tell each other, for wires that have room for thoughts. Questions and results have places
+    of their own on every wire."""
+    if said.held or "question" in said.message.metadata or said.message.metadata.get("final"):
+        return None
+    return Thought(f"{said.sender} → {said.recipient} ({said.task}): {said.text}")
+
+
 class ErrorHandled(_Body, tag="handled"):
     """What the policy of a team had done about the failure of a delegation."""
 

@@ -23,6 +23,8 @@ from ...model.events import (
     QuestionWithdrawn,
     RunFinished,
     RunRestarted,
+    Said,
+    overheard,
 )
 from ...model.status import Status
 from ...transports.sse import encode
@@ -90,6 +92,9 @@ class Projection:
             return []
         if isinstance(body, RunFinished):
             return [((event.seq, 1), self._end(body))]
+        if isinstance(body, Said):
+            thought = overheard(body)
+            return [] if thought is None else self._custom_update(event.seq, msgspec.to_builtins(thought))
         if event.kind in _ACTIVITY:
             return self._custom_update(event.seq, msgspec.to_builtins(body))
         return []

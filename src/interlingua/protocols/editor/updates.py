@@ -20,10 +20,12 @@ from ...model.events import (
     QuestionWithdrawn,
     RunFinished,
     RunRestarted,
+    Said,
     Thought,
     ToolCall,
     ToolStatus,
     Warned,
+    overheard,
 )
 from ...model.status import Status
 from . import translate
@@ -82,6 +84,9 @@ class Projection:
             case Warned(message=text):
                 note = {"type": "text", "text": f"Warning: {text}"}
                 return dialect.chunk("agent_thought", f"{self._run}-{event.seq}", note)
+            case Said():
+                thought = overheard(body)
+                return [] if thought is None else self._other(event, thought)
             case DelegationRefused(agent=agent, reason=reason):
                 note = {"type": "text", "text": f"{agent} was not called: {reason}"}
                 return dialect.chunk("agent_thought", f"{self._run}-{event.seq}", note)

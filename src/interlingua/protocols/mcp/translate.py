@@ -21,7 +21,7 @@ import msgspec
 
 from ...model.card import AgentCard, Schema
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidAnswer
-from ...model.events import Plan, Thought, ToolCall, Warned
+from ...model.events import Plan, Said, Thought, ToolCall, Warned, overheard
 from ...model.forms import Choices, choices, form, particulars
 from ...model.run import Instance, Question
 from ...transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
@@ -138,6 +138,9 @@ def activity(body: Any) -> str | None:
     match body:
         case Thought(text=text) | Warned(message=text):
             return text
+        case Said():
+            thought = overheard(body)
+            return thought.text if thought is not None else None
         case ToolCall(title=title, status=status) if title or status:
             return " ".join(part for part in (title, f"({status})" if status else "") if part)
         case Plan(entries=entries):

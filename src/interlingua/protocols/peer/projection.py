@@ -33,6 +33,10 @@ from ...model.events import (
     Thought,
     ToolCall,
     Warned,
+    overheard,
+)
+from ...model.events import (
+    Said as SaidInTeam,
 )
 from ...model.forms import spoken
 from ...model.prompts import output_parts
@@ -91,7 +95,9 @@ class Projection:
         self._open: dict[str, Question] = {}  # what is asked; the wire has room for the oldest
 
     def feed(self, event: Event) -> list[Act]:
-        body = event.body
+        body: Any = event.body
+        if isinstance(body, SaidInTeam):
+            body = overheard(body)
         match body:
             case OutputDelta(delta=delta):
                 return [*self._working(), *self._delta(event.seq, delta)]
