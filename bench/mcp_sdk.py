@@ -11,8 +11,8 @@ import socket
 import sys
 from typing import Any
 
-import mcp_types as types  # type: ignore[import-not-found]
-from mcp.server.lowlevel import Server  # type: ignore[import-not-found]
+import mcp_types as types
+from mcp.server.lowlevel import Server
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 COUNT = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
@@ -22,12 +22,12 @@ AGENTS = [
 ]
 
 
-class RunParams(types.RequestParams):  # type: ignore[misc]
+class RunParams(types.RequestParams):
     name: str
     input: dict[str, Any]
 
 
-class Progress(types.Notification[dict[str, Any], str]):  # type: ignore[misc]
+class Progress(types.Notification[dict[str, Any], str]):
     method: str = "notifications/agents/run/progress"
     params: dict[str, Any]
 
@@ -60,7 +60,7 @@ def server() -> Any:
 
 
 async def stdio() -> None:
-    from mcp.server.stdio import stdio_server  # type: ignore[import-not-found]
+    from mcp.server.stdio import stdio_server
 
     made = server()
     async with stdio_server() as (reads, writes):

@@ -1,4 +1,4 @@
-"""The team without a model: a Python function for each manifest. With `--model provider:name` a model thinks instead."""
+"""The team without a model: a function for each manifest. With `--model provider:name` a model thinks instead."""
 
 from typing import Any
 

@@ -7,7 +7,6 @@ beside the manifests; the team's model.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,11 +65,8 @@ def _assemble(found: Team, folder: Path, given: dict[str, Agent[..., Any]], mode
 
 
 def _placed(server: Server, folder: Path) -> Server:
-    """Commands run in the team's folder; `python` is the interpreter that runs this."""
-    if server.command is None:
-        return server
-    command = sys.executable if server.command == "python" else server.command
-    return msgspec.structs.replace(server, command=command, cwd=str(folder / (server.cwd or ".")))
+    """Commands run in the team's folder: one engine may have teams out of several."""
+    return msgspec.structs.replace(server, cwd=str(folder / (server.cwd or "."))) if server.command else server
 
 
 def _beside(folder: Path) -> dict[str, Agent[..., Any]]:
