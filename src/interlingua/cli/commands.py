@@ -9,7 +9,23 @@ from typing import Annotated
 
 import typer
 
-from . import callbacks, demo, keys, manifest, peer, peers, questions, relay, run, runs, serve, stdio, threads
+from . import (
+    audit,
+    callbacks,
+    demo,
+    keys,
+    manifest,
+    peer,
+    peers,
+    questions,
+    relay,
+    run,
+    runs,
+    serve,
+    stdio,
+    team,
+    threads,
+)
 from .options import EPILOG, examples
 
 app = typer.Typer(
@@ -57,12 +73,14 @@ def interlingua(
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("serve", epilog=serve.EPILOG)(serve.serve)
 app.command("stdio", epilog=stdio.EPILOG)(stdio.stdio)
+app.add_typer(team.app, name="team")
 app.command("peer", epilog=peer.EPILOG, cls=peer.PeerCommand)(peer.peer)
 app.add_typer(peers.app, name="peers")
 app.command("relay", epilog=relay.EPILOG)(relay.relay)
 app.add_typer(runs.app, name="runs")
 app.add_typer(threads.app, name="threads")
 app.add_typer(questions.app, name="questions")
+app.add_typer(audit.app, name="audit")
 app.add_typer(keys.app, name="keys")
 app.add_typer(callbacks.app, name="callbacks")
 app.add_typer(manifest.app, name="manifest")

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 MEMBER_OF = "member_of"
 """The member of a card's metadata that says whose member an agent is. Such cards are kept for the engine alone."""
 
+MANIFEST = "manifest"
+"""The member of such a card's metadata that holds the manifest: a run's first event has the digest of its card, and so
+proves what the manifest said then."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REMEMBERED = 10_000  # authorities of runs: they never change
 
@@ -60,7 +64,7 @@ class Member:
             handler.card, name=self.run_name, version=self.version,
             description=options.description or handler.card.description,
             streams=handler.card.streams and not self.overseen,
-            metadata={**handler.card.metadata, MEMBER_OF: team.name},
+            metadata={**handler.card.metadata, MEMBER_OF: team.name, MANIFEST: manifest.to_json()},
         )  # fmt: skip
 
     def review_input(self, proposal: Proposal) -> dict[str, Any]:
@@ -342,7 +346,7 @@ def _card(team: Team, entry: Member, members: Mapping[str, Member]) -> AgentCard
     steps = [step for steps in (*team.policy.steps.values(), team.policy.default) for step in steps]
     if any(step.to == USER or (step.to == "overseer" and USER in overseers) for step in steps):
         questions.setdefault(ESCALATION.type, ESCALATION.describe())
-    hidden = (MEMBER_OF, MOUNTED_FROM)
+    hidden = (MEMBER_OF, MANIFEST, MOUNTED_FROM)
     return msgspec.structs.replace(
         entry.card, name=team.name, description=team.description or entry.card.description, streams=False,
         questions=list(questions.values()),

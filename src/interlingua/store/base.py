@@ -183,6 +183,17 @@ class Submitted(msgspec.Struct):
     cancel: str | None = None  # a run that must give way; it has been told
 
 
+class Tombstone(msgspec.Struct, frozen=True):
+    """What is left of a run that was deleted."""
+
+    run: str
+    agent: str
+    status: Status
+    seq: int  # of its last event
+    head: bytes
+    deleted_at: int
+
+
 class DelegationRow(msgspec.Struct, array_like=True):
     """A run that was started under a task of a team. It counts as long as the task is remembered."""
 
@@ -294,7 +305,7 @@ class Store(Protocol):
     async def runs(self, where: RunFilter) -> list[RunRow]: ...
     async def events(self, run: str, after: int, limit: int) -> list[Event]: ...
     async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]: ...
-    async def tombstone(self, run: str) -> bool: ...
+    async def tombstone(self, run: str) -> Tombstone | None: ...
     async def last_event(self, run: str) -> Event | None: ...
     async def delete_run(self, run: str, now: int, *, rollback: bool = False) -> list[str]: ...
     async def erase_event(self, run: str, seq: int) -> None: ...

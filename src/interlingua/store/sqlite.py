@@ -40,6 +40,7 @@ from .base import (
     RunRow,
     Submission,
     Submitted,
+    Tombstone,
     WorkerRow,
     receiver_of,
 )
@@ -168,10 +169,14 @@ class SQLiteStore(ThreadQueries, CallbackQueries, RecordQueries, ShelfQueries):
         run, seq, stamp, digest, body = row
         return Event(run, seq, stamp, digest, None if body is None else body_decoder.decode(body), seq)
 
-    async def tombstone(self, run: str) -> bool:
-        """Whether there was such a run, and it was deleted."""
-        found = await self._read(lambda conn: conn.execute("SELECT 1 FROM tombstones WHERE run=?", (run,)).fetchone())
-        return found is not None
+    async def tombstone(self, run: str) -> Tombstone | None:
+        """What is left of a run that was deleted; None where there never was one, or it is still there."""
+        sql = "SELECT run, agent, status, seq, head, deleted_at FROM tombstones WHERE run=?"
+        found = await self._read(lambda conn: conn.execute(sql, (run,)).fetchone())
+        if found is None:
+            return None
+        run, agent, status, seq, head, deleted_at = found
+        return Tombstone(run, agent, Status(status), seq, head, deleted_at)
 
     async def delete_run(self, run: str, now: int, *, rollback: bool = False) -> list[str]:
         gone: list[str] = await self._write(lambda conn: delete_run(conn, run, now, rollback=rollback))
