@@ -14,6 +14,7 @@ from ..model.events import (
     ChildCalled,
     ChildEnded,
     DelegationRefused,
+    ErrorHandled,
     Event,
     MessageReceived,
     MessageSent,
@@ -27,8 +28,10 @@ from ..model.events import (
     RunFinished,
     RunRestarted,
     RunStarted,
+    Said,
     Thought,
     ToolCall,
+    ToolRefused,
     Warned,
 )
 from ..model.run import Checkpoint, Question, Run, Thread
@@ -136,6 +139,12 @@ def _line_of(event: Event) -> str:
             return f"run {run[-8:]} {status.value}"
         case DelegationRefused(agent=agent, reason=reason):
             return f"{agent}: {reason}"
+        case Said() as said:
+            return f"{said.task} {said.sender} → {said.recipient} {said.form}: {said.text}"
+        case ToolRefused(server=server, tool=tool, reason=reason):
+            return f"{server}.{tool}: {reason}"
+        case ErrorHandled() as one:
+            return " ".join(filter(None, [f"{one.agent} {one.number} {one.code}: {one.do}", one.to]))
         case CancelRequested(by=by, reason=reason):
             return " ".join(filter(None, [f"by {by}" if by else "", reason]))
         case RunFinished(status=status, output=output, error=error):

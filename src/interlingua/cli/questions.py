@@ -124,7 +124,7 @@ async def _give(
         return 0
     row = await engine.store.run(question.run)
     if row is not None and row.worker is None:
-        note(f"answered; nobody runs it now, take it up with: interlingua run FILE --resume {short(question.run)}")
+        note(f"answered; nobody runs it now, take it up with: interlingua run TARGET --resume {short(question.run)}")
     else:
         note(f"answered; run {short(question.run)} goes on")
     return 0

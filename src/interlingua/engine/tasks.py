@@ -6,6 +6,7 @@ conversation of a task is what was `Said`, on the log of the team's run.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,6 +21,9 @@ from .speaking import nobody
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+
+_LOOKS = 10  # at whether a run has begun: it was counted a moment ago
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,6 +48,7 @@ class Tasks:
             self, run: str, *, after: int = 0, follow: bool = True, sealed: bool = False
         ) -> AsyncIterator[Event]: ...
         async def send(self, run: str, message: Message, *, sealed: bool = False) -> None: ...
+        def next_hint(self, run: str) -> asyncio.Future[None]: ...
 
     async def task(self, label: str) -> Task:
         """A task, or a part of one, by what it is called."""
@@ -74,17 +79,22 @@ class Tasks:
         return [(event, event.body) for event in found if isinstance(event.body, Said)]
 
     async def participant(self, label: str, id_: str) -> DelegationRow:
-        """The run of an instance that takes part in a task. Of one that works and judges, the run that works."""
-        rows = await self.store.labelled(label)
-        ended: DelegationRow | None = None
-        for row in reversed([row for row in rows if instance_id(row.agent, row.instance) == id_]):
-            run = await self.store.run(row.run)
-            if run is not None and not run.status.final:
-                return row
-            ended = ended or (row if run is not None else None)  # one that has not begun yet has no mailbox
-        if ended is None:
-            raise nobody(label, id_, (instance_id(row.agent, row.instance) for row in rows))
-        return ended
+        """The run of an instance that takes part in a task, now or before. Waits for one that is just beginning."""
+        for _ in range(_LOOKS):
+            rows = await self.store.labelled(label)
+            named = [row for row in rows if instance_id(row.agent, row.instance) == id_]
+            if not named:
+                break
+            begins = self.next_hint(named[-1].run)
+            try:
+                runs = [(row, await self.store.run(row.run)) for row in reversed(named)]
+                begun = [(row, run) for row, run in runs if run is not None]
+                if begun:
+                    return next((row for row, run in begun if not run.status.final), begun[0][0])
+                await begins
+            finally:
+                begins.cancel()
+        raise nobody(label, id_, (instance_id(row.agent, row.instance) for row in rows))
 
     async def tell(self, label: str, recipient: str, message: Message | str) -> None:
         """A message of the user to somebody who takes part in a task. Returns when it is on disk."""

@@ -146,7 +146,8 @@ def _delegations(conn: sqlite3.Connection, task: str) -> list[DelegationRow]:
 
 def _label(conn: sqlite3.Connection, task: str, parent: str) -> str:
     if not parent:
-        conn.execute("INSERT OR IGNORE INTO task_numbers (run) VALUES (?)", (task,))
-        return f"T{conn.execute('SELECT number FROM task_numbers WHERE run=?', (task,)).fetchone()[0]}"
+        known = conn.execute("SELECT number FROM task_numbers WHERE run=?", (task,)).fetchone()
+        number = known[0] if known else conn.execute("INSERT INTO task_numbers (run) VALUES (?)", (task,)).lastrowid
+        return f"T{number}"
     below = conn.execute("SELECT label FROM delegations WHERE label>? AND label<?", (f"{parent}.", f"{parent}/"))
     return next_child(parent, (row[0] for row in below))
