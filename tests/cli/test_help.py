@@ -130,7 +130,7 @@ def test_the_demo_needs_no_terminal_and_is_short(cli: Cli) -> None:
 
 
 def test_the_demo_keeps_what_it_did_where_it_is_told_to(cli: Cli) -> None:
-    assert cli("demo", "--store", "tour.db").code == 0
+    assert cli("demo", "--no-team", "--store", "tour.db").code == 0
     assert len(cli("runs", "list", "--store", "tour.db", "--json").json) == 8
 
 
@@ -148,6 +148,6 @@ def test_the_demo_takes_another_port_where_the_usual_one_is_taken(cli: Cli) -> N
 
 def test_the_demo_does_not_ask_a_store_with_keys_without_one(cli: Cli) -> None:
     assert cli("keys", "add", "laptop", "--store", "tour.db").code == 0
-    done = cli("demo", "--store", "tour.db")
+    done = cli("demo", "--no-team", "--store", "tour.db")
     assert done.code == 0
     assert "This store has keys" in done.err

@@ -26,6 +26,15 @@ def example(name: str) -> Path:
     raise NotFound(f"the example {name}.py is not installed beside {package}")
 
 
+def example_folder(name: str) -> Path:
+    """The folder of an example team."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "examples" / name, package.parent.parent / "examples" / name):
+        if folder.is_dir():
+            return folder
+    raise NotFound(f"the example {name} is not installed beside {package}")
+
+
 @contextlib.asynccontextmanager
 async def serving_somewhere(store: Path, agents: Iterable[Agent[..., Any]]) -> AsyncIterator[Server]:
     """Serve on the usual port, or on any free one where that is taken."""

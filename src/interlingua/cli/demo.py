@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from .options import Store
 from .tour import command, over_http, say
@@ -16,8 +18,11 @@ if TYPE_CHECKING:
     from ..model.run import RunRequest
 
 
-def demo(store: Store = None) -> None:
-    """A short guided tour: three agents, a question, a thread, what remains of it all, and the same over HTTP.
+def demo(
+    store: Store = None,
+    team: Annotated[bool, typer.Option(help="The part about a team, which starts tool servers.")] = True,
+) -> None:
+    """A short guided tour: three agents, a question, a thread, what remains of it all, the same over HTTP, and a team.
 
     Takes less than a minute. The agents are served meanwhile; at a terminal they stay up afterwards, until Ctrl-C.
     Runs in a temporary store, unless `--store` names one.
@@ -25,20 +30,24 @@ def demo(store: Store = None) -> None:
     from .session import go
 
     if store is not None:
-        go(_demo(store, kept=True))
+        go(_demo(store, kept=True, team=team))
     with tempfile.TemporaryDirectory(prefix="interlingua-demo-") as folder:
-        go(_demo(Path(folder) / "demo.db", kept=False))
+        go(_demo(Path(folder) / "demo.db", kept=False, team=team))
 
 
-async def _demo(store: Path, *, kept: bool) -> int:
+async def _demo(store: Path, *, kept: bool, team: bool) -> int:
     from ..app.demo import EXAMPLES, example, serving_somewhere
     from ..app.files import agents_of_file
     from .session import interactive
+    from .team_tour import sales_team, with_team
 
     files = {name: example(name) for name in EXAMPLES}
     agents: dict[str, Agent[..., Any]] = {name: agents_of_file(file)[0] for name, file in files.items()}
-    async with serving_somewhere(store, agents.values()) as server:
+    crew = sales_team() if team else None
+    async with serving_somewhere(store, [*agents.values(), *([crew] if crew is not None else [])]) as server:
         code = await _tour(server, files, agents) or await over_http(server)
+        if not code and team:
+            code = await with_team(server, crew)
         if code:
             return code
         _farewell(files, store if kept else None)

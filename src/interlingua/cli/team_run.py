@@ -23,9 +23,8 @@ from .watch import Watch
 if TYPE_CHECKING:
     from ..engine.agents import Agent
     from ..engine.engine import Engine
+    from .ask import Asker
     from .crash import CrashSite
-
-_LOOKS = 10  # at whether a run has begun, a second apart at most
 
 
 class Tree:
@@ -130,22 +129,11 @@ class Owner:
                 case _ if not label:
                     self._screen.aside("the task has not begun yet")
                 case Tell(agent=agent, text=text):
-                    await self._tell(label, agent, text)
+                    await self._engine.tell(label, agent, text)
                 case Command():
                     self._screen.lines(await self.tree(label))
         except InterlinguaError as error:
             self._screen.aside(error.message)
-
-    async def _tell(self, label: str, agent: str, text: str) -> None:
-        """An agent that was just delegated to is in the conversation a moment before it can be told anything."""
-        runs = [task.run for task in await self._engine.tasks(label) if task.agent == agent]
-        for _ in range(_LOOKS if runs else 0):
-            begun = self._engine.next_hint(runs[-1])
-            if await self._engine.store.run(runs[-1]) is not None:
-                begun.cancel()
-                break
-            await begun
-        await self._engine.tell(label, agent, text)
 
     async def tree(self, label: str) -> list[Line]:
         """Who works on what."""
@@ -160,14 +148,19 @@ class Owner:
         return lines
 
 
-async def follow(engine: Engine, root: str, screen: Screen, *, ask: bool) -> tuple[ExitCode, Tree]:
-    """Show a task from its beginning to its end, or until it waits for what nobody here can answer."""
+async def follow(
+    engine: Engine, root: str, screen: Screen, *, ask: bool, asker: Asker | None = None
+) -> tuple[ExitCode, Tree]:
+    """Show a task from its beginning to its end, or until it waits for what nobody here can answer.
+
+    `ask`: whoever sits at the terminal; `asker`: somebody else, in their place.
+    """
     tree = Tree(engine, root, screen)
     typed = Typed(screen, Owner(engine, root, screen).act, tree.catch_up) if ask else None
     typing = asyncio.create_task(typed.run()) if typed is not None else None
     try:
         await tree.catch_up()  # of a task that is taken up again, what happened comes in the order of time
-        watch = Watch(engine, root, tree, asker=typed, leave_waiting=True, owns=True)
+        watch = Watch(engine, root, tree, asker=typed or asker, leave_waiting=True, owns=True)
         code = await watch.follow()
         screen.prompt("")
         await tree.catch_up()

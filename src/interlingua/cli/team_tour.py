@@ -1,0 +1,86 @@
+"""The part of the demo that is about a team: manifests, tools, a question, a review, and the audit of it all."""
+
+from __future__ import annotations
+
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .tour import command, say
+
+if TYPE_CHECKING:
+    from ..app.serve import Server
+    from ..engine.engine import Engine
+    from ..engine.teams import TeamAgent
+    from ..model.run import Question
+
+_TASK = "Analyze last quarter's sales trends"
+_ANSWER = "Regional breakdowns, please."
+
+
+def sales_team() -> TeamAgent | None:
+    """The team of the demo; None where what reaches its tools is not installed."""
+    if find_spec("mcp") is None:
+        return None
+    from ..app.demo import example_folder
+    from ..app.teams import team
+
+    return team(example_folder("sales-team"))
+
+
+async def with_team(server: Server, crew: TeamAgent | None) -> int:
+    if crew is None:
+        say("6  a team", "The team is left out: its tools need a package. pip install 'interlingua[teams]'")
+        return 0
+    from ..model.run import RunRequest
+    from .session import interactive
+    from .team_run import follow
+    from .team_view import Conversation, Screen
+
+    engine = server.engine
+    say(
+        "6  a team",
+        "Three agents with manifests: one plans, one analyses, one verifies. Their tools are real MCP servers, who may "
+        "do what is checked by the engine, and nobody sees the analysis before it is approved.",
+    )
+    command(f'team run examples/sales-team "{_TASK}"')
+    run = await engine.submit(RunRequest(crew.card.name, crew.card.version, {"text": _TASK}))
+    screen = Screen(Conversation(run.id))
+    ask = interactive()
+    code, _ = await follow(engine, run.id, screen, ask=ask, asker=None if ask else Says(screen))
+    if code:
+        return code
+    await _audited(engine, run.id, screen.conversation.label)
+    return 0
+
+
+class Says:
+    """Answers in place of somebody at the terminal."""
+
+    def __init__(self, screen: Any) -> None:
+        self._screen = screen
+
+    async def ask(self, question: Question) -> Any:
+        self._screen.aside(f"(there is no terminal to ask, so the tour answers: {_ANSWER})")
+        return {"text": _ANSWER}
+
+
+async def _audited(engine: Engine, run: str, label: str) -> None:
+    from ..app.audit import export
+    from ..engine.ids import now
+    from ..model.audit_check import verify
+    from ..security.signing import SigningKey, genuine
+
+    say("", "Who did what for whom is on record, every event chained to the one before. One file proves it:")
+    command(f"audit export {label}")
+    with tempfile.TemporaryDirectory(prefix="interlingua-demo-") as folder:
+        key = SigningKey.load_or_create(Path(folder) / "audit.key")
+        lines = [line async for line in export(engine, run, key, now=now(), task=label)]
+    report = verify(lines, genuine, lambda public: public == key.public)
+    forged = [line.replace(b"Europe", b"Africa") for line in lines]
+    found = verify(forged, genuine, lambda public: public == key.public)
+    command(f"audit verify audit-{label}.jsonl")
+    told = "nothing was changed" if report.ok else str(report.problems[0])
+    say("", f"{report.events} events of {report.runs} runs: {told}. With Europe's numbers turned into Africa's:")
+    say("", str(found.problems[0]) if found.problems else "nobody would notice")
