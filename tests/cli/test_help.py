@@ -110,7 +110,7 @@ def test_help_does_not_start_the_engine() -> None:
 
 def test_the_demo_needs_no_terminal_and_is_short(cli: Cli) -> None:
     begin = time.perf_counter()
-    done = cli("demo")
+    done = cli("demo", "--no-team")
     assert time.perf_counter() - begin < 20
     assert done.code == 0
     for words in ("hello from an agent", "Sent.", "and all together 15"):
@@ -129,6 +129,14 @@ def test_the_demo_needs_no_terminal_and_is_short(cli: Cli) -> None:
     assert cli("runs", "list", "--json").json == []  # it has a store of its own
 
 
+def test_the_demo_has_a_team_whose_audit_notices_a_change(cli: Cli) -> None:
+    done = cli("demo")
+    assert done.code == 0
+    for words in ("T1.1.1 qa-1 → analyst-1  inquiry", "the tour answers: Regional", "runs: nothing was changed."):
+        assert words in done.err
+    assert re.search(r"event \d+ \(said\) of run .* was changed", done.err)
+
+
 def test_the_demo_keeps_what_it_did_where_it_is_told_to(cli: Cli) -> None:
     assert cli("demo", "--no-team", "--store", "tour.db").code == 0
     assert len(cli("runs", "list", "--store", "tour.db", "--json").json) == 8
@@ -140,7 +148,7 @@ def test_the_demo_takes_another_port_where_the_usual_one_is_taken(cli: Cli) -> N
         with contextlib.suppress(OSError):  # somebody else has it, which is as good
             taken.bind(("127.0.0.1", 8000))
             taken.listen()
-        done = cli("demo")
+        done = cli("demo", "--no-team")
     assert done.code == 0
     assert "Serving on http://127.0.0.1:" in done.err
     assert "Serving on http://127.0.0.1:8000\n" not in done.err

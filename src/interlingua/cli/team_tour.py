@@ -81,6 +81,6 @@ async def _audited(engine: Engine, run: str, label: str) -> None:
     forged = [line.replace(b"Europe", b"Africa") for line in lines]
     found = verify(forged, genuine, lambda public: public == key.public)
     command(f"audit verify audit-{label}.jsonl")
-    told = "nothing was changed" if report.ok else str(report.problems[0])
+    told = "nothing was changed" if report.ok else report.problems[0].message
     say("", f"{report.events} events of {report.runs} runs: {told}. With Europe's numbers turned into Africa's:")
-    say("", str(found.problems[0]) if found.problems else "nobody would notice")
+    say("", found.problems[0].message if found.problems else "nobody would notice")
