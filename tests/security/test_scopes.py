@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from interlingua.model.errors import Denied, InvalidRequest
 from interlingua.model.run import OWNER, Caller
-from interlingua.security.scopes import ACTIONS, Action, may, require, sees, validate
+from interlingua.security.scopes import ACTIONS, Action, may, may_speak_as, require, sees, validate
 
 AGENTS = ["mail", "mail@1.0", "mail@2.0", "mailer@1.0", "org.mail@1.0", "math@1.0"]
 SCOPES = [
@@ -116,6 +116,29 @@ def test_callers_see_their_own_unless_a_scope_says_otherwise() -> None:
     assert sees(OWNER, "key:b")
 
 
+@pytest.mark.parametrize("participant", ["analyst-1", "analyst-1#2"])
+def test_speaking_as_an_agent_or_an_instance_of_it_needs_the_scope_of_that_agent(participant: str) -> None:
+    decision = may_speak_as(caller("do:run", "as:analyst-1"), participant)
+    assert decision.allowed
+    assert decision.scopes == ("as:analyst-1",)
+    refusal = may_speak_as(caller("do:run", "as:qa-1"), participant)
+    assert not refusal
+    assert refusal.missing == ("as:analyst-1",)
+    assert refusal.reason == f"caller ci may not speak as {participant}; that needs the scope as:analyst-1"
+
+
+@pytest.mark.parametrize("scopes", [(), ("*",), ("*", "do:admin"), ("agents:analyst-1",), ("as:analyst-10",)])
+def test_nothing_but_its_own_scope_lets_anybody_speak_as_an_agent(scopes: tuple[str, ...]) -> None:
+    assert not may_speak_as(caller(*scopes), "analyst-1")
+    assert not may_speak_as(OWNER, "analyst-1")
+
+
+def test_a_scope_to_speak_as_somebody_limits_nothing_else() -> None:
+    assert may(caller("as:analyst-1"), "run", "mail@1.0")
+    assert not sees(caller("as:analyst-1"), "key:b")
+    assert validate(["as:analyst-1", "as:QA_2"]) == ("as:analyst-1", "as:QA_2")
+
+
 @pytest.mark.parametrize(
     ("scope", "hint"),
     [
@@ -128,6 +151,9 @@ def test_callers_see_their_own_unless_a_scope_says_otherwise() -> None:
         ("agents:ma*@1.0", "expected agents:NAME"),
         ("agents:mail@", "expected agents:NAME"),
         ("do:run\n", "did you mean do:run"),
+        ("as:", "expected as:AGENT"),
+        ("as:analyst-1#2", "expected as:AGENT"),
+        ("as:*", "expected as:AGENT"),
         ("", "There are"),
     ],
 )

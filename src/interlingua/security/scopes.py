@@ -7,9 +7,11 @@
     do:run  do:read  do:answer          only these actions
     do:cancel  do:delete  do:config  do:admin
     see:all                             also the runs and threads of other callers
+    as:AGENT                            speak as this agent of a team, by its id
 
 Without an `agents:` scope all agents are meant, without a `do:` scope all actions but `admin`, and without `see:all`
-a caller sees only what is theirs. Several scopes of one family add up.
+a caller sees only what is theirs. To speak as somebody else must be given expressly: not even * includes it. Several
+scopes of one family add up.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ ACTIONS: tuple[str, ...] = get_args(Action)
 EVERYTHING = "*"
 SEE_ALL = "see:all"
 
-_FAMILIES = ("agents:", "do:", "see:")
+_FAMILIES = ("agents:", "do:", "see:", "as:")
 _AGENTS = re.compile(r"agents:(\*|[A-Za-z0-9][A-Za-z0-9._-]*(\*|@[0-9A-Za-z][0-9A-Za-z.+-]*)?)")
+_AS = re.compile(r"as:[A-Za-z0-9_-]+")
 _FIXED = (EVERYTHING, *(f"do:{action}" for action in ACTIONS), SEE_ALL)
 
 
@@ -52,7 +55,7 @@ def ours(scope: str) -> bool:
 
 
 def valid(scope: str) -> bool:
-    return scope in _FIXED or _AGENTS.fullmatch(scope) is not None
+    return scope in _FIXED or _AGENTS.fullmatch(scope) is not None or _AS.fullmatch(scope) is not None
 
 
 def validate(scopes: Iterable[str]) -> tuple[str, ...]:
@@ -92,6 +95,17 @@ def require(caller: Caller, action: Action, agent: str | None = None) -> None:
 def sees(caller: Caller, owner_id: str) -> bool:
     """Whether a caller may know of a run or thread whose caller has that id."""
     return caller.id == owner_id or EVERYTHING in caller.scopes or SEE_ALL in caller.scopes
+
+
+def may_speak_as(caller: Caller, participant: str) -> Decision:
+    """Whether what a caller says may bear the name of this agent. An instance counts as its agent."""
+    wanted = f"as:{participant.partition('#')[0]}"
+    if wanted in caller.scopes:
+        return Decision(True, f"scope {wanted} allows it", (wanted,))
+    why = f"{_who(caller)} may not speak as {participant}; that needs the scope {wanted}"
+    if EVERYTHING in caller.scopes:
+        why += f", which {EVERYTHING} does not include"
+    return Decision(False, why, missing=(wanted,))
 
 
 def _may_do(caller: Caller, action: Action) -> Decision:
@@ -135,8 +149,11 @@ def _what_is_wrong(scope: str) -> str:
     text = f"scope {scope[:200]!r} means nothing"
     if scope.startswith("agents:"):
         return f"{text}; expected agents:NAME, agents:NAME@VERSION or agents:PREFIX*"
+    if scope.startswith("as:"):
+        return f"{text}; expected as:AGENT with the id of an agent, which has letters, digits, dashes and underscores"
     close = difflib.get_close_matches(scope.lower(), _FIXED, n=1)
     if not close and scope in ACTIONS:
         close = [f"do:{scope}"]
     guess = f"did you mean {close[0]}? " if close else ""
-    return f"{text}; {guess}There are {_list(_FIXED)}, agents:NAME, agents:NAME@VERSION and agents:PREFIX*"
+    there = f"{_list(_FIXED)}, agents:NAME, agents:NAME@VERSION, agents:PREFIX* and as:AGENT"
+    return f"{text}; {guess}There are {there}"

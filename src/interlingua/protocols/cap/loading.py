@@ -25,7 +25,6 @@ from ...model.codes import Code
 from ...model.errors import DefinitionError, Invalid
 from ...model.team import Problem, Server, Team, check, fits, manifest_problems, read_manifest
 
-
 SUFFIXES: Final = (".json", ".yaml", ".yml", ".toml")
 MAX_BYTES = 4_000_000  # of one file
 

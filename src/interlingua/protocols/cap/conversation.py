@@ -1,0 +1,256 @@
+"""The log of a run as a conversation: messages, changes of status and pieces of output, in the order of the log. Pure.
+
+A team's run holds what its participants said. Of an agent without a team it is derived: that it was asked to do
+something, what it asked and was answered, and what came of it.
+
+An update's id is the seq of its event. Where an event is told by several, the last of them has that id, and the others
+have their number behind a dot, so that a reader can go on between them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from ...model.content import DataPart, Message, Part, TextPart
+from ...model.delta import ABSENT, Joiner
+from ...model.errors import ErrorInfo
+from ...model.events import (
+    ArtifactAdded,
+    CancelRequested,
+    Event,
+    MessageReceived,
+    MessageSent,
+    OutputDelta,
+    Plan,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionWithdrawn,
+    RunCreated,
+    RunFinished,
+    RunRestarted,
+    RunStarted,
+    Said,
+    Thought,
+    ToolCall,
+    Warned,
+)
+from ...model.oversight import whole
+from ...model.run import Question, RunRequest
+from ...model.status import Status
+from ...model.team import ORCHESTRATOR, USER
+from . import translate, wire
+
+Kind = Literal["message", "status", "delta", "reset", "activity"]
+_LAST = 1_000_000  # the number of an event's last update
+
+Place = tuple[int, int]
+
+
+class Update(msgspec.Struct):
+    place: Place
+    kind: Kind
+    data: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        return id_of(self.place)
+
+
+def id_of(place: Place) -> str:
+    return str(place[0]) if place[1] == _LAST else f"{place[0]}.{place[1]}"
+
+
+def place_of(id_: str) -> Place | None:
+    """Read back an id; None for what is none of ours."""
+    seq, dot, number = id_.partition(".")
+    if not (seq.isdecimal() and len(seq) <= 15) or (dot and not (number.isdecimal() and len(number) <= 6)):
+        return None
+    return int(seq), int(number) if dot else _LAST
+
+
+START: Place = (0, _LAST)
+
+
+class View(msgspec.Struct):
+    """Who reads which task, and what it is called there."""
+
+    task: str  # what the reader calls the whole task
+    agent: str  # who has it, by its id
+    label: str = ""  # what the engine calls it, where it is a team's
+    below: str = ""  # of a part of it: .1.2
+    team: bool = False
+    caller: str = ""  # who reads
+    output_text: str | None = None
+    input_text: str | None = None
+
+    @property
+    def part(self) -> str:
+        """What is read, as the reader calls it."""
+        return self.task + self.below
+
+    def name(self, label: str) -> str:
+        return translate.renamed(label, self.label, self.task) if self.label else label
+
+    def has(self, label: str) -> bool:
+        """Whether what was said about a task is part of what is read."""
+        wanted = self.label + self.below
+        return not self.below or label == wanted or label.startswith(f"{wanted}.")
+
+
+class Conversation:
+    """Events in, updates out."""
+
+    def __init__(self, run: str, view: View) -> None:
+        self.view = view
+        self._run = run
+        self._status: Status | None = None
+        self._joined = Joiner()
+        self._deltas: list[tuple[int, Any]] = []
+        self._artifacts: list[Any] = []
+        self._answered: set[str] = set()  # questions of an agent without a team
+        self._back = ORCHESTRATOR  # to whom the result goes
+        self._ended = False  # the result, or the error, was told
+
+    def feed(self, event: Event, question: Question | None = None) -> list[Update]:
+        """`question` is the one that a message of the event asks, where that could be found."""
+        found: list[tuple[Kind, dict[str, Any]]] = []
+        body = event.body
+        if isinstance(body, Said):
+            found += self._said(body, event.time, question)
+        elif self.view.below:
+            return []  # of a part of a task, only what was said is known here
+        elif isinstance(body, OutputDelta | RunRestarted):
+            found += self._output(event.seq, body)
+        elif isinstance(body, Thought | Plan | ToolCall | Warned):
+            found.append(("activity", {"task_id": self.view.task, **msgspec.to_builtins(body)}))
+        elif isinstance(body, RunFinished):
+            found += [("message", wire.write(message)) for message in self._end(body, event.time)]
+            found.append(("status", self._told(body.status, translate.outcome(body.status, body.output, body.error))))
+            self._status = body.status
+        else:
+            if isinstance(body, ArtifactAdded):
+                self._artifacts.append(body.artifact)
+            elif not self.view.team:
+                found += [("message", wire.write(message)) for message in self._derived(body, event.time)]
+            found += self._moved(body)
+        last = len(found) - 1
+        return [
+            Update((event.seq, _LAST if number == last else number), kind, data)
+            for number, (kind, data) in enumerate(found)
+        ]
+
+    # -- status and output --------------------------------------------------------------------------------
+
+    def _told(self, status: Status, more: dict[str, Any]) -> dict[str, Any]:
+        return {"task_id": self.view.task, "run_id": self._run, "status": status.value, "final": status.final, **more}
+
+    def _moved(self, body: Any) -> list[tuple[Kind, dict[str, Any]]]:
+        match body:
+            case RunCreated():
+                status = Status.PENDING
+            case RunStarted() if self._status is Status.PENDING:
+                status = Status.RUNNING
+            case QuestionAsked() if self._status is not Status.CANCELLING:
+                status = Status.WAITING
+            case QuestionAnswered() | QuestionWithdrawn() if self._status is Status.WAITING and not body.still_open:
+                status = Status.RUNNING
+            case CancelRequested():
+                status = Status.CANCELLING
+            case _:
+                return []
+        if status is self._status:
+            return []
+        self._status = status
+        return [("status", self._told(status, {}))]
+
+    def _output(self, seq: int, body: OutputDelta | RunRestarted) -> list[tuple[Kind, dict[str, Any]]]:
+        if isinstance(body, OutputDelta):
+            self._deltas.append((seq, body.delta))
+            self._joined.add(body.delta)
+            return [("delta", {"task_id": self.view.task, "delta": body.delta})]
+        self._deltas = [(place, delta) for place, delta in self._deltas if place <= body.keep]
+        self._joined = Joiner()
+        for _, delta in self._deltas:
+            self._joined.add(delta)
+        output = {} if self._joined.value is ABSENT else self._joined.value
+        return [("reset", {"task_id": self.view.task, "output": output})]
+
+    # -- a team -------------------------------------------------------------------------------------------
+
+    def _said(self, body: Said, time: int, question: Question | None) -> list[tuple[Kind, dict[str, Any]]]:
+        if not self.view.label and body.form == "delegation" and body.sender == ORCHESTRATOR:
+            self.view.label = body.task
+        if body.held or not self.view.has(body.task):
+            return []
+        message = translate.said(body, time, self.view.name(body.task))
+        if message.metadata is not None and message.metadata.get("task") == body.task:
+            del message.metadata["task"]  # the message says so itself, by the reader's name
+            message.metadata = message.metadata or None
+        if body.recipient == ORCHESTRATOR and body.task == self.view.label:
+            final = body.form == "error" or bool(body.message.metadata.get("final"))
+            self._ended = self._ended or final
+        if body.recipient == USER and "question" not in body.message.metadata:
+            message.metadata = {"reply_expected": False, **(message.metadata or {})}
+        elif body.recipient == USER and question is not None and question.answerer in (None, self.view.caller):
+            message.metadata = {**(message.metadata or {}), **translate.asked(question)}
+        return [("message", wire.write(message))]
+
+    # -- an agent without a team --------------------------------------------------------------------------
+
+    def _derived(self, body: Any, time: int) -> list[wire.AnyMessage]:
+        view = self.view
+        match body:
+            case RunCreated(request=request):
+                cap = request.extra.get("cap")
+                if isinstance(cap, dict) and cap.get("sender") == USER:
+                    self._back = USER
+                message = _notice(request, view.input_text)
+                return [self._message("delegation", self._back, view.agent, message, time)]
+            case QuestionAsked(question=question):
+                about = translate.asked(question) if question.answerer in (None, view.caller) else {}
+                message = Message("agent", [TextPart(question.prompt)], metadata={"question": question.id, **about})
+                return [self._message("message", view.agent, USER, message, time)]
+            case QuestionAnswered(question=id_, answer=answer):
+                about = {"question": id_, "answer": answer.value}
+                message = Message("user", [TextPart(translate.answer_text(answer.value))], metadata=about)
+                return [self._message("message", USER, view.agent, message, time)]
+            case MessageReceived(message=message):
+                return [self._message("message", USER, view.agent, message, time)]
+            case MessageSent(message=message):
+                metadata = {"reply_expected": False, **message.metadata}
+                message = msgspec.structs.replace(message, metadata=metadata)
+                return [self._message("message", view.agent, USER, message, time)]
+        return []
+
+    def _message(self, form: Any, sender: str, recipient: str, message: Message, time: int) -> wire.AnyMessage:
+        return translate.wire_message(form, self.view.task, sender, recipient, message, time=time)
+
+    def _end(self, body: RunFinished, time: int) -> list[wire.AnyMessage]:
+        """What came of it. In a team the one who had the task says so; but not where it was stopped, or where its
+        overseer was the last to speak."""
+        if self._ended:
+            return []
+        view = self.view
+        if body.status is Status.SUCCEEDED:
+            parts = translate.output_parts(body.output, view.output_text)
+            parts += [part for artifact in whole(self._artifacts) for part in artifact.parts]
+            message = Message("agent", parts, metadata={"final": True})
+            return [self._message("message", view.agent, self._back, message, time)]
+        error = body.error or ErrorInfo("run_failed", f"{view.agent} {body.status.value}")
+        told = translate.error_response(error, task=view.task, sender=view.agent, recipient=self._back, time=time)
+        return [told]
+
+
+def _notice(request: RunRequest, input_text: str | None) -> Message:
+    """What an agent was asked to do. The first of what was said is kept whole; else the input is all there is."""
+    metadata = dict(request.metadata)
+    if request.messages:
+        text, attached = translate.split(request.messages[0])
+        return Message("user", [TextPart(text), *attached], metadata=metadata)
+    said = request.input.get(input_text or "")
+    parts: list[Part] = [TextPart(said if isinstance(said, str) else "")]
+    if not isinstance(said, str) or len(request.input) > 1:
+        parts.append(DataPart(request.input))
+    return Message("user", parts, metadata=metadata)

@@ -1,0 +1,184 @@
+"""Takes in what somebody outside says: starts tasks, answers questions, tells participants, cancels.
+
+Who speaks is checked here. A caller is the user and the orchestrator of its own tasks; to speak as an agent needs a
+scope of its own, and no agent hands work over from outside: that is done within its run, where the gate is. The time of
+a message is when it came in, whatever its sender says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any
+
+import msgspec
+
+from ...engine.engine import Engine
+from ...model.codes import Code
+from ...model.content import Message
+from ...model.errors import AlreadyFinished, Conflict, Denied, InvalidAnswer, InvalidRequest, NotFound
+from ...model.run import Caller, Question, RunRequest
+from ...model.team import ORCHESTRATOR, USER, instance_of
+from ...security import scopes
+from . import translate, wire
+from .tasks import MAX_NAME, Found, TaskBook, is_review
+
+log = logging.getLogger("interlingua.cap")
+
+
+class Taken(msgspec.Struct, omit_defaults=True):
+    """What became of a message."""
+
+    task_id: str
+    run_id: str
+    status: str
+    agent: str = ""  # who has the task
+    question: str | None = None  # that was answered
+
+
+class Desk:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.book = TaskBook(engine)
+
+    async def take(self, message: wire.AnyMessage, caller: Caller) -> Taken:
+        outside = message.sender_id in (USER, ORCHESTRATOR)
+        if not outside:
+            self._check_speaker(message, caller)
+        match message:
+            case wire.DelegationNotice():
+                if not outside:
+                    raise self._refuse(
+                        message, caller,
+                        f"{message.sender_id} hands work over within its own run, and nowhere else: tasks are begun "
+                        f"by {ORCHESTRATOR} or {USER}",
+                    )  # fmt: skip
+                return await self.begin(message, caller)
+            case wire.ErrorResponse(error_code=Code.CANCELLED) if outside:
+                return await self.cancel(message.task_id, caller, message.error_message)
+        found = await self.book.find(message.task_id, caller, "answer")
+        if outside and found.run.caller != caller.id and scopes.EVERYTHING not in caller.scopes:
+            raise self._refuse(message, caller, f"the task {message.task_id} is not yours to speak in")
+        taken = Taken(found.view.part, found.run.id, found.run.status.value, found.view.agent)
+        if not outside:
+            await self._tell(found, message, "agent")
+            return taken
+        question = await self._meant(found, message, caller)
+        if question is None:
+            await self._tell(found, message, "user")
+        else:
+            taken.question = question.id
+            await self._answer(question, message, caller)
+        return taken
+
+    # -- who speaks ---------------------------------------------------------------------------------------
+
+    def _check_speaker(self, message: wire.AnyMessage, caller: Caller) -> None:
+        decision = scopes.may_speak_as(caller, message.sender_id)
+        if not decision:
+            raise self._refuse(message, caller, decision.reason)
+
+    def _refuse(self, message: wire.AnyMessage, caller: Caller, why: str) -> Denied:
+        log.warning(
+            "refused a %s of %s for %s in task %r, sent by caller %s: %s", message.type, message.sender_id,
+            message.recipient_id, message.task_id[:MAX_NAME], caller.id, why,
+        )  # fmt: skip
+        return Denied(why)
+
+    # -- tasks --------------------------------------------------------------------------------------------
+
+    async def begin(self, notice: wire.DelegationNotice, caller: Caller) -> Taken:
+        """Begin a task under the id that its sender gave it. The same notice again is the same task."""
+        task = notice.task_id
+        if len(task) > MAX_NAME or not task.isprintable():
+            raise InvalidRequest(f"/task_id has up to {MAX_NAME} characters that can be printed", path="/task_id")
+        told = notice.metadata or {}
+        version = told.get("version")
+        card = self.book.card(notice.recipient_id, caller, version if isinstance(version, str) else None)
+        scopes.require(caller, "run", card.key)
+        said = translate.model_message(notice)
+        said.metadata.pop("stream", None)  # how it is read makes it no other task
+        run = await self.engine.submit(
+            RunRequest(
+                card.name, card.version, translate.input_of(notice, card), told.get("config"), messages=[said],
+                metadata={name: value for name, value in told.items() if name not in translate.CONTROLS},
+                caller=caller, key=f"cap {task}", extra={"cap": {"task": task, "sender": notice.sender_id}},
+            )
+        )  # fmt: skip
+        await self.book.name(caller, task, run.id)
+        return Taken(task, run.id, run.status.value, self.book.id_of(card.name))
+
+    async def cancel(self, task: str, caller: Caller, reason: str = "") -> Taken:
+        """Stop a task, or a part of one."""
+        found = await self.book.find(task, caller, "cancel")
+        run = found.part.run if found.part is not None and found.view.below else found.run.id
+        with contextlib.suppress(AlreadyFinished):
+            await self.engine.cancel(run, by=caller, reason=reason)
+        status = (await self.engine.run(run)).status
+        agent = found.part.agent if found.part is not None else found.view.agent
+        return Taken(found.view.part, run, status.value, agent)
+
+    # -- questions ----------------------------------------------------------------------------------------
+
+    async def _meant(self, found: Found, message: wire.AnyMessage, caller: Caller) -> Question | None:
+        """The question that a message answers: the one that it names, or the only one that its recipient asks."""
+        told = message.metadata or {}
+        judges = isinstance(message, wire.OversightInquiry) or "verdict" in told
+        recipient = message.recipient_id
+        asked = [q for asker, q in await self.book.questions(found, caller) if asker == recipient]
+        if "question" in told:
+            named = next((question for question in asked if question.id == told["question"]), None)
+            if named is None and told["question"] is not None:
+                raise await self._no_question(found, told["question"], recipient)
+            return named
+        if isinstance(message, wire.ErrorResponse):
+            return None
+        asked = [question for question in asked if is_review(question)] if judges else asked
+        if len(asked) > 1:
+            raise Conflict(
+                f"{recipient} asks {len(asked)} questions; say in metadata.question which one is answered",
+                details={"questions": [translate.asked(question) for question in asked]},
+            )
+        if judges and not asked:
+            raise Conflict(f"no result of {recipient} waits for a verdict")
+        return asked[0] if asked else None
+
+    async def _no_question(self, found: Found, id_: Any, recipient: str) -> Exception:
+        if isinstance(id_, str):
+            with contextlib.suppress(NotFound):
+                question, state, _ = await self.engine.question(id_)
+                row = await self.engine.store.run(question.run)
+                if row is not None and found.run.id in (row.id, *row.path.split("/")) and state != "open":
+                    return Conflict(f"question {id_} is {state}")
+        return NotFound(f"{recipient} asks no question {str(id_)[:80]} in this task")
+
+    async def _answer(self, question: Question, message: wire.AnyMessage, caller: Caller) -> None:
+        value = translate.answer_in(message, question, review=is_review(question))
+        try:
+            await self.engine.answer(question.id, value, by=caller)
+        except InvalidAnswer as error:
+            details = {**(error.details or {}), **translate.asked(question)}
+            raise InvalidAnswer(
+                f"{error.message}; put an answer that fits answer_schema into metadata.answer", path=error.path,
+                details=details,
+            ) from None  # fmt: skip
+
+    # -- telling ------------------------------------------------------------------------------------------
+
+    async def _tell(self, found: Found, message: wire.AnyMessage, role: Any) -> None:
+        said: Message = translate.model_message(message, role)
+        if found.view.team:
+            if not found.view.label:
+                raise Conflict(f"the task {found.view.task} has not begun yet; nobody takes part in it")
+            if role == "user":
+                await self.engine.tell(found.view.label, message.recipient_id, said)
+                return
+            if message.sender_id not in {part.agent for part in found.parts}:
+                raise NotFound(f"{message.sender_id} takes no part in {found.view.task}")
+            row = await self.engine.participant(found.view.label, message.recipient_id)
+            await self.engine.send(row.run, said, sealed=True)
+            return
+        if role == "agent" or instance_of(message.recipient_id)[0] != found.view.agent:
+            who = message.sender_id if role == "agent" else message.recipient_id
+            raise NotFound(f"{who} takes no part in {found.view.task} (there is: {found.view.agent})")
+        await self.engine.send(found.run.id, said)

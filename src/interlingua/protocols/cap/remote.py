@@ -1,0 +1,312 @@
+"""Ways to a participant that is elsewhere: a server at an address, or a process that speaks over its pipes.
+
+Both carry one task, and give what comes of it as (kind, data): messages, and from servers of ours changes of status
+and pieces of output too. A server keeps the task, which is found again by its id; a process that is gone is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import ssl
+from collections.abc import AsyncGenerator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import httpx2
+
+from ...engine.mounting import RemoteError
+from ...model import values
+from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, Unavailable
+from ...security.redaction import redact_text
+from ...transports import tap
+from ...transports.channel import TooLong
+from ...transports.children import Child, QuietChannel, environment
+from ...transports.sse import read
+from . import translate, wire
+
+log = logging.getLogger("interlingua.cap.agent")
+
+KEY_VARIABLE = "INTERLINGUA_CAP_KEY"
+PATIENCE = 60.0
+"""Seconds for which a server that cannot be reached is tried again before the run fails as transient."""
+_SILENCE = 60.0  # seconds without a byte after which a connection counts as dead; ours sends one every 15
+_TIMEOUT = httpx2.Timeout(_SILENCE, connect=10.0, write=30.0)
+_TRANSIENT = frozenset({408, 425, 429, 502, 503, 504})
+_GONE_WITHIN = 10.0
+
+Update = tuple[str, dict[str, Any]]
+
+
+class Way(Protocol):
+    """How one task is worked on elsewhere."""
+
+    name: str  # for messages, without secrets
+    again: bool  # whether the task can be found again from another process
+    noise: tuple[int, str]  # lines that were no messages: how many, and the first
+    cursor: str | None  # the last update that was given
+
+    async def begin(self, notice: wire.DelegationNotice) -> None: ...
+    async def next(self) -> Update: ...
+    async def send(self, message: wire.AnyMessage) -> None: ...
+    async def cancel(self, back: wire.ErrorResponse) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Refused(RemoteError):
+    """The server answered with an error."""
+
+    def __init__(self, message: str, status: int, code: str | None, transient: bool) -> None:
+        super().__init__(message, code=code, transient=transient, details={"status": status})
+        self.status = status
+
+
+# -- an address -----------------------------------------------------------------------------------------------
+
+
+def open_client(base: str, key: str | None) -> httpx2.AsyncClient:
+    headers = {"x-api-key": key} if key else {}
+    return httpx2.AsyncClient(
+        base_url=base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks()
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()  # once: reading the certificates takes longer than a request
+
+
+def json_of(response: httpx2.Response) -> Any:
+    """The body of an answer, or the refusal that it is."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    if response.is_success:
+        if body is None and response.content:
+            raise RemoteError(f"{response.request.url} answered with something that is not JSON")
+        return body
+    status, host = response.status_code, response.request.url.host
+    code, text, transient = None, response.reason_phrase or "no reason given", status in _TRANSIENT
+    if isinstance(body, dict) and body.get("type") == "error_response":
+        with contextlib.suppress(InvalidRequest):
+            told = wire.read(body)
+            assert isinstance(told, wire.ErrorResponse)
+            error = translate.error_in(told)
+            code, text, transient = error.code, error.message, error.transient
+    elif isinstance(body, str):
+        text = body
+    if status in (401, 403):
+        raise Denied(f"{host} refused: {text}" + (f"; put the API key into {KEY_VARIABLE}" if status == 401 else ""))
+    raise Refused(f"{host} answered {status}: {text}", status, code, transient)
+
+
+class Address:
+    """A task at a server."""
+
+    again = True
+    noise = (0, "")
+
+    def __init__(self, base: str, key: str | None, task: str) -> None:
+        self.name = redact_text(base)
+        self.cursor: str | None = None
+        self._task = task
+        self._path = f"/tasks/{quote(task, safe='')}"
+        self._http = open_client(base, key)
+        self._stream: AsyncGenerator[tuple[str | None, str, dict[str, Any]], None] | None = None
+        self._lost_at: float | None = None
+        self._tries = 0
+
+    async def begin(self, notice: wire.DelegationNotice) -> None:
+        """The same notice again is the same task: it can be sent until it is answered."""
+        await self._post("/messages", wire.write(notice))
+
+    async def send(self, message: wire.AnyMessage) -> None:
+        try:
+            await self._post("/messages", wire.write(message))
+        except Refused as error:
+            if error.status not in (404, 409):  # it was answered already, here before a crash or by somebody else
+                raise
+            log.info("%s took no message: %s", self.name, error.message)
+
+    async def cancel(self, back: wire.ErrorResponse | None = None) -> None:
+        try:
+            await self._post(f"{self._path}/cancel", None)
+        except Refused as error:
+            if error.status not in (404, 409):  # it never began, or has ended by itself
+                raise
+
+    async def _post(self, path: str, body: Any) -> Any:
+        while True:
+            try:
+                response = await self._http.post(path, json=body)
+            except httpx2.TransportError as error:
+                await self._wait(error)
+                continue
+            if response.status_code in (502, 503, 504) and response.headers.get("content-type") != "application/json":
+                await self._wait(Unavailable(f"it answered {response.status_code}"))  # a proxy before it
+                continue
+            self._reached()
+            return json_of(response)
+
+    def _reached(self) -> None:
+        self._lost_at, self._tries = None, 0
+
+    async def _wait(self, error: Exception) -> None:
+        time = asyncio.get_running_loop().time()
+        self._lost_at = time if self._lost_at is None else self._lost_at
+        if time - self._lost_at > PATIENCE:
+            raise Unavailable(f"{self.name} cannot be reached: {str(error) or type(error).__name__}") from error
+        self._tries += 1
+        await asyncio.sleep(min(0.02 * 2 ** min(self._tries, 8), 5.0))
+
+    async def next(self) -> Update:
+        while True:
+            if self._stream is None:
+                self._stream = self._updates()
+            try:
+                id_, kind, data = await anext(self._stream)
+            except StopAsyncIteration:
+                self._stream = None
+                ended = await self._looked_up()
+                if ended is not None:
+                    return ended
+                await self._wait(Unavailable("its stream ended"))
+                continue
+            except httpx2.TransportError as error:
+                self._stream = None
+                await self._wait(error)
+                continue
+            self._reached()
+            self.cursor = id_ or self.cursor
+            return kind, data
+
+    async def _updates(self) -> AsyncGenerator[tuple[str | None, str, dict[str, Any]], None]:
+        headers = {"accept": "text/event-stream", **({"last-event-id": self.cursor} if self.cursor else {})}
+        async with self._http.stream("GET", f"{self._path}/events", headers=headers) as response:
+            if not response.is_success:
+                await response.aread()
+                if response.status_code in _TRANSIENT:
+                    return
+                json_of(response)
+            if "text/event-stream" not in response.headers.get("content-type", ""):
+                raise RemoteError(f"{self.name} has no stream of the task: it does not speak CAP")
+            async with contextlib.aclosing(read(response.aiter_bytes())) as events:  # type: ignore[type-var]
+                async for event in events:
+                    tap.event(event.data)
+                    with contextlib.suppress(ValueError):
+                        data = json.loads(event.data)
+                        if isinstance(data, dict):
+                            yield event.id, event.event or "message", data
+
+    async def _looked_up(self) -> Update | None:
+        """How the task stands, where its stream ended without saying so."""
+        try:
+            told = json_of(await self._http.get(self._path))
+        except httpx2.TransportError:
+            return None
+        if isinstance(told, dict) and told.get("status") in ("succeeded", "failed", "cancelled", "timed_out"):
+            return "status", {**told, "final": True}
+        return None
+
+    async def close(self) -> None:
+        if self._stream is not None:
+            with contextlib.suppress(RuntimeError, httpx2.HTTPError):
+                await self._stream.aclose()
+        await self._http.aclose()
+
+
+async def cancel_left(base: str, key: str | None, task: str) -> None:
+    """Cancel a task whose run is not in memory here, as long as there is time for it."""
+    way = Address(base, key, task)
+    try:
+        await way.cancel()
+    finally:
+        await way.close()
+
+
+# -- a process ------------------------------------------------------------------------------------------------
+
+
+class _Lines(QuietChannel):
+    """Lines that are no objects are not for us: a program may print."""
+
+    def _is_message(self, frame: bytes) -> bool:
+        if frame.lstrip()[:1] == b"{":
+            self.too_long = self.too_long or type(frame) is TooLong
+            return type(frame) is not TooLong
+        if frame.strip():
+            self.noise += 1
+            self.first_noise = self.first_noise or self._clean(frame[:500].decode(errors="replace"))[:200]
+        return False
+
+
+class _Program(Child):
+    def __init__(self, process: Any, pipes: Any, stderr: Any, guard: Any, clean: Any, log: Any) -> None:
+        super().__init__(process, pipes, stderr, guard, clean, log)
+        self.channel = _Lines(pipes, clean)
+
+
+class Program:
+    """A task in a process of its own."""
+
+    again = False
+    cursor: str | None = None
+
+    def __init__(self, command: list[str], name: str) -> None:
+        self.name = name
+        self.noise = (0, "")
+        self._command = command
+        self._child: Child | None = None
+        self._frames: list[bytes] = []
+
+    async def begin(self, notice: wire.DelegationNotice) -> None:
+        self._child = await _Program.start(
+            self._command, str(Path.cwd()), environment(os.environ), clean=redact_text, log=log
+        )
+        await self.send(notice)
+
+    async def next(self) -> Update:
+        assert self._child is not None
+        while True:
+            if not self._frames:
+                self._frames = await self._child.channel.receive()
+                self.noise = (self._child.channel.noise, self._child.channel.first_noise)
+                if not self._frames:
+                    why = await self._child.how_it_ended()
+                    raise RunLost(f"{self.name} is gone, in the middle of a task: {why}")
+            frame = self._frames.pop(0)
+            _tapped(frame, sent=False)
+            try:
+                told = values.decode(frame)
+            except (ValueError, RecursionError):
+                return "broken", {"error": "the line is no JSON"}
+            kind = told.get("type")
+            return (kind if kind in ("status", "delta", "reset", "activity") else "message"), told
+
+    async def send(self, message: wire.AnyMessage) -> None:
+        if self._child is not None:
+            frame = values.encode(wire.write(message))
+            _tapped(frame, sent=True)
+            self._child.channel.send(frame)
+            await self._child.channel.drain()
+
+    async def cancel(self, back: wire.ErrorResponse) -> None:
+        with contextlib.suppress(InterlinguaError):
+            await self.send(back)
+
+    async def close(self) -> None:
+        if self._child is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GONE_WITHIN):
+                    await self._child.end()
+
+
+def _tapped(frame: bytes, *, sent: bool) -> None:
+    if tap.current is not None:
+        (tap.current.sent if sent else tap.current.received)(frame)

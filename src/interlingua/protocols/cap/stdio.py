@@ -1,0 +1,132 @@
+"""The door over stdin and stdout: one message per line, both ways.
+
+Whoever started the process is the user and the orchestrator of what it serves, also under a name of its own that nobody
+here has. It is told what is addressed to it, and, of tasks whose notice says `"metadata": {"stream": true}`, everything
+that the stream of the HTTP door has. A line that is no message is answered with an error, and ends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+
+from ...engine.engine import Engine
+from ...model import values
+from ...model.errors import AgentNotFound, InterlinguaError, InvalidRequest, TooLarge
+from ...model.run import OWNER
+from ...model.status import Status
+from ...model.team import ORCHESTRATOR, USER
+from ...transports.channel import Channel, TooLong
+from ...transports.rpc import Trace
+from . import wire
+from .conversation import Update
+from .desk import Desk, Taken
+from .follow import follow
+from .server import addressed, error_message
+
+
+class StdioDoor:
+    def __init__(self, engine: Engine, channel: Channel, trace: Trace | None = None) -> None:
+        self._engine = engine
+        self._channel = channel
+        self._trace = trace
+        self._desk = Desk(engine)
+        self._followed: dict[str, asyncio.Task[None]] = {}  # by run
+        self._resting: set[str] = set()  # tasks that wait for an answer
+        self._news = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until the peer says no more, and what it has begun is done or waits for what will not come."""
+        try:
+            while frames := await self._channel.receive():
+                for frame in frames:
+                    await self._take(frame)
+                await self._channel.drain()
+            while any(not task.done() for run, task in self._followed.items() if run not in self._resting):
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            for task in self._followed.values():
+                task.cancel()
+            await asyncio.gather(*self._followed.values(), return_exceptions=True)
+
+    async def _take(self, frame: bytes) -> None:
+        if not frame.strip():
+            return
+        if self._trace is not None:
+            self._trace.received(frame)
+        value: Any = None
+        try:
+            if isinstance(frame, TooLong):
+                raise TooLarge("the line is longer than a message may be")
+            value = _decoded(frame)
+            message = wire.read(value)
+            named = message.sender_id
+            if not self._is_here(named):
+                message = msgspec.structs.replace(message, sender_id=ORCHESTRATOR)
+            if isinstance(message, wire.DelegationNotice):
+                await self._begin(message, named)
+            else:
+                await self._desk.take(message, OWNER)
+        except InterlinguaError as error:
+            self._send(wire.write(error_message(error, *addressed(value))))
+
+    def _is_here(self, id_: str) -> bool:
+        """Whether a name is somebody's here. Every other name is the peer's own."""
+        agent = id_.partition("#")[0]
+        members = {member for team in self._engine.teams.values() for member in team.manifests}
+        return agent in (USER, ORCHESTRATOR, *members, *self._desk.book.ids().values())
+
+    async def _begin(self, notice: wire.DelegationNotice, named: str) -> None:
+        try:
+            taken = await self._desk.take(notice, OWNER)
+        except AgentNotFound:
+            # Whoever started a process for one agent has chosen it, whatever that is called here.
+            ids = list(self._desk.book.ids().values())
+            if len(ids) != 1 or notice.sender_id not in (USER, ORCHESTRATOR):
+                raise
+            taken = await self._desk.take(msgspec.structs.replace(notice, recipient_id=ids[0]), OWNER)
+        followed = self._followed.get(taken.run_id)
+        if followed is None or followed.done():  # told again to whom asks again
+            whole = (notice.metadata or {}).get("stream") is True
+            task = asyncio.ensure_future(self._follow(taken, whole, named))
+            task.add_done_callback(lambda _: self._news.set())
+            self._followed[taken.run_id] = task
+
+    async def _follow(self, taken: Taken, whole: bool, named: str) -> None:
+        run = taken.run_id
+        view = await self._desk.book.view(await self._engine.run(run), taken.task_id, OWNER)
+        async with contextlib.aclosing(follow(self._engine, run, view)) as updates:  # type: ignore[type-var]
+            async for piece in updates:
+                for update in piece:
+                    self._note(run, update)
+                    if update.kind == "message":
+                        told = whole or update.data["recipient_id"] in (USER, ORCHESTRATOR)
+                        if told and update.data["sender_id"] not in (USER, ORCHESTRATOR):
+                            to_it = update.data["recipient_id"] == ORCHESTRATOR
+                            self._send({**update.data, "recipient_id": named} if to_it else update.data)
+                    elif whole:
+                        self._send({"type": update.kind, **update.data})
+                await self._channel.drain()
+
+    def _note(self, run: str, update: Update) -> None:
+        if update.kind == "status":
+            waits = update.data["status"] == Status.WAITING.value
+            (self._resting.add if waits else self._resting.discard)(run)
+            self._news.set()
+
+    def _send(self, told: dict[str, Any]) -> None:
+        frame = values.encode(told)
+        if self._trace is not None:
+            self._trace.sent(frame)
+        self._channel.send(frame)
+
+
+def _decoded(frame: bytes) -> Any:
+    try:
+        return values.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the line is no JSON: {error}") from None

@@ -1,0 +1,218 @@
+"""Tasks as a caller names them: by the id that it gave them, by what the engine calls them, or by the id of their run.
+
+A caller's own ids mean something only to that caller. What is not theirs to see is not there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from ...engine.engine import Engine
+from ...engine.oversight import REVIEW
+from ...engine.tasks import Task
+from ...model import team as teams
+from ...model.card import AgentCard
+from ...model.errors import AgentNotFound, Conflict, InvalidRequest, RunNotFound, TaskNotFound
+from ...model.events import Said
+from ...model.run import Caller, Question, Run
+from ...model.tasks import is_task
+from ...model.team import ORCHESTRATOR, Manifest
+from ...security import scopes
+from ...store.base import RunFilter
+from . import translate
+from .conversation import View
+
+MAX_NAME = 200  # characters of an id that a caller gives to a task
+LINK = "cap task"
+_DEEPEST = 32  # readings of an id that are tried
+_LONGEST = 2 * MAX_NAME
+_PAGE = 200
+_REMEMBERED = 10_000
+
+
+class Found(msgspec.Struct):
+    """A task, or a part of one, that somebody asked for."""
+
+    run: Run  # of the whole
+    view: View
+    parts: list[Task] = []  # of a team's task, in the order in which they began
+    part: Task | None = None  # the one that is meant
+
+
+class TaskBook:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._labels: dict[str, str] = {}  # by the run of the whole; they never change
+
+    # -- participants -------------------------------------------------------------------------------------
+
+    def entry(self, agent: str) -> Manifest | None:
+        """The agent with which a team begins; None where this is no team."""
+        team = self.engine.teams.get(agent)
+        return teams.entry_of(team) if team is not None else None
+
+    def ids(self) -> dict[str, str]:
+        """What each agent is called here: a team like its entry agent, where only one has that name."""
+        names = dict.fromkeys(agent.card.name for agent in self.engine.agents)
+        meant = Counter(self.id_of(name) for name in names)
+        return {name: id_ if meant[id_ := self.id_of(name)] == 1 else teams.cap_id(name) for name in names}
+
+    def id_of(self, agent: str) -> str:
+        entry = self.entry(agent)
+        return entry.id if entry is not None else teams.cap_id(agent)
+
+    def card(self, id_: str, caller: Caller, version: str | None = None) -> AgentCard:
+        """The agent that is meant by an id. One that the caller may not run is not there, unless it may be seen."""
+        wanted = id_.partition("#")[0]
+        agent = self.engine.agents.find(self._name(wanted), version)
+        if agent is None or not any(scopes.may(caller, action, agent.card.key) for action in ("run", "read")):
+            known = ", ".join(i for n, i in self.ids().items() if scopes.may(caller, "run", n)) or "nobody"
+            raise AgentNotFound(f"there is no agent {wanted[:80]} to begin with (there are: {known})")
+        return agent.card
+
+    def _name(self, id_: str) -> str:
+        """The name of the agent, or of the team, that an id means: an agent's own comes first."""
+        try:
+            name = teams.agent_name(id_)
+        except InvalidRequest:
+            return id_  # that of no agent
+        begun = [team for team in self.engine.teams if self.id_of(team) == id_]
+        if self.engine.agents.find(name) is not None or not begun:
+            return name
+        if len(begun) > 1:
+            raise Conflict(f"{id_} begins several teams; send to one of {', '.join(map(teams.cap_id, begun))}")
+        return begun[0]
+
+    # -- tasks --------------------------------------------------------------------------------------------
+
+    async def name(self, caller: Caller, task: str, run: str) -> None:
+        """From now on this run is what the caller calls by that id."""
+        foreign = f"{caller.id} {task}"
+        if await self.engine.store.link(LINK, foreign, run) != run:  # of a run that was deleted
+            await self.engine.store.unlink(LINK, foreign)
+            await self.engine.store.link(LINK, foreign, run)
+
+    async def find(self, task: str, caller: Caller, action: scopes.Action = "read") -> Found:
+        missing = TaskNotFound(f"there is no task {task[:80]}")
+        root, name, below = await self._root(task, caller)
+        try:
+            run = await self.engine.run(root)
+        except RunNotFound:
+            raise missing from None
+        if run.parent is not None or not scopes.sees(caller, run.caller):
+            raise missing
+        scopes.require(caller, action)
+        if not scopes.may(caller, action, f"{run.agent}@{run.version}"):
+            raise missing
+        view = await self.view(run, name, caller)
+        view.below = below
+        found = Found(run, view)
+        if view.label:
+            found.parts = await self.engine.tasks(view.label)
+            found.part = next((one for one in found.parts if one.label == view.label + below), None)
+        if below and found.part is None:
+            raise missing
+        return found
+
+    async def _root(self, task: str, caller: Caller) -> tuple[str, str, str]:
+        store = self.engine.store
+        readings = translate.readings(task)[:_DEEPEST] if len(task) <= _LONGEST else []
+        for name, below in readings:
+            linked = await store.linked(LINK, f"{caller.id} {name}")
+            if linked is not None:
+                return linked, name, below
+        if is_task(task):
+            whole, _, rest = task.partition(".")
+            parts = await self.engine.tasks(whole)
+            if parts:
+                return parts[0].root, whole, f".{rest}" if rest else ""
+        for name, below in readings:
+            if await store.run(name) is not None:
+                return name, name, below
+        return task, task, ""
+
+    async def view(self, run: Run, name: str, caller: Caller) -> View:
+        agent = self.engine.agents.find(run.agent, run.version)
+        card = agent.card if agent is not None else await self.engine.store.card(run.agent, run.version)
+        team = run.agent in self.engine.teams or (run.request is not None and run.request.authority is not None)
+        return View(
+            name, self.id_of(run.agent), await self.label(run.id) if team else "", team=team, caller=caller.id,
+            output_text=card.output_text if card is not None else None,
+            input_text=card.input_text if card is not None else None,
+        )  # fmt: skip
+
+    async def label(self, root: str) -> str:
+        """What the engine calls the task of a team's run; empty where it has not begun."""
+        if root not in self._labels:
+            async for event in self.engine.events(root, follow=False):
+                body = event.body
+                if isinstance(body, Said) and body.form == "delegation" and body.sender == ORCHESTRATOR:
+                    if len(self._labels) >= _REMEMBERED:
+                        self._labels.clear()
+                    self._labels[root] = body.task
+                    break
+        return self._labels.get(root, "")
+
+    async def own_name(self, run: Run, caller: Caller) -> str:
+        """What a caller calls a run of which only the run is known."""
+        cap = run.request.extra.get("cap") if run.request is not None else None
+        name = cap.get("task") if isinstance(cap, dict) and run.caller == caller.id else None
+        if isinstance(name, str):
+            return name
+        return (await self.label(run.id) if run.agent in self.engine.teams else "") or run.id
+
+    async def page(self, caller: Caller, limit: int, offset: int) -> tuple[list[Run], int | None]:
+        """Whole tasks that a caller may see, newest first, and where the next page begins."""
+        scopes.require(caller, "read")
+        own = None if scopes.sees(caller, "*") else caller.id
+        found: list[Run] = []
+        while True:
+            rows = await self.engine.runs(RunFilter(caller=own, limit=_PAGE, offset=offset))
+            for row in rows:
+                offset += 1
+                if row.parent is None and scopes.may(caller, "read", f"{row.agent}@{row.version}"):
+                    found.append(row)
+                    if len(found) == limit:
+                        return found, offset
+            if len(rows) < _PAGE:
+                return found, None
+
+    # -- questions ----------------------------------------------------------------------------------------
+
+    async def questions(self, found: Found, caller: Caller) -> list[tuple[str, Question]]:
+        """What is asked in a task and may be answered by a caller, with who asks it."""
+        asked = await self.engine.questions(run=found.run.id, limit=_PAGE)
+        mine = [question for question in asked if question.answerer in (None, caller.id)]
+        return [(await self._asker(found, question), question) for question in mine]
+
+    async def _asker(self, found: Found, question: Question) -> str:
+        row = await self.engine.store.run(question.run)
+        path = [*row.path.strip("/").split("/"), row.id] if row is not None else []
+        by_run = {part.run: part.agent for part in found.parts}
+        return next((by_run[run] for run in reversed(path) if run in by_run), found.view.agent)
+
+
+def is_review(question: Question) -> bool:
+    """Whether it asks for a verdict on a result."""
+    payload = question.payload
+    return question.type == REVIEW.type and isinstance(payload, dict) and isinstance(payload.get("result_hash"), str)
+
+
+async def tree(book: TaskBook, found: Found) -> list[dict[str, Any]]:
+    """The parts of a task below the one that is meant, as they stand."""
+    below: dict[str, list[dict[str, Any]]] = {}
+    top = found.view.label + found.view.below
+    for part in found.parts:
+        row = await book.engine.store.run(part.run)
+        told: dict[str, Any] = {"task_id": found.view.name(part.label), "agent": part.agent}
+        if row is not None:
+            told["status"] = row.status.value
+        if part.review:
+            told["review"] = True
+        told["subtasks"] = below.setdefault(part.label, [])
+        if part.parent is not None:
+            below.setdefault(part.parent, []).append(told)
+    return below.get(top, [])

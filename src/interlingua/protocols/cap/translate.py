@@ -1,0 +1,361 @@
+"""What participants say and what comes of runs, between the model and the wire. Pure: nothing is fetched or opened.
+
+What the wire has no place for travels as members that the standard does not know, which readers keep: name and media
+type of a file, whether a tool failed or is not verified. Bytes travel as a `data:` address in `path`, the one member
+that the standard has for paths and addresses. Attachments of an error are lost: an `error_response` has none.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import urllib.parse
+from typing import Any
+
+import msgspec
+
+from ...model import values
+from ...model.card import AgentCard
+from ...model.codes import Code, code_of, error_of
+from ...model.content import DataPart, FilePart, Message, Part, Role, TextPart, ToolResultPart
+from ...model.errors import ErrorInfo, InvalidRequest
+from ...model.events import Form, Said
+from ...model.forms import choices, written_answer
+from ...model.run import Question, Run
+from ...model.status import Status
+from . import wire
+
+EXTRA = "cap"
+"""The member of metadata, and of a part's `meta`, that holds what came on the wire and has no place of its own."""
+UNVERIFIED = "unverified"
+
+# -- attachments ----------------------------------------------------------------------------------------------
+
+_FILE_MEMBERS: dict[str, type] = {"name": str, "media_type": str, "title": str, "description": str, "size": int}
+_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+")
+_TEXT = ";charset=utf-8"
+_DATA_URL = re.compile(rf"data:(?P<type>({_TYPE.pattern})?)(?P<text>({_TEXT})?);base64,(?P<data>[A-Za-z0-9+/=]*)")
+
+
+def part(attachment: wire.Attachment) -> Part:
+    """An attachment as the model has it."""
+    extra = dict(attachment.extra)
+    match attachment:
+        case wire.TextSnippet(text=text):
+            return TextPart(text, _meta(extra))
+        case wire.PythonObject(object=value):
+            known = _take(extra, {"name": str, "media_type": str})
+            return DataPart(value, meta=_meta(extra), **known)
+        case wire.ToolCallResult():
+            known = _take(extra, {"call": str})
+            if extra.get("failed") is True:
+                known["failed"] = extra.pop("failed")
+            unverified = extra.pop(UNVERIFIED, None) is True
+            meta = _meta(extra)
+            if unverified:
+                meta = {**(meta or {}), UNVERIFIED: True}
+            return ToolResultPart(attachment.tool, attachment.result, attachment.server_id, meta=meta, **known)
+        case wire.File():
+            return _file_part(attachment, extra)
+
+
+def _file_part(given: wire.File, extra: dict[str, Any]) -> FilePart:
+    inline = _inline(given, dict(extra))
+    if inline is not None and wire.write(attachment(inline)) == wire.write(given):
+        return inline
+    known = _take(extra, _FILE_MEMBERS)
+    address = given.address
+    if given.path is not None and address.startswith("/"):
+        address = "file://" + urllib.parse.quote(address)
+    if given.url is not None or _address(FilePart(url=address)) != given.address:
+        extra["url" if given.url is not None else "path"] = given.address  # as it came, to be given back
+    return FilePart(url=address, meta=_meta(extra), **known)
+
+
+def _inline(given: wire.File, extra: dict[str, Any]) -> FilePart | None:
+    """The bytes, or the text, of a `data:` address."""
+    match = _DATA_URL.fullmatch(given.address)
+    if match is None:
+        return None
+    known = _take(extra, _FILE_MEMBERS)
+    if match["type"]:
+        known.setdefault("media_type", match["type"])
+    try:
+        body = base64.b64decode(match["data"], validate=True)
+        read: dict[str, Any] = {"text": body.decode()} if match["text"] else {"data": body}
+    except ValueError:
+        return None
+    return FilePart(meta=_meta(extra), **read, **known)
+
+
+def attachment(given: Part) -> wire.Attachment:
+    """A part as it travels."""
+    extra: dict[str, Any] = dict((given.meta or {}).get(EXTRA) or {})
+    match given:
+        case TextPart(text=text):
+            return wire.TextSnippet(text=text, extra=extra)
+        case DataPart(data=value):
+            return wire.PythonObject(object=value, extra={**extra, **_set(given, ("name", "media_type"))})
+        case ToolResultPart():
+            extra |= _set(given, ("call",))
+            if given.failed:
+                extra["failed"] = True
+            if (given.meta or {}).get(UNVERIFIED):
+                extra[UNVERIFIED] = True
+            # A result without a server is of a tool that the agent has of its own; the standard wants a name there.
+            return wire.ToolCallResult(
+                server_id=given.server or "local", tool=given.tool, result=given.result, extra=extra
+            )
+        case FilePart():
+            came = {name: extra.pop(name) for name in ("path", "url") if isinstance(extra.get(name), str)}
+            told = _set(given, tuple(_FILE_MEMBERS))
+            if given.url is None and _TYPE.fullmatch(given.media_type or ""):
+                told.pop("media_type", None)  # it is in the address
+            return wire.File(**(came or {"path": _address(given)}), extra={**extra, **told})
+
+
+def _address(given: FilePart) -> str:
+    body = given.text.encode() if given.text is not None else given.data
+    if body is None:
+        url = given.url or ""
+        return urllib.parse.unquote(url.removeprefix("file://")) if url.startswith("file:///") else url
+    kind = given.media_type if given.media_type and _TYPE.fullmatch(given.media_type) else ""
+    charset = _TEXT if given.text is not None else ""
+    return f"data:{kind}{charset};base64,{base64.b64encode(body).decode()}"
+
+
+def _take(extra: dict[str, Any], members: dict[str, type]) -> dict[str, Any]:
+    """Members that the model has a place for, out of what the standard does not know."""
+    return {name: extra.pop(name) for name, kind in members.items() if type(extra.get(name)) is kind}
+
+
+def _set(given: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+
+
+def _meta(extra: dict[str, Any]) -> dict[str, Any] | None:
+    return {EXTRA: extra} if extra else None
+
+
+# -- messages -------------------------------------------------------------------------------------------------
+
+
+def text_of(message: wire.AnyMessage) -> str:
+    match message:
+        case wire.Message(content=text) | wire.DelegationNotice(context_summary=text):
+            return text
+        case wire.OversightInquiry(inquiry=text) | wire.ErrorResponse(error_message=text):
+            return text
+
+
+def model_message(message: wire.AnyMessage, role: Role = "user") -> Message:
+    """What was said, with everything that came along. The first part is always the text."""
+    attached = [] if isinstance(message, wire.ErrorResponse) else message.attachments or []
+    metadata = dict(message.metadata or {})
+    if isinstance(message, wire.ErrorResponse):
+        metadata["error_code"] = message.error_code
+    if message.extra:
+        metadata[EXTRA] = dict(message.extra)
+    return Message(
+        role, [TextPart(text_of(message)), *map(part, attached)], sender=message.sender_id, metadata=metadata
+    )
+
+
+def split(message: Message) -> tuple[str, list[Part]]:
+    """What is said, and what is attached to it."""
+    if message.parts and isinstance(message.parts[0], TextPart):
+        return message.parts[0].text, message.parts[1:]
+    return "", message.parts
+
+
+def wire_message(
+    form: Form, task: str, sender: str, recipient: str, message: Message, *, time: int, number: int | None = None
+) -> wire.AnyMessage:
+    """What one participant tells another. `number` is the code of an error."""
+    text, attached = split(message)
+    metadata = dict(message.metadata)
+    extra = metadata.pop(EXTRA, None)
+    told: dict[str, Any] = {
+        "task_id": task,
+        "sender_id": sender,
+        "recipient_id": recipient,
+        "timestamp": wire.timestamp(time),
+        "metadata": metadata or None,
+        "extra": extra if isinstance(extra, dict) else {},
+    }
+    match form:
+        case "error":
+            return wire.ErrorResponse(error_code=int(number or Code.FAILED), error_message=text, **told)
+        case "delegation":
+            return wire.DelegationNotice(context_summary=text, attachments=list(map(attachment, attached)), **told)
+        case "inquiry":
+            return wire.OversightInquiry(inquiry=text, attachments=list(map(attachment, attached)), **told)
+        case "message":
+            return wire.Message(content=text, attachments=list(map(attachment, attached)), **told)
+
+
+def said(body: Said, time: int, task: str | None = None) -> wire.AnyMessage:
+    """What stands in the log of a team's run. `time` is that of the event, `task` what the reader calls the task."""
+    number = code_of(ErrorInfo(body.code or "", "", details=body.message.metadata.get("details"))).value
+    return wire_message(
+        body.form, task or body.task, body.sender, body.recipient, body.message, time=body.time or time,
+        number=number if body.form == "error" else None,
+    )  # fmt: skip
+
+
+def error_response(error: ErrorInfo, *, task: str, sender: str, recipient: str, time: int) -> wire.ErrorResponse:
+    """An error, with its own code and whatever else is known of it in the metadata."""
+    metadata: dict[str, Any] = {"code": error.code}
+    if error.transient:
+        metadata["transient"] = True
+    if error.details is not None:
+        metadata["details"] = error.details
+    return wire.ErrorResponse(
+        task_id=task, sender_id=sender, recipient_id=recipient, error_code=int(code_of(error)),
+        error_message=error.message, timestamp=wire.timestamp(time), metadata=metadata,
+    )  # fmt: skip
+
+
+def error_in(message: wire.ErrorResponse) -> ErrorInfo:
+    """The error that a response tells of: by its number, and by its own code where the sender says one."""
+    told = message.metadata or {}
+    found = error_of(message.error_code, message.error_message)
+    code, transient = told.get("code"), told.get("transient")
+    return ErrorInfo(
+        code if isinstance(code, str) and code else found.code, found.message,
+        transient if isinstance(transient, bool) else found.transient, told.get("details"),
+    )  # fmt: skip
+
+
+# -- what a notice asks for -----------------------------------------------------------------------------------
+
+CONTROLS = ("input", "config", "version", "stream")
+"""Members of a notice's metadata that say how to run the agent, and are no metadata of the run."""
+
+
+def input_of(notice: wire.DelegationNotice, card: AgentCard) -> dict[str, Any]:
+    """The input of an agent: the summary as its text, and all else from `metadata.input`, or from the one object that
+    is attached where the agent takes no text."""
+    given = (notice.metadata or {}).get("input", {})
+    if not isinstance(given, dict):
+        raise InvalidRequest("/metadata/input is an object: the input of the agent", path="/metadata/input")
+    if card.input_text is not None:
+        return {card.input_text: notice.context_summary, **given}
+    objects = [one.object for one in notice.attachments or [] if isinstance(one, wire.PythonObject)]
+    if not given and len(objects) == 1 and isinstance(objects[0], dict):
+        return dict(objects[0])
+    return dict(given)
+
+
+# -- questions and answers ------------------------------------------------------------------------------------
+
+
+def asked(question: Question) -> dict[str, Any]:
+    """What the metadata of a message says of the question that it asks."""
+    told: dict[str, Any] = {
+        "question": question.id,
+        "question_type": question.type,
+        "payload": question.payload,
+        "answer_schema": question.answer_schema,
+    }
+    if question.options:
+        told["options"] = msgspec.to_builtins(question.options)
+    if question.deadline is not None:
+        told["deadline"] = wire.timestamp(question.deadline)
+    return told
+
+
+def answer_in(message: wire.AnyMessage, question: Question, *, review: bool) -> Any:
+    """The answer that a message gives: `metadata.answer` as it is, or what its words mean where a word is enough.
+
+    On a review only `metadata.verdict` decides: words are something that the overseer wants to know, and no approval.
+    """
+    told = message.metadata or {}
+    if review:
+        verdict = told.get("verdict", told.get("answer"))
+        if verdict is not None:
+            return verdict
+        hash_ = question.payload.get("result_hash") if isinstance(question.payload, dict) else None
+        return {"decision": "inquire", "inquiry": text_of(message), "result_hash": hash_}
+    if "answer" in told:
+        return told["answer"]
+    text = text_of(message)
+    offered = choices(question)
+    if offered is not None:
+        for option in offered.options:
+            if text.strip().casefold() in (option.id.casefold(), option.label.casefold()):
+                return offered.answers[option.id]
+    return written_answer(question, text)
+
+
+def answer_text(value: Any) -> str:
+    """An answer as somebody would say it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and len(value) == 1 and isinstance(only := next(iter(value.values())), str):
+        return only
+    return values.encode(value).decode()
+
+
+# -- output ---------------------------------------------------------------------------------------------------
+
+
+def output_parts(output: Any, text_field: str | None) -> list[Part]:
+    """An output as a message: its text, and the whole as an object where there is more."""
+    text = output.get(text_field or "text") if isinstance(output, dict) else output
+    if isinstance(text, str):
+        alone = not isinstance(output, dict) or len(output) == 1
+        return [TextPart(text)] if alone else [TextPart(text), DataPart(output)]
+    return [TextPart("")] if output is None else [TextPart(""), DataPart(output)]
+
+
+# -- tasks ----------------------------------------------------------------------------------------------------
+
+
+def task_view(run: Run, task: str, agent: str, label: str | None) -> dict[str, Any]:
+    """A task, or a part of one, as it stands."""
+    told: dict[str, Any] = {
+        "task_id": task,
+        "run_id": run.id,
+        "agent": agent,
+        "status": run.status.value,
+        "created_at": wire.timestamp(run.created_at),
+        "updated_at": wire.timestamp(run.updated_at),
+    }
+    if label is not None and label != task:
+        told["label"] = label  # what everybody else calls it
+    if run.metadata:
+        told["metadata"] = run.metadata
+    return {**told, **outcome(run.status, run.output, run.error)}
+
+
+def outcome(status: Status, output: Any, error: ErrorInfo | None) -> dict[str, Any]:
+    """How it ended, where it has."""
+    if status is Status.SUCCEEDED:
+        return {"output": output}
+    if error is None:
+        return {}
+    return {"error": {"error_code": int(code_of(error)), "error_message": error.message, "code": error.code}}
+
+
+# -- names of tasks -------------------------------------------------------------------------------------------
+
+
+def renamed(label: str, whole: str, name: str) -> str:
+    """The part `label` of the task `whole`, where the reader calls that `name`: T7.1 of T7 is T1.1 to whom T7 is T1."""
+    return name + label.removeprefix(whole) if label == whole or label.startswith(f"{whole}.") else label
+
+
+_BELOW = re.compile(r"(?P<name>.+?)(?P<below>(?:\.[1-9][0-9]{0,17})+)", re.DOTALL)
+
+
+def readings(task: str) -> list[tuple[str, str]]:
+    """How an id can be read: as the name of a whole task, and what stands below it; the longest name first."""
+    found = [(task, "")]
+    match = _BELOW.fullmatch(task)
+    if match is not None:
+        steps = match["below"].split(".")[1:]
+        for count in range(1, len(steps) + 1):
+            below = "." + ".".join(steps[-count:])
+            found.append((task.removesuffix(below), below))
+    return found
