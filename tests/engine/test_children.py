@@ -263,3 +263,23 @@ async def test_mail_that_nobody_reads_leaves_with_the_run(store: Path) -> None:
         go.set()
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "done"}
         assert await eng.store.inbox(run=run.id) == []
+
+
+async def test_a_handler_of_which_one_branch_waits_and_another_works_is_not_set_aside_for_ever(store: Path) -> None:
+    @il.agent
+    async def shouts(text: str) -> str:
+        return text.upper()
+
+    @il.agent
+    async def torn(ctx: il.Context[None, None], text: str) -> str:
+        mail = asyncio.ensure_future(ctx.receive())
+        first = await ctx.call(shouts, text=text)
+        second = await ctx.call(shouts, text=f"{first} again")
+        mail.cancel()
+        await asyncio.wait([mail])
+        return str(second)
+
+    async with engine(store, shouts, torn) as eng:
+        for _ in range(5):
+            run = await finish(eng, "torn", {"text": "x"})
+            assert run.output == {"text": "X AGAIN"}

@@ -18,8 +18,8 @@ app = typer.Typer(
 )
 
 _SCOPE_HELP = (
-    "What it may do (repeatable): `*`, `agents:NAME`, `do:run|read|answer|cancel|delete|config|admin`, `see:all`. "
-    "Without any: everything but admin, and only its own runs."
+    "What it may do (repeatable): `*`, `agents:NAME`, `do:run|read|answer|cancel|delete|config|admin`, `see:all`, "
+    "`as:AGENT`. Without any: everything but admin, and only its own runs."
 )
 
 

@@ -12,6 +12,7 @@ EPILOG = examples(
     "interlingua stdio --as editor agents.py",
     "interlingua stdio --as mcp agents.py",
     "interlingua stdio --as peer agents.py",
+    "interlingua stdio --as cap team:sales",
     "interlingua stdio --as editor 'connect+http://127.0.0.1:8000/connect#echo'",
     "interlingua stdio --as editor agents.py --trace wire.jsonl",
 )
@@ -22,7 +23,7 @@ def stdio(
         list[str],
         typer.Argument(metavar="TARGET...", help="What to serve: anything that can be run.", show_default=False),
     ],
-    protocol: Annotated[str, typer.Option("--as", metavar="PROTOCOL", help="What to speak: editor, mcp or peer.")],
+    protocol: Annotated[str, typer.Option("--as", metavar="PROTOCOL", help="What to speak: editor, mcp, peer or cap.")],
     trace: Trace = None,
     store: Store = None,
 ) -> None:

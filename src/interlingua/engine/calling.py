@@ -124,7 +124,6 @@ class Calling(Speaking):
         """
         engine = self.worker.engine
         known = self.replay.children.get(place)
-        exists = False
         if known is not None and known[0].input == digest:
             called, ended, seq = known
             if ended is None and called.run in self._children and self._children[called.run].done():
@@ -133,7 +132,6 @@ class Calling(Speaking):
                 self._passed(seq)
                 return ended
             child = called.run
-            exists = await engine.has_run(child)
         else:
             if known is not None and known[1] is None:
                 self.worker.cancel_soon(known[0].run, "its parent calls something else now")
@@ -142,18 +140,19 @@ class Calling(Speaking):
             called = ChildCalled(place, child, name, digest, notice, proposal)
             self.replay.children[place] = (called, None, 0)
             self.log.append(called)
+        with self.busy():  # another branch of the handler may wait
             await self.log.flush()
-        self._child_keys[child] = place
-        future = self._children.setdefault(child, self.loop.create_future())
-        if not exists:
-            try:
-                await engine.submit_child(await prepare(child), child, self.log.row)
-            except Exception as error:
-                self._child_keys.pop(child, None)
-                if notice is not None and isinstance(error, Invalid):
-                    await engine.store.undelegate(child)  # it never came to be, and counts for nothing
-                raise
-        await self._pull()
+            self._child_keys[child] = place
+            future = self._children.setdefault(child, self.loop.create_future())
+            if known is None or not await engine.has_run(child):
+                try:
+                    await engine.submit_child(await prepare(child), child, self.log.row)
+                except Exception as error:
+                    self._child_keys.pop(child, None)
+                    if notice is not None and isinstance(error, Invalid):
+                        await engine.store.undelegate(child)  # it never came to be, and counts for nothing
+                    raise
+            await self._pull()
         passing = None
         if mail:
             passing = self.loop.create_task(self._pass_on(child, place))
@@ -179,7 +178,7 @@ class Calling(Speaking):
                 continue
             try:
                 with self.busy():
-                    await self.worker.engine.send(child, message, sealed=True, passed_on=True)
+                    await self.worker.engine.send(child, message, sealed=True, kind="passed")
             except AlreadyFinished:
                 self._taken.discard(number)  # the next child gets it
                 return
@@ -304,7 +303,9 @@ class Calling(Speaking):
     ) -> None:
         said: list[Part] = [TextPart(handover.summary or "")]
         parts = handover.messages[0].parts if handover.messages else said
-        metadata: dict[str, Any] = {"rule": notice.rule} if notice.rule is not None else {}
+        metadata = dict(handover.messages[0].metadata) if handover.messages else {}
+        if notice.rule is not None:
+            metadata["rule"] = notice.rule
         if notice.reason is not None:
             metadata["reason"] = notice.reason
         if proposal is not None:
@@ -316,18 +317,22 @@ class Calling(Speaking):
         )  # fmt: skip
 
     def _tell_result(self, place: str, member: Member, ended: ChildEnded) -> None:
-        """What came of a task. That of an overseen agent was told by its overseer, with the approval."""
+        """What came of a task. That of an overseen agent was told by its overseer, with the approval.
+
+        What an overseen agent had others do is part of its work: it is told with that, or never.
+        """
         notice = self.notice_of(place)
         if notice is None or (ended.status is Status.SUCCEEDED and member.overseen):
             return
         key, back = f"{place}:result", (notice.task, notice.recipient, notice.sender)
+        held = bool(self.log.row.sealed)
         if ended.status is Status.SUCCEEDED:
             message = result_message(ended.output, member.card.output_text, notice.recipient)
             message.metadata["final"] = True
-            self.say_once(key, "message", *back, message)
+            self.say_once(key, "message", *back, message, held=held)
         else:
             error = ended.error or ErrorInfo("run_failed", f"{notice.recipient} {ended.status.value}")
-            self.say_once(key, "error", *back, error_message(error, notice.recipient), code=error.code)
+            self.say_once(key, "error", *back, error_message(error, notice.recipient), code=error.code, held=held)
 
     async def _or_refuse(
         self, asked: Awaitable[Any], place: str, digest: str, name: str, run: str | None = None

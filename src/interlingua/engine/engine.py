@@ -48,6 +48,7 @@ from .log import LiveLog, encode
 from .reader import Reader
 from .replay import Replay
 from .settings import Settings
+from .speaking import MailKind
 from .stall import StallWatch
 from .teams import MEMBER_OF, Teams
 from .threads import Threads
@@ -436,9 +437,14 @@ class Engine(Threads, Teams):
             self.worker.told(run)
 
     async def send(
-        self, run: str, message: Message | str | Part | list[Part], *, sealed: bool = False, passed_on: bool = False
+        self,
+        run: str,
+        message: Message | str | Part | list[Part],
+        *,
+        sealed: bool = False,
+        kind: MailKind = "message",
     ) -> None:
-        """Put a message into a run's mailbox. Returns when it is on disk. `passed_on`: by a run that got it first."""
+        """Put a message into a run's mailbox. Returns when it is on disk."""
         if not sealed:
             await self.check_open(run)
         if not isinstance(message, Message):
@@ -448,7 +454,7 @@ class Engine(Threads, Teams):
         body = values.encode(message)
         if len(body) > self.settings.max_input_bytes:
             raise TooLarge(f"the message is larger than {self.settings.max_input_bytes} bytes")
-        await self.store.deliver(run, "passed" if passed_on else "message", body, now())
+        await self.store.deliver(run, kind, body, now())
         self.worker.told(run)
 
     async def delete(self, run: str, *, rollback: bool = False, sealed: bool = False) -> None:

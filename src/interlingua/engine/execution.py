@@ -64,6 +64,7 @@ log_ = logging.getLogger("interlingua.engine")
 T = TypeVar("T")
 
 _STILL_RUNNING = 1.0  # seconds of silence after which an agent with a waiting branch counts as waiting
+_A_TURN = 0.05  # seconds that a branch of the handler has, when it goes on while another waits
 _NOT_WORTH_PARKING = 50_000  # microseconds until something is due
 STATE = "state"  # the record in which a run leaves the state of a thread that was lent to it
 Leaving = Literal["cancel", "timeout", "park", "hand_back"]
@@ -554,9 +555,9 @@ class Execution(Operations):
         self._park = None
         if self.over or self.leaving is not None or not self.blocked or self.active:
             return
-        since = self.loop.time() - self._active_at
-        if since < self.worker.settings.park_after:
-            self._park = self.loop.call_later(self.worker.settings.park_after - since, self._park_if_idle)
+        left = self._active_at + max(self.worker.settings.park_after, _A_TURN) - self.loop.time()
+        if left > 0:
+            self._park = self.loop.call_later(left, self._park_if_idle)
             return
         deadline = self.next_deadline()
         if deadline is not None and deadline - now() < _NOT_WORTH_PARKING:

@@ -154,7 +154,8 @@ class Handling(Proposing):
         task = authority.task or "the task"
         if authority.task:
             message = Message("agent", [TextPart(f"{agent}: {error.message}")], sender=authority.me)
-            self.say_once(f"{place}:{taken}:told", "error", task, authority.me, to, message, code=error.code)
+            held = bool(self.log.row.sealed) and to != USER
+            self.say_once(f"{place}:{taken}:told", "error", task, authority.me, to, message, code=error.code, held=held)
         if to == ORCHESTRATOR:
             return Remedy("fail")  # it knows now; whoever delegated has the error
         if to == USER:

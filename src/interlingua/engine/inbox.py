@@ -13,6 +13,7 @@ from ..model.events import (
     Body,
     CancelRequested,
     ChildEnded,
+    DelegationRefused,
     QuestionAnswered,
     QuestionAsked,
     QuestionWithdrawn,
@@ -81,7 +82,7 @@ class Inbox:
 
         def leave(self, how: Any) -> None: ...
         def relay(self, body: Body) -> list[Change]: ...
-        def take_message(self, message: Message, drop: DropInbox, *, passed_on: bool) -> None: ...
+        def take_message(self, message: Message, drop: DropInbox, kind: str) -> None: ...
 
     async def _pull(self) -> None:
         """Move what others want of this run into its log.
@@ -120,8 +121,8 @@ class Inbox:
         match item.kind:
             case "answer":
                 self._take_answer(_answers.decode(item.body), drop)
-            case "message" | "passed":
-                self.take_message(_messages.decode(item.body), drop, passed_on=item.kind == "passed")
+            case "message" | "told" | "passed":
+                self.take_message(_messages.decode(item.body), drop, item.kind)
             case "cancel":
                 cancel = _cancels.decode(item.body)
                 self.rollback = self.rollback or cancel.rollback
@@ -164,7 +165,7 @@ class Inbox:
 
     def _take_relay(self, body: Body, drop: DropInbox) -> None:
         relayed = self.replay.relayed
-        if isinstance(body, Said):
+        if isinstance(body, Said | DelegationRefused):
             self.log.append(body, drop)
             return
         if isinstance(body, QuestionAsked):

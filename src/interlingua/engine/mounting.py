@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from ..model.card import AgentCard, Schema
+from ..model.content import Part
 from ..model.errors import ErrorInfo, Invalid, RunError
 from ..model.events import Emission
 from ..model.run import Option, RunRequest
@@ -106,14 +107,14 @@ class Mounted:
 
     async def ask(
         self, type_: str, payload: Any, answer: Schema, *, key: str, prompt: str | None = None,
-        options: list[Option] | None = None, deadline: float | None = None,
+        options: list[Option] | None = None, deadline: float | None = None, attachments: Iterable[Part | str] = (),
     ) -> Any:  # fmt: skip
         """Ask what the remote side asks, and give back the answer as JSON. `answer` is the schema of the answer.
 
         The same type may come with another schema at any time: nothing is declared, and nothing is kept.
         """
         question = RemoteQuestion(type_, payload, prompt, options or [])
-        return await self._run.ask(question, deadline, key, RemoteCodec(type_, answer))
+        return await self._run.ask(question, deadline, key, RemoteCodec(type_, answer), attachments=attachments)
 
 
 def step_place(key: str) -> str:

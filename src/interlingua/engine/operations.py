@@ -77,6 +77,7 @@ class Operations(Tooling):
     if TYPE_CHECKING:
 
         def _tick(self) -> None: ...
+        def _stir(self) -> None: ...
         def emit(self, body: Emission) -> None: ...
         def _restart(self, keep: int | None) -> None: ...
         def put(self, body: Emission) -> None: ...
@@ -113,6 +114,8 @@ class Operations(Tooling):
                 return await future
         finally:
             self.blocked -= 1
+            if self.blocked:
+                self._stir()  # this branch of the handler goes on, while another waits
             self.news_noted = self.news
             if self.leaving is None:  # else: its deadlines are what the run is set aside with
                 self._deadlines.pop(mark, None)
@@ -287,11 +290,11 @@ class Operations(Tooling):
             for body in self.replay.emissions_of_step(place):
                 self.emit(body)
             return self._step_result(name, record, codec)
-        await self.log.flush()
         self.active += 1
         self._tick()
-        undo = self._undo_point() if retries else None
         try:
+            await self.log.flush()
+            undo = self._undo_point() if retries else None
             for attempt in range(retries + 1):
                 try:
                     async with asyncio.timeout(timeout):

@@ -7,6 +7,7 @@ before on the log that others read: everything that is needed to go on after a c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +17,18 @@ from ..model.card import Schema
 from ..model.content import Message, TextPart
 from ..model.delta import ABSENT, Joiner, compose_all
 from ..model.errors import ErrorInfo, InterlinguaError, QuestionExpired, RunTimedOut, all_errors
-from ..model.events import ArtifactAdded, ChildEnded, Emission, Form, MessageSent, OutputDelta, RunFinished, Said
+from ..model.events import (
+    ArtifactAdded,
+    ChildCalled,
+    ChildEnded,
+    Emission,
+    Event,
+    Form,
+    MessageSent,
+    OutputDelta,
+    RunFinished,
+    Said,
+)
 from ..model.oversight import (
     Assignment,
     Exchange,
@@ -84,6 +96,7 @@ class Work:
     def __init__(self, replay: Replay, finished: RunFinished, held: list[Said]) -> None:
         self.shown: list[Emission] = replay.standing
         self.held = held  # what was said about results, with its time
+        self.children = [called for called, _, _ in replay.children.values()]
         self.result = Result(
             finished.output,
             whole([body.artifact for body in self.shown if isinstance(body, ArtifactAdded)]),
@@ -111,14 +124,33 @@ class Work:
         events = await worker.all_events(run)
         finished = events[-1].body
         assert isinstance(finished, RunFinished)
-        held = [
-            msgspec.structs.replace(event.body, time=event.body.time or event.time)
-            for event in events
-            if isinstance(event.body, Said) and event.body.held
-        ]
-        work = cls(Replay.of(events), finished, held)
+        work = cls(Replay.of(events), finished, _held(events))
         work.began, work.ended = events[0].time, events[-1].time
         return work
+
+    async def below(self, worker: Worker) -> list[Said]:
+        """What came of what it had others do."""
+        mine = [said for said in self.held if said.key.endswith((":result", ":told"))]
+        return [*mine, *await _told_below(worker, self.children)]
+
+
+def _held(events: list[Event]) -> list[Said]:
+    return [
+        msgspec.structs.replace(event.body, time=event.body.time or event.time)
+        for event in events
+        if isinstance(event.body, Said) and event.body.held
+    ]
+
+
+async def _told_below(worker: Worker, children: Iterable[ChildCalled]) -> list[Said]:
+    """What those to whom a run delegated have told, and what those told to whom they delegated in turn."""
+    found: list[Said] = []
+    for called in children:
+        if called.notice is not None and called.proposal is None:
+            events = await worker.all_events(called.run)
+            found += [msgspec.structs.replace(said, key=f"{called.run}:{said.key}") for said in _held(events)]
+            found += await _told_below(worker, [e.body for e in events if isinstance(e.body, ChildCalled)])
+    return found
 
 
 def _lend(run: Execution, **more: Any) -> Assignment:
@@ -312,33 +344,34 @@ class _Oversight:
             await self.execution.show(ArtifactAdded(artifact))
         for message in done.result.messages:
             await self.execution.show(MessageSent(message))
-        self._tell(done)
+        self._tell(done, await done.below(self.execution.worker))
         return _hand_back(self.ctx, done)
 
-    def _tell(self, done: Work) -> None:
+    def _tell(self, done: Work, below: list[Said]) -> None:
         """What was said about this result, and the approval, which brings it."""
         hash_, run = done.result.hash, self.execution
+        held = bool(run.log.row.sealed)  # it works for somebody whose own work is not approved yet
         about = [said for said in (*done.held, *self.talk) if said.message.metadata.get(RESULT_HASH) == hash_]
         result = result_message(done.result.output, self.member.card.output_text, self.authority.me)
         brought = [
             part for part in (*result.parts, *(p for a in done.result.artifacts for p in a.parts))
             if not isinstance(part, TextPart) or part.text
         ]  # fmt: skip
-        for said in sorted(about, key=lambda one: one.time or 0):
+        for said in sorted([*about, *below], key=lambda one: one.time or 0):
             message = said.message
-            if message.metadata.get("verdict") == "approve":
+            if message.metadata.get("verdict") == "approve" and said in about:
                 metadata = {**message.metadata, "final": True}
                 message = msgspec.structs.replace(message, parts=[*message.parts, *brought], metadata=metadata)
             run.say_once(
                 f"told:{said.key}", said.form, said.task, said.sender, said.recipient, message, code=said.code,
-                time=said.time,
+                time=said.time, held=held,
             )  # fmt: skip
         if not any(said.message.metadata.get("verdict") == "approve" for said in about):  # by the user
             verdict = verdict_message(ReviewVerdict("approve"), USER, hash_)
             verdict.parts.extend(brought)
             verdict.metadata["final"] = True
             run.say_once(
-                "told:approved", "message", self.authority.task, USER, self.authority.delegator, verdict
+                "told:approved", "message", self.authority.task, USER, self.authority.delegator, verdict, held=held
             )  # fmt: skip
 
 

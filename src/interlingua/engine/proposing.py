@@ -23,6 +23,7 @@ class Proposing(Calling):
     """The part of an Execution that proposes."""
 
     _exchanges: list[Exchange] | None = None  # what came of proposals of this run that were not approved
+    _reviews = 0  # that this run has asked for
     given: list[Emission] | None = None  # artifacts and messages so far, where they will be proposed
 
     if TYPE_CHECKING:
@@ -64,7 +65,9 @@ class Proposing(Calling):
         exchanges = self._exchanges = self._exchanges or []
         turn, base = 0, self._key("call", name, key)
         while True:
-            engine.check_patience(authority, [*self.request.assignment.earlier, *exchanges])
+            others = self._reviews - len(exchanges)
+            engine.check_patience(authority, [*self.request.assignment.earlier, *exchanges], others)
+            self._reviews += 1
             result = self._proposed(output)
             proposal = Proposal(
                 authority.path[-1], result.hash, result, handover.summary,

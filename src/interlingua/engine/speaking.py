@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -25,6 +25,10 @@ from .inbox import Inbox
 
 UNVERIFIED = "unverified"
 """The member of a tool result's `meta` that says that its sender has not called that tool with that result."""
+
+MailKind = Literal["message", "told", "passed"]
+"""How a message comes: from another run or some caller; from a participant without a run; or passed on to the run that
+does the work of another."""
 
 RESULT_HASH = "result_hash"
 """The member of a held message's metadata that says which result it is about."""
@@ -149,12 +153,13 @@ class Speaking(Inbox):
 
     # -- what a run is told -------------------------------------------------------------------------------
 
-    def take_message(self, message: Message, drop: DropInbox, *, passed_on: bool) -> None:
+    def take_message(self, message: Message, drop: DropInbox, kind: str) -> None:
         """A message for this run. What somebody outside says is recorded here, for they have no log."""
         authority, said = self.authority, list[Change]()
-        if authority is not None and authority.task and message.sender in (None, USER):
-            message.sender = USER
-            said = [] if passed_on else self._to_team(Said(authority.task, USER, authority.me, "message", message))
+        if authority is not None and authority.task and (message.sender in (None, USER) or kind == "told"):
+            message.sender = message.sender or USER
+            told = Said(authority.task, message.sender, authority.me, "message", message)
+            said = [] if kind == "passed" else self._to_team(told)
         self.replay.received.append(message)
         self.log.append(MessageReceived(message), drop, *said)
         for future in self._mail:

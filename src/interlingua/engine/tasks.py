@@ -7,20 +7,24 @@ conversation of a task is what was `Said`, on the log of the team's run.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..model.content import Message, TextPart
-from ..model.errors import AlreadyFinished, Denied, TaskNotFound
-from ..model.events import Event, Said
+from ..model.errors import AlreadyFinished, Denied, NotFound, TaskNotFound
+from ..model.events import DelegationRefused, Event, Said, body_encoder
 from ..model.tasks import is_task, parent_of
 from ..model.team import ORCHESTRATOR, USER, instance_id
 from ..store.base import DelegationRow, Store
-from .speaking import nobody
+from .ids import new_id, now
+from .speaking import MailKind, nobody
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from .worker import Worker
 
 
 _LOOKS = 10  # at whether a run has begun: it was counted a moment ago
@@ -41,13 +45,16 @@ class Tasks:
     """The part of the engine's API that is about tasks of teams."""
 
     store: Store
+    worker: Worker
 
     if TYPE_CHECKING:
 
         def events(
             self, run: str, *, after: int = 0, follow: bool = True, sealed: bool = False
         ) -> AsyncIterator[Event]: ...
-        async def send(self, run: str, message: Message, *, sealed: bool = False) -> None: ...
+        async def send(
+            self, run: str, message: Message, *, sealed: bool = False, kind: MailKind = "message"
+        ) -> None: ...
         def next_hint(self, run: str) -> asyncio.Future[None]: ...
 
     async def task(self, label: str) -> Task:
@@ -96,19 +103,29 @@ class Tasks:
                 begins.cancel()
         raise nobody(label, id_, (instance_id(row.agent, row.instance) for row in rows))
 
-    async def tell(self, label: str, recipient: str, message: Message | str) -> None:
-        """A message of the user to somebody who takes part in a task. Returns when it is on disk."""
+    async def tell(self, label: str, recipient: str, message: Message | str, *, sender: str = USER) -> None:
+        """A message of the user, or of an agent that is not one of ours, to somebody who takes part in a task.
+
+        Returns when it is on disk. Whether `sender` is who they say they are has been checked.
+        """
         task = await self.task(label)
         if not isinstance(message, Message):
             message = Message("user", [TextPart(message)])
         if recipient in (USER, ORCHESTRATOR):
             raise Denied(f"{recipient} is no agent; messages go to those who take part in {label}")
         row = await self.participant(task.label.partition(".")[0], recipient)
-        message = msgspec.structs.replace(message, role="user", sender=USER)
+        message = msgspec.structs.replace(message, role="user" if sender == USER else "agent", sender=sender)
         try:
-            await self.send(row.run, message, sealed=True)
+            await self.send(row.run, message, sealed=True, kind="told")
         except AlreadyFinished:
             raise AlreadyFinished(f"{recipient} has ended its part in {row.label}") from None
+
+    async def refused(self, root: str, agent: str, reason: str) -> None:
+        """Somebody outside tried to have an agent of a task work, and may not: that is on record there."""
+        body = body_encoder.encode(DelegationRefused(agent, reason, key=f"outside:{new_id()}"))
+        with contextlib.suppress(AlreadyFinished, NotFound):
+            await self.store.deliver(root, "relay", body, now())
+            self.worker.told(root)
 
 
 def _task(row: DelegationRow, root: str) -> Task:

@@ -249,8 +249,11 @@ class Teams(Tasks):
         until = now() + round(seconds * 1_000_000)
         return msgspec.structs.replace(granted, deadline=min(until, granted.deadline or until))
 
-    def check_patience(self, judged: Authority, exchanges: list[Exchange]) -> None:
-        """Raise Rejected where an overseer has asked or rejected as often as it may."""
+    def check_patience(self, judged: Authority, exchanges: list[Exchange], others: int = 0) -> None:
+        """Raise Rejected where an overseer has asked or rejected as often as it may.
+
+        `others` are results that it approved, or has before it, while the agent proposes one more: no budget ends that.
+        """
         team, manifest = self.teams[judged.team], self.manifest_of(judged)
         assert manifest is not None
         limits = team.limits_of(manifest)
@@ -259,6 +262,8 @@ class Teams(Tasks):
             said = next((f": {one.text}" for one in reversed(exchanges) if one.text), "")
             raise Rejected(f"{manifest.overseer} rejected the result of {judged.path[-1]}{said}")
         asked = sum(one.decision != "reject" for one in exchanges)
+        if others and asked + others > (limits.rounds or 0):
+            raise Rejected(f"{judged.path[-1]} proposes one result after the other, and has proposed {others} already")
         if asked > (limits.rounds or 0):
             raise Rejected(f"{manifest.overseer} did not approve the result of {judged.path[-1]} in {asked} rounds")
 

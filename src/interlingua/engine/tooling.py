@@ -121,6 +121,8 @@ class Tooling(Handling):
         """Those that this run may call, as their servers describe them."""
         self._check_alive()
         authority = self._bound()
+        if not authority.tools:
+            return []
         servers, known = self._servers(), self.worker.engine.teams[authority.team].servers
 
         async def look() -> list[ToolSpec]:
@@ -133,8 +135,6 @@ class Tooling(Handling):
                         found.append(listed[name])
             return found
 
-        if not authority.tools:
-            return []
         try:
             found: list[ToolSpec] = await self.step("tools", look, (), {}, None, 0, 1.0, None)
         except StepFailed as failure:

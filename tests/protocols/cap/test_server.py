@@ -15,6 +15,7 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server
 from interlingua.engine.teams import TeamAgent
+from interlingua.model.events import DelegationRefused
 from interlingua.model.run import OWNER
 from interlingua.protocols.cap import wire
 from interlingua.store.base import RunFilter
@@ -547,9 +548,9 @@ async def test_more_streams_than_allowed_are_refused(store: Path) -> None:
 # -- who may say what -----------------------------------------------------------------------------------------
 
 
-async def test_a_forged_notice_is_refused_and_logged(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_forged_notice_is_refused_and_on_record(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with door(store, sales()) as server, Peer(server) as peer:
-        await peer.post(notice("T1", "pm-1", "Analyze"))
+        run = (await peer.post(notice("T1", "pm-1", "Analyze")))["run_id"]
         await peer.asked("T1", "pm-1")
         before = len(await server.engine.runs(RunFilter(limit=100, sealed=True)))
         with caplog.at_level(logging.WARNING, "interlingua.cap"):
@@ -561,6 +562,13 @@ async def test_a_forged_notice_is_refused_and_logged(store: Path, caplog: pytest
         assert len([one for one in caplog.records if one.name == "interlingua.cap"]) == 4
         assert "pm-1#2" in caplog.text
         assert len(await server.engine.runs(RunFilter(limit=100, sealed=True))) == before
+        refusals: list[str] = []
+        async for event in server.engine.events(run):
+            if isinstance(event.body, DelegationRefused):
+                refusals.append(event.body.reason)
+                if len(refusals) == 4:
+                    break
+        assert all("a delegation_notice of" in one and "caller anonymous was refused" in one for one in refusals)
         for recipient in ("analyst-1", "analyst-1#2"):
             await peer.post(notice("T2", recipient, "Begin with me", sender="orchestrator"), 404)
 

@@ -108,6 +108,7 @@ class Acting:
             kind if isinstance(kind, str) and kind else _ASKING, payload, schema,
             key=f"question-{id_}" if isinstance(id_, str) else f"ask-{number}",
             prompt=translate.text_of(message), options=options, deadline=deadline,
+            attachments=translate.split(translate.model_message(message, "agent"))[1],
         )  # fmt: skip
         metadata: dict[str, Any] = {} if free else {"answer": answer}
         if id_ is not None:

@@ -44,11 +44,11 @@ class Desk:
     async def take(self, message: wire.AnyMessage, caller: Caller) -> Taken:
         outside = message.sender_id in (USER, ORCHESTRATOR)
         if not outside:
-            self._check_speaker(message, caller)
+            await self._check_speaker(message, caller)
         match message:
             case wire.DelegationNotice():
                 if not outside:
-                    raise self._refuse(
+                    raise await self._refuse(
                         message, caller,
                         f"{message.sender_id} hands work over within its own run, and nowhere else: tasks are begun "
                         f"by {ORCHESTRATOR} or {USER}",
@@ -58,7 +58,7 @@ class Desk:
                 return await self.cancel(message.task_id, caller, message.error_message)
         found = await self.book.find(message.task_id, caller, "answer")
         if outside and found.run.caller != caller.id and scopes.EVERYTHING not in caller.scopes:
-            raise self._refuse(message, caller, f"the task {message.task_id} is not yours to speak in")
+            raise await self._refuse(message, caller, f"the task {message.task_id} is not yours to speak in")
         taken = Taken(found.view.part, found.run.id, found.run.status.value, found.view.agent)
         if not outside:
             await self._tell(found, message, "agent")
@@ -73,16 +73,24 @@ class Desk:
 
     # -- who speaks ---------------------------------------------------------------------------------------
 
-    def _check_speaker(self, message: wire.AnyMessage, caller: Caller) -> None:
+    async def _check_speaker(self, message: wire.AnyMessage, caller: Caller) -> None:
         decision = scopes.may_speak_as(caller, message.sender_id)
         if not decision:
-            raise self._refuse(message, caller, decision.reason)
+            raise await self._refuse(message, caller, decision.reason)
 
-    def _refuse(self, message: wire.AnyMessage, caller: Caller, why: str) -> Denied:
+    async def _refuse(self, message: wire.AnyMessage, caller: Caller, why: str) -> Denied:
         log.warning(
             "refused a %s of %s for %s in task %r, sent by caller %s: %s", message.type, message.sender_id,
             message.recipient_id, message.task_id[:MAX_NAME], caller.id, why,
         )  # fmt: skip
+        whole = message.task_id.partition(".")[0]
+        with contextlib.suppress(NotFound, Denied):
+            try:
+                root = (await self.book.find(whole, caller)).run.id
+            except NotFound:  # somebody else's, perhaps: they should know
+                root = (await self.engine.task(whole)).root
+            who = f"{message.sender_id}, said by caller {caller.id}"
+            await self.engine.refused(root, message.recipient_id, f"a {message.type} of {who} was refused: {why}")
         return Denied(why)
 
     # -- tasks --------------------------------------------------------------------------------------------
@@ -170,13 +178,10 @@ class Desk:
         if found.view.team:
             if not found.view.label:
                 raise Conflict(f"the task {found.view.task} has not begun yet; nobody takes part in it")
-            if role == "user":
-                await self.engine.tell(found.view.label, message.recipient_id, said)
-                return
-            if message.sender_id not in {part.agent for part in found.parts}:
+            if role == "agent" and message.sender_id not in {part.agent for part in found.parts}:
                 raise NotFound(f"{message.sender_id} takes no part in {found.view.task}")
-            row = await self.engine.participant(found.view.label, message.recipient_id)
-            await self.engine.send(row.run, said, sealed=True)
+            sender = message.sender_id if role == "agent" else USER
+            await self.engine.tell(found.view.label, message.recipient_id, said, sender=sender)
             return
         if role == "agent" or instance_of(message.recipient_id)[0] != found.view.agent:
             who = message.sender_id if role == "agent" else message.recipient_id
