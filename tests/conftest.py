@@ -9,21 +9,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import uvicorn.server
 
 
 async def _sooner(delay: float) -> None:
     await asyncio.sleep(delay / 10)
 
 
-# uvicorn looks ten times a second whether it should end, and then whether its connections have: most of the time of
-# tests that start a server was that. Nothing else in that module sleeps.
-vars(uvicorn.server)["asyncio"] = SimpleNamespace(**{**vars(asyncio), "sleep": _sooner})
+def pytest_runtest_setup() -> None:
+    """uvicorn looks ten times a second whether it should end, and then whether its connections have: most of the time
+    of tests that start a server was that. Nothing else in its module sleeps."""
+    server = sys.modules.get("uvicorn.server")
+    if server is not None and server.asyncio is asyncio:
+        vars(server)["asyncio"] = SimpleNamespace(**{**vars(asyncio), "sleep": _sooner})
 
 
 @pytest.hookimpl(tryfirst=True)
