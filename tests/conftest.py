@@ -44,6 +44,7 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # that of all workers
+    os.environ["SESSION_FOLDER"] = str(folder)
     os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "pycache")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

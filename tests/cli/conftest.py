@@ -17,11 +17,11 @@ import pytest
 import interlingua
 from interlingua.cli import main
 
-from .warm import Warm
+from . import warm
+from .warm import COMMAND
 
 ZOO = str(Path(__file__).with_name("zoo.py"))
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-COMMAND = [sys.executable, "-m", "interlingua"]
 
 
 class Result:
@@ -56,11 +56,11 @@ def clean_env() -> dict[str, str]:
 
 @pytest.fixture
 def cli(env: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
-    """Run a command to its end, without a terminal, in a process of its own that has its modules already."""
+    """Run a command to its end, without a terminal, in a process of its own."""
 
     def run(*args: str, stdin: str | None = None, **extra: str) -> Result:
         source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
-        process = Warm(args, {**env, **extra}, tmp_path, stdin=source)
+        process = warm.start(args, {**env, **extra}, tmp_path, stdin=source)
         try:
             out, err = process.communicate(stdin, timeout=60)
         finally:
@@ -120,7 +120,7 @@ def start(env: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., subproc
     started: list[subprocess.Popen[str]] = []
 
     def begin(*args: str) -> subprocess.Popen[str]:
-        process = Warm(args, env, tmp_path)
+        process = warm.start(args, env, tmp_path)
         started.append(process)
         return process
 

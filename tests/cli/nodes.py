@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from .warm import Warm
+from . import warm
 
 WAIT = 20.0
 
@@ -76,14 +76,14 @@ class Process:
 def started(
     arguments: Sequence[str], env: dict[str, str], cwd: Path, last: str = "Ctrl-C stops.", command: Sequence[str] = ()
 ) -> Iterator[Process]:
-    """A command that stays up, until the context ends; it must then end well. One that is named starts from nothing."""
+    """A command that stays up, until the context ends; it must then end well."""
     popen: subprocess.Popen[str]
     if command:
         popen = subprocess.Popen(
             [*command, *arguments], env=env, cwd=cwd, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
         )
     else:
-        popen = Warm(arguments, env, cwd, stdout=None)
+        popen = warm.start(arguments, env, cwd, stdout=None)
     process = Process(popen)
     try:
         process.read_until(last)

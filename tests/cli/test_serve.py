@@ -23,8 +23,8 @@ from joserfc import jwk, jwt
 import interlingua as il
 from interlingua.app.keys import StoredKeys
 
-from .conftest import COMMAND, Result
-from .warm import Warm
+from . import warm
+from .conftest import Result
 
 Cli = Callable[..., Result]
 
@@ -33,15 +33,10 @@ ZOO = Path(__file__).parent / "zoo.py"
 
 
 @contextmanager
-def serving(tmp_path: Path, *options: str, fresh: bool = False) -> Iterator[subprocess.Popen[str]]:
+def serving(tmp_path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A server that has been started; nothing was read from it yet."""
     env = {**os.environ, "INTERLINGUA_STORE": str(tmp_path / "store.db"), "COLUMNS": "200"}
-    arguments = ["serve", f"{ZOO}", "--port", "0", *options]
-    process: subprocess.Popen[str]
-    if fresh:
-        process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True, env=env)
-    else:
-        process = Warm(arguments, env, Path.cwd(), stdout=None)
+    process = warm.start(["serve", f"{ZOO}", "--port", "0", *options], env, Path.cwd(), stdout=None)
     try:
         yield process
     finally:
@@ -62,13 +57,13 @@ def _address(process: subprocess.Popen[str]) -> str:
 
 
 @contextmanager
-def server(tmp_path: Path, *options: str, fresh: bool = False) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    with serving(tmp_path, *options, fresh=fresh) as process:
+def server(tmp_path: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    with serving(tmp_path, *options) as process:
         yield _address(process), process
 
 
 def test_agents_are_served_until_ctrl_c(tmp_path: Path) -> None:
-    with server(tmp_path, fresh=True) as (address, _):
+    with server(tmp_path) as (address, _):
         answer = httpx2.post(f"{address}/connect/runs/wait", json={"agent_id": "shout", "input": "hello"})
         assert answer.json()["output"]["values"]["text"].startswith("HELLO")
         assert httpx2.get(f"{address}/healthz").text == "ok\n"

@@ -2,8 +2,9 @@
 off a process of its own for each command.
 
 Most of the time of a command is its start, and the suite has hundreds of them. What comes of it is a real process, with
-its own arguments, environment, folder, files and exit code; only that its modules are loaded already. Tests of how a
-command starts are not for this.
+its own arguments, environment, folder, files and exit code; only that its modules are loaded already. So that what a
+command imports is tested too, the first of each kind starts from nothing. Tests of how a command starts are not for
+this.
 """
 
 from __future__ import annotations
@@ -25,10 +26,31 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+COMMAND = [sys.executable, "-m", "interlingua"]
 _NUMBER = struct.Struct("!i")
+
+
+def start(
+    args: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | None = subprocess.PIPE,
+) -> subprocess.Popen[str]:
+    """`interlingua` with these arguments, and a pipe for its stderr: the first of its kind from nothing."""
+    words = "-".join(takewhile(str.isalpha, args[:2]))
+    try:
+        (Path(os.environ["SESSION_FOLDER"]) / f"started-{words}").touch(exist_ok=False)
+    except FileExistsError:
+        return Warm(args, env, cwd, stdin=stdin, stdout=stdout)
+    return subprocess.Popen(
+        [*COMMAND, *args], env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, text=True
+    )
 
 
 class Warm(subprocess.Popen[str]):
