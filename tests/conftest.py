@@ -1,7 +1,8 @@
 """Coroutine tests run in an event loop of their own; every engine in them is closed by the test itself.
 
-Also what keeps a suite of thousands of servers and hundreds of processes short: servers that notice at once that they
-should end, and processes that share what the first one compiled. It changes nothing of what is tested.
+Also what keeps a suite of thousands of stores and servers and hundreds of processes short: files in memory, servers
+that notice at once that they should end, and processes that share what the first one compiled. It changes nothing of
+what is tested.
 """
 
 from __future__ import annotations
@@ -9,12 +10,37 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+_MEMORY = Path("/dev/shm")
+_ROOM = 4 << 30  # bytes that must be free there; a run of everything needs a part of it
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Every commit waits for the disk, and most tests make a store: that would take longer than the tests themselves.
+    So files are in memory where there is room, unless somebody says where they shall be (TMPDIR, --basetemp)."""
+    if hasattr(config, "workerinput") or config.option.basetemp or "TMPDIR" in os.environ:
+        return
+    if not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _ROOM:
+        return
+    config.stash[_OURS] = folder = Path(tempfile.mkdtemp(prefix="il-", dir=_MEMORY))
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+_OURS = pytest.StashKey[Path]()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    folder = session.config.stash.get(_OURS, None)
+    if folder is not None and exitstatus != pytest.ExitCode.TESTS_FAILED:  # what failed can be looked at
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _sooner(delay: float) -> None:
