@@ -1,7 +1,7 @@
 """Coroutine tests run in an event loop of their own; every engine in them is closed by the test itself.
 
 Also what keeps a suite of thousands of stores and servers and hundreds of processes short: files in memory, servers
-that notice at once that they should end, and processes that share what the first one compiled. It changes nothing of
+that notice at once that they should end, and processes that start with less to do. It changes nothing of
 what is tested.
 """
 
@@ -23,6 +23,7 @@ _MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30  # bytes that must be free there; a run of everything needs a part of it
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Every commit waits for the disk, and most tests make a store: that would take longer than the tests themselves.
     So files are in memory where there is room, unless somebody says where they shall be (TMPDIR, --basetemp)."""
@@ -30,8 +31,13 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _ROOM:
         return
-    config.stash[_OURS] = folder = Path(tempfile.mkdtemp(prefix="il-", dir=_MEMORY))
+    for left in _MEMORY.glob("il-*"):  # by a run that failed
+        if not Path("/proc", left.name.removeprefix("il-")).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    config.stash[_OURS] = folder = _MEMORY / f"il-{os.getpid()}"
+    folder.mkdir(mode=0o700)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    config.option.basetemp = str(folder / "t")
 
 
 _OURS = pytest.StashKey[Path]()
@@ -65,14 +71,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Hundreds of processes start here: they share what the first one compiled, also where nothing may be written."""
+def _quick_processes(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> None:
+    """Hundreds of processes start here: they share what the first one compiled, also where nothing may be written. And
+    none of them, nor a server or client in this one, reads the long list of authorities that the system trusts: nobody
+    here calls anybody outside, but those of `make interop`."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # that of all workers
     os.environ["SESSION_FOLDER"] = str(folder)
     os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "pycache")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if request.config.option.markexpr != "interop":
+        os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))  # of nobody: its key is lost
 
 
 @pytest.fixture
