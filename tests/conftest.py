@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _ROOM:
         return
-    for left in _MEMORY.glob("il-*"):  # by a run that failed
+    for left in _MEMORY.glob("il-[0-9]*"):  # by a run that failed
         if not Path("/proc", left.name.removeprefix("il-")).exists():
             shutil.rmtree(left, ignore_errors=True)
     config.stash[_OURS] = folder = _MEMORY / f"il-{os.getpid()}"
