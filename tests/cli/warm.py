@@ -68,8 +68,15 @@ class Warm(subprocess.Popen[str]):
         self._child_created = False  # not by the class that this one is of: it would wait for it
         self.args, self.returncode = list(args), None
         self._ends: list[int] = []  # those of the process
-        self.stdin = self._pipe("w") if stdin == subprocess.PIPE else self._nothing()
-        self.stdout = self._pipe("r") if stdout == subprocess.PIPE else self._ours()
+        self.stdin = self.stdout = None
+        if stdin == subprocess.PIPE:
+            self.stdin = self._pipe("w")
+        else:
+            self._ends.append(os.open(os.devnull, os.O_RDONLY))
+        if stdout == subprocess.PIPE:
+            self.stdout = self._pipe("r")
+        else:
+            self._ends.append(os.dup(1))
         self.stderr = self._pipe("r")
         self._status, told = os.pipe()
         self._ends.append(told)
@@ -85,12 +92,6 @@ class Warm(subprocess.Popen[str]):
         ours, theirs = (reads, writes) if mode == "r" else (writes, reads)
         self._ends.append(theirs)
         return os.fdopen(ours, mode, encoding="utf-8")
-
-    def _nothing(self) -> None:
-        self._ends.append(os.open(os.devnull, os.O_RDONLY))
-
-    def _ours(self) -> None:
-        self._ends.append(os.dup(1))
 
     def _told(self) -> int:
         data = os.read(self._status, _NUMBER.size)
@@ -207,14 +208,14 @@ def split_off(orders: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     while True:
-        ready, _, _ = select.select([orders, wakes], [], [])
+        ready, _, _ = select.select([orders.fileno(), wakes], [], [])
         if wakes in ready:
             os.read(wakes, 4096)
             for pid in list(running):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
                     _tell(running.pop(pid), os.waitstatus_to_exitcode(status))
-        if orders in ready:
+        if orders.fileno() in ready:
             head, fds, _, _ = socket.recv_fds(orders, _NUMBER.size, 4)
             if not head:
                 sys.exit()
@@ -256,9 +257,10 @@ def _become(order: dict[str, Any], fds: Sequence[int]) -> None:
     for fd in fds:
         os.close(fd)
     # Streams know from their making what they are of: a pipe cannot be sought in, and a terminal is written by lines.
-    sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)
-    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    vars(sys).update({f"__{name}__": getattr(sys, name) for name in ("stdin", "stdout", "stderr")})
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
