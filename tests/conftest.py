@@ -1,13 +1,64 @@
-"""Coroutine tests run in an event loop of their own; every engine in them is closed by the test itself."""
+"""Coroutine tests run in an event loop of their own; every engine in them is closed by the test itself.
+
+Also what keeps a suite of thousands of stores and servers and hundreds of processes short: files in memory, servers
+that notice at once that they should end, and processes that start with less to do. It changes nothing of
+what is tested.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import shutil
+import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+_MEMORY = Path("/dev/shm")
+_ROOM = 4 << 30  # bytes that must be free there; a run of everything needs a part of it
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Every commit waits for the disk, and most tests make a store: that would take longer than the tests themselves.
+    So files are in memory where there is room, unless somebody says where they shall be (TMPDIR, --basetemp)."""
+    if hasattr(config, "workerinput") or config.option.basetemp or "TMPDIR" in os.environ:
+        return
+    if not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _ROOM:
+        return
+    for left in _MEMORY.glob("il-[0-9]*"):  # by a run that failed
+        if not Path("/proc", left.name.removeprefix("il-")).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    config.stash[_OURS] = folder = _MEMORY / f"il-{os.getpid()}"
+    folder.mkdir(mode=0o700)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    config.option.basetemp = str(folder / "t")
+
+
+_OURS = pytest.StashKey[Path]()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    folder = session.config.stash.get(_OURS, None)
+    if folder is not None and exitstatus != pytest.ExitCode.TESTS_FAILED:  # what failed can be looked at
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _sooner(delay: float) -> None:
+    await asyncio.sleep(delay / 10)
+
+
+def pytest_runtest_setup() -> None:
+    """uvicorn looks ten times a second whether it should end, and then whether its connections have: most of the time
+    of tests that start a server was that. Nothing else in its module sleeps."""
+    server = sys.modules.get("uvicorn.server")
+    if server is not None and server.asyncio is asyncio:
+        vars(server)["asyncio"] = SimpleNamespace(**{**vars(asyncio), "sleep": _sooner})
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -17,6 +68,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     asyncio.run(pyfuncitem.obj(**arguments))
     return True
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_processes(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> None:
+    """Hundreds of processes start here: they share what the first one compiled, also where nothing may be written. And
+    none of them, nor a server or client in this one, reads the long list of authorities that the system trusts: nobody
+    here calls anybody outside, but those of `make interop`."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # that of all workers
+    os.environ["SESSION_FOLDER"] = str(folder)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "pycache")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if request.config.option.markexpr != "interop":
+        os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))  # of nobody: its key is lost
 
 
 @pytest.fixture

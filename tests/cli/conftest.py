@@ -17,9 +17,11 @@ import pytest
 import interlingua
 from interlingua.cli import main
 
+from . import warm
+from .warm import COMMAND
+
 ZOO = str(Path(__file__).with_name("zoo.py"))
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-COMMAND = [sys.executable, "-m", "interlingua"]
 
 
 class Result:
@@ -36,24 +38,41 @@ class Result:
 
 
 @pytest.fixture
-def env(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return process_env(tmp_path, tmp_path_factory)
+def env(tmp_path: Path) -> dict[str, str]:
+    return process_env(tmp_path)
 
 
-def process_env(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def process_env(tmp_path: Path) -> dict[str, str]:
     """What a process sees that is started here: nothing of the user's, and a store below a folder."""
+    return {**clean_env(), "INTERLINGUA_STORE": str(tmp_path / "store.db")}
+
+
+def clean_env() -> dict[str, str]:
     keep = {name: value for name, value in os.environ.items() if not name.startswith(("INTERLINGUA", "COV_"))}
-    # Hundreds of processes start here: they share what the first one compiled, also where nothing may be written.
-    keep.pop("PYTHONDONTWRITEBYTECODE", None)
-    keep["PYTHONPYCACHEPREFIX"] = str(tmp_path_factory.getbasetemp() / "pycache")
     # The interlingua that these tests import is the one that they run, wherever they run it.
     keep["PYTHONPATH"] = str(Path(interlingua.__file__).resolve().parents[1])
-    return {**keep, "INTERLINGUA_STORE": str(tmp_path / "store.db"), "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
+    return {**keep, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
 
 
 @pytest.fixture
 def cli(env: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
-    """Run a command to its end, without a terminal."""
+    """Run a command to its end, without a terminal, in a process of its own."""
+
+    def run(*args: str, stdin: str | None = None, **extra: str) -> Result:
+        source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+        process = warm.start(args, {**env, **extra}, tmp_path, stdin=source)
+        try:
+            out, err = process.communicate(stdin, timeout=60)
+        finally:
+            process.kill()
+        return Result(subprocess.CompletedProcess(args, process.wait(), out, err))
+
+    return run
+
+
+@pytest.fixture
+def fresh(env: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
+    """As `cli`, in a process that starts from nothing: for what depends on how it starts."""
 
     def run(*args: str, stdin: str | None = None, **extra: str) -> Result:
         source: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
@@ -101,10 +120,7 @@ def start(env: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., subproc
     started: list[subprocess.Popen[str]] = []
 
     def begin(*args: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [*COMMAND, *args], env=env, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        process = warm.start(args, env, tmp_path)
         started.append(process)
         return process
 

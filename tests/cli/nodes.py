@@ -6,13 +6,14 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
+
+from . import warm
 
 WAIT = 20.0
 
@@ -76,10 +77,13 @@ def started(
     arguments: Sequence[str], env: dict[str, str], cwd: Path, last: str = "Ctrl-C stops.", command: Sequence[str] = ()
 ) -> Iterator[Process]:
     """A command that stays up, until the context ends; it must then end well."""
-    popen = subprocess.Popen(
-        [*(command or (sys.executable, "-m", "interlingua")), *arguments], env=env, cwd=cwd, stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+    popen: subprocess.Popen[str]
+    if command:
+        popen = subprocess.Popen(
+            [*command, *arguments], env=env, cwd=cwd, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        )
+    else:
+        popen = warm.start(arguments, env, cwd, stdout=None)
     process = Process(popen)
     try:
         process.read_until(last)

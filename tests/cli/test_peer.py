@@ -417,11 +417,11 @@ def test_the_config_file_may_be_yaml(env: dict[str, str], tmp_path: Path) -> Non
             assert [entry["uri"] for entry in card["extensions"]] == ["https://example.com/x"]
 
 
-def test_yaml_without_its_library_is_told_with_what_to_install(cli: Cli, env: dict[str, str], tmp_path: Path) -> None:
+def test_yaml_without_its_library_is_told_with_what_to_install(fresh: Cli, env: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "without" / "yaml").mkdir(parents=True)
     (tmp_path / "without" / "yaml" / "__init__.py").write_text("raise ImportError('not here')")
     (tmp_path / "node.yaml").write_text("name: A\n")
-    done = cli("peer", "--config", "node.yaml", PYTHONPATH=f"{tmp_path / 'without'}:{env['PYTHONPATH']}")
+    done = fresh("peer", "--config", "node.yaml", PYTHONPATH=f"{tmp_path / 'without'}:{env['PYTHONPATH']}")
     assert done.code == 1
     assert "pip install 'interlingua[yaml]'" in done.err
 

@@ -208,6 +208,14 @@ def test_the_page_shows_counts_and_deviations(root: Path) -> None:
 # --- mutants ------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check writes nothing that it compiles: what was compiled when it was installed has to be found. And to load
+    the plugins that the chosen tests do not use takes longer than these tests."""
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:xdist")
+
+
 @pytest.mark.parametrize(
     ("mutant", "problem"),
     [
@@ -254,6 +262,7 @@ BROKEN = KILLED.replace("left - right if", "left - - - if")
     ],
     ids=["killed", "survives", "does-not-load"],
 )
+@pytest.mark.usefixtures("quick")
 def test_the_mutation_check_tells_killed_from_survived(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, code: int, last: str
 ) -> None:
@@ -262,6 +271,7 @@ def test_the_mutation_check_tells_killed_from_survived(
     assert capfd.readouterr().out.splitlines()[-1] == last
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_mutation_check_fails_when_there_are_too_few(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "list.toml").write_text(KILLED)
     assert mutants.main(["--list", str(tmp_path / "list.toml")]) == 1

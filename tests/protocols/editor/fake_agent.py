@@ -92,9 +92,11 @@ class Agent:
             return
         result = handler(params)
         self.write({"id": message["id"], "result": result})
-        if method == "session/new" and "commands" in self.given:
-            commands = {"sessionUpdate": "available_commands_update", "availableCommands": self.given["commands"]}
-            self.update(result["sessionId"], commands)
+        # Those who never tell them (None) are waited for, for a moment.
+        commands = self.given.get("commands", None if "early" in self.given else [])
+        if method == "session/new" and commands is not None:
+            told = {"sessionUpdate": "available_commands_update", "availableCommands": commands}
+            self.update(result["sessionId"], told)
         if method in ("session/load", "session/resume") and "after_load" in self.given:
             self.play(params["sessionId"], self.given["after_load"])
 

@@ -93,7 +93,7 @@ async def test_options_are_set_before_the_prompt_and_only_where_they_differ(stor
 
 
 async def test_the_session_that_described_the_agent_is_used_by_the_first_run(store: Path) -> None:
-    async with mounted(store) as (eng, _):
+    async with mounted(store, {"commands": None}) as (eng, _):
         first = await finish(eng, AGENT, script("seen"))
         second = await finish(eng, AGENT, script("seen"))
         assert first.output is not None

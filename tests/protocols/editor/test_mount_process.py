@@ -68,7 +68,10 @@ async def test_an_agent_that_does_not_end_with_its_input_is_made_to(
     assert not any(alive(pid) for pid in pids_of(pids))
 
 
-async def test_when_the_wrapper_dies_the_agent_does_too(tmp_path: Path, store: Path) -> None:
+async def test_when_the_wrapper_dies_the_agent_does_too(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlingua.transports.children._PATIENCE", (0.2, 2.0))
     line, pids = wrapper(tmp_path, {"deaf": True})
     async with mounted(store, line=line) as (eng, made):
         shell, agent = pids_of(pids)
@@ -93,6 +96,9 @@ HOLDER = """
 import asyncio, sys
 from interlingua.protocols.editor.client import Mount, MountSettings
 from interlingua.protocols.editor.host import ProcessSource
+from interlingua.transports import children
+
+children._PATIENCE = (0.2, 2.0)
 
 async def main():
     mount = Mount(ProcessSource(sys.argv[1], MountSettings()), MountSettings())

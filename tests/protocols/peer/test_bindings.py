@@ -16,7 +16,7 @@ NAMES = {"A": "p2p_direct", "B": "stdio", "C": "relay", "D": "http", "E": "tcp"}
 @pytest.fixture(scope="module", params=BINDINGS)
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     home = tmp_path_factory.mktemp(f"binding-{request.param}")
-    with pair(request.param, process_env(home, tmp_path_factory), home) as found:
+    with pair(request.param, process_env(home), home) as found:
         yield found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ...cli.conftest import ZOO, cli, env  # noqa: F401 - fixtures
+from ...cli.conftest import ZOO, env, fresh  # noqa: F401 - fixtures
 from ...cli.nodes import WAIT, Process, node
 
 PRIOR = "--http2-prior-knowledge"
@@ -80,10 +80,10 @@ def test_events_stream_by_http_2_as_they_happen(alice: Process, env: dict[str, s
         assert streaming.wait(WAIT) == 0
 
 
-def test_without_hypercorn_it_says_what_to_install(cli: Any, env: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
+def test_without_hypercorn_it_says_what_to_install(fresh: Any, env: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "without" / "hypercorn").mkdir(parents=True)
     (tmp_path / "without" / "hypercorn" / "__init__.py").write_text("raise ImportError('not here')")
     path = f"{tmp_path / 'without'}:{env['PYTHONPATH']}"
-    done = cli("peer", "--port", "0", "--http-port", "0", "--http2", PYTHONPATH=path)
+    done = fresh("peer", "--port", "0", "--http-port", "0", "--http2", PYTHONPATH=path)
     assert done.code == 1
     assert "pip install 'interlingua[http2]'" in done.err
