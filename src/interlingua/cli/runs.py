@@ -80,9 +80,10 @@ async def _show(part: str, json: bool, store: Path | None) -> None:
     from .session import engine_at
 
     async with engine_at(store) as engine:
-        run = await engine.run(await find_run(engine, part))
-        events = [event async for event in engine.events(run.id, follow=False)]
-    tables.run(run, events, json=json)
+        run = await engine.run(await find_run(engine, part), sealed=True)  # whoever has the store is the owner
+        row = await engine.store.run(run.id)
+        events = [event async for event in engine.events(run.id, follow=False, sealed=True)]
+    tables.run(run, events, json=json, sealed=row is not None and bool(row.sealed))
 
 
 @app.command("follow", epilog=examples("interlingua runs follow last", "interlingua runs follow 1a2b3c4d --json"))

@@ -88,14 +88,22 @@ def runs(found: list[Run], *, json: bool, filtered: bool) -> None:
         console().print(table)
 
 
-def run(run: Run, events: list[Event], *, json: bool) -> None:
+def run(run: Run, events: list[Event], *, json: bool, sealed: bool = False) -> None:
     if json:
-        _print_json({**journal.plain(run), "events": [journal.event_json(event) for event in events]})
+        _print_json(
+            {
+                **journal.plain(run),
+                **({"sealed": True} if sealed else {}),
+                "events": [journal.event_json(event) for event in events],
+            }
+        )
         return
     now = _now()
     _title("run", run.id)
     _row("agent", f"{run.agent} {run.version}")
     _row("status", _status(run.status))
+    if sealed:
+        _row("sealed", "nobody but the owner reads this: it is the work of an overseen agent, or about it")
     _row("created", f"{journal.ago(run.created_at, now)} ({journal.iso(run.created_at)})")
     if run.status.final:
         _row("took", journal.span(run.updated_at - run.created_at))

@@ -129,6 +129,7 @@ class Calling(Speaking):
             if ended is None and called.run in self._children and self._children[called.run].done():
                 ended = self._children[called.run].result()
             if ended is not None:
+                self._unread.discard(called.run)
                 self._passed(seq)
                 return ended
             child = called.run
@@ -167,6 +168,7 @@ class Calling(Speaking):
         if passing is not None and not passing.cancelled() and passing.exception() is not None:
             passing.result()  # what answered the child has failed
         assert isinstance(ended, ChildEnded)
+        self._unread.discard(child)
         return ended
 
     async def _pass_on(self, child: str, call: str) -> None:

@@ -329,7 +329,8 @@ class Execution(Operations):
             self._finish(Status.TIMED_OUT, error=RunTimedOut(self._why_late()).info())
         elif how == "park":
             # What came in while the handler was leaving is in the log, and it has not seen it.
-            self._set_aside(0 if self.news != self._news_at_leave else self.next_deadline())
+            unseen = self.news != self._news_at_leave or self._unread
+            self._set_aside(0 if unseen else self.next_deadline())
         elif how == "hand_back":
             self._set_aside(0)
         elif error is None:

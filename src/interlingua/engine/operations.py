@@ -104,8 +104,9 @@ class Operations(Tooling):
             if deadline <= now() and not future.done():
                 raise TimeoutError
             self._deadlines[mark] = deadline
+        if not self.blocked:  # else another branch may not have had its turn yet
+            self.news_noted = self.news
         self.blocked += 1
-        self.news_noted = self.news
         self._tick()
         try:
             if deadline is None:
@@ -219,9 +220,11 @@ class Operations(Tooling):
         while True:
             try:
                 answer: Answer = await self._wait(asyncio.shield(future), deadline, question.id)
+                self._unread.discard(question.id)
                 return answer
             except TimeoutError:
                 if future.done():
+                    self._unread.discard(question.id)
                     return future.result()
             with self.busy():
                 if await self._expire(question):

@@ -26,6 +26,7 @@ from .inbox import Inbox
 UNVERIFIED = "unverified"
 """The member of a tool result's `meta` that says that its sender has not called that tool with that result."""
 
+_MAIL = "mail"  # that somebody waits for, among what is unread
 MailKind = Literal["message", "told", "passed"]
 """How a message comes: from another run or some caller; from a participant without a run; or passed on to the run that
 does the work of another."""
@@ -164,6 +165,7 @@ class Speaking(Inbox):
         self.log.append(MessageReceived(message), drop, *said)
         for future in self._mail:
             if not future.done():
+                self._unread.add(_MAIL)
                 future.set_result(None)
 
     async def receive(self, timeout: float | None, sender: str | None = None) -> Message:
@@ -182,6 +184,7 @@ class Speaking(Inbox):
             self._mail.append(future)
             try:
                 await self._wait(future, deadline, f"receive:{sender or ''}:{len(self.replay.received)}")
+                self._unread.discard(_MAIL)
             finally:
                 if future in self._mail:
                     self._mail.remove(future)

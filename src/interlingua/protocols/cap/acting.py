@@ -55,6 +55,7 @@ class Acting:
     _back: str  # who handed its task over, as it knows them
     _task: str
     _handed: set[str]  # ids of tasks that it handed over
+    _ours: bool  # it is a server like ours
     _unsent: list[wire.Message]  # the message that is being passed on, if there is one
     _mails = 0  # how many were passed on, and that one
 
@@ -68,7 +69,8 @@ class Acting:
                     await self._ask(message, number)
                 case "say":
                     await self._say(message, self._ctx.delegator or ORCHESTRATOR, number)
-                case "tell" if self._ctx.task is not None:
+                # What a server of ours shows beside its result is shown here too: under oversight it is judged.
+                case "tell" if self._ctx.task is not None and not (self._ours and self._ctx._run.given is not None):
                     await self._say(message, USER, number)
                 case "send":
                     if self._ctx.task is None:

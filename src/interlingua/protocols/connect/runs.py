@@ -163,13 +163,13 @@ class Runs(Agents, Threads):
     async def create_and_wait(self, request: Request, caller: Caller) -> Response:
         made, body = await self._submit(request, caller, watched=True)
         if made.status.final:
-            return self._wait_response(made)
-        return await self._wait_for(request, made, cancels=body.on_disconnect == "cancel")
+            return self._wait_response(made, caller)
+        return await self._wait_for(request, made, caller, cancels=body.on_disconnect == "cancel")
 
     async def create_and_stream(self, request: Request, caller: Caller) -> Response:
         made, body = await self._submit(request, caller, streams=True, watched=True)
         cancels = body.on_disconnect == "cancel"
-        return self._streaming(made.id, after=(0, 1), modes=reading.modes(body.stream_mode), cancels=cancels)
+        return self._streaming(made.id, caller, after=(0, 1), modes=reading.modes(body.stream_mode), cancels=cancels)
 
     # -- runs ---------------------------------------------------------------------------------------------
 
@@ -265,9 +265,9 @@ class Runs(Agents, Threads):
 
     async def wait(self, request: Request, caller: Caller) -> Response:
         run = await self._run(request, caller)
-        return await self._wait_for(request, run, cancels=reading.cancels(run))
+        return await self._wait_for(request, run, caller, cancels=reading.cancels(run))
 
-    async def _wait_for(self, request: Request, run: Run, *, cancels: bool) -> Response:
+    async def _wait_for(self, request: Request, run: Run, caller: Caller, *, cancels: bool) -> Response:
         timeout = reading.seconds(request, "timeout")
         waiting = asyncio.ensure_future(self.engine.wait(run.id, timeout=timeout, settled=True))
         gone = asyncio.ensure_future(reading.disconnected(request))
@@ -277,19 +277,19 @@ class Runs(Agents, Threads):
                 if not waiting.done():
                     return Response(status_code=499)
                 watch.answered = True
-                return self._wait_response(waiting.result())
+                return self._wait_response(waiting.result(), caller)
             except TimeoutError:
                 return Response(status_code=204)
             except RunNotFound:  # it was there when the wait began
                 error = RunCancelled(translate.GONE).info()
-                return self._wait_response(msgspec.structs.replace(run, status=Status.CANCELLED, error=error))
+                return self._wait_response(msgspec.structs.replace(run, status=Status.CANCELLED, error=error), caller)
             finally:
                 waiting.cancel()
                 gone.cancel()
 
-    def _wait_response(self, run: Run) -> Response:
+    def _wait_response(self, run: Run, caller: Caller) -> Response:
         told: dict[str, Any] = {"run": self._told(run)}
-        output = translate.output(run, self._card_of(run))
+        output = translate.output(run, self._card_of(run), caller.id)
         if output is not None:
             told |= {"output": output}
         return json_response(told)
@@ -305,10 +305,10 @@ class Runs(Agents, Threads):
             raise InvalidRequest(
                 f"run {run.id} has {run.seq} events, and {last} is beyond the end; read from the start"
             )
-        return self._streaming(run.id, after=after, modes=modes, cancels=reading.cancels(run))
+        return self._streaming(run.id, caller, after=after, modes=modes, cancels=reading.cancels(run))
 
-    def _streaming(self, run: str, *, after: Place | None, modes: list[str], cancels: bool) -> Response:
-        updates = follow(self.engine, run, after, modes, self.settings, KEEP_ALIVE)
+    def _streaming(self, run: str, caller: Caller, *, after: Place | None, modes: list[str], cancels: bool) -> Response:
+        updates = follow(self.engine, run, after, modes, self.settings, KEEP_ALIVE, caller.id)
         return WatchedStream(updates, self._watching(run, cancels))
 
     async def cancel(self, request: Request, caller: Caller) -> Response:

@@ -57,8 +57,9 @@ def id_of(place: Place) -> str:
 class Projection:
     """Events in, updates of the protocol out. Pure."""
 
-    def __init__(self, run: str, modes: list[str], card: AgentCard | None) -> None:
+    def __init__(self, run: str, modes: list[str], card: AgentCard | None, reader: str = "") -> None:
         self._run = run
+        self._reader = reader  # the caller who is told
         self._values = "values" in modes
         self._custom = "custom" in modes
         self._card = card
@@ -122,7 +123,9 @@ class Projection:
         if not self._open:
             return []
         question = next(iter(self._open.values()))
-        return [((seq, 1), {**translate.interrupt(question), "run_id": self._run, "status": "interrupted"})]
+        return [
+            ((seq, 1), {**translate.interrupt(question, self._reader), "run_id": self._run, "status": "interrupted"})
+        ]
 
     def gone(self, seq: int) -> list[Update]:
         """The end of a run that is not there any more to say how it ended."""
@@ -143,19 +146,20 @@ class Projection:
 
 
 async def follow(
-    engine: Engine, run: str, after: Place | None, modes: list[str], settings: ConnectSettings, keep_alive: bytes
-) -> AsyncIterator[bytes]:
-    """The stream of a run. `after` is the last update that the reader has; None means from now on.
+    engine: Engine, run: str, after: Place | None, modes: list[str], settings: ConnectSettings, keep_alive: bytes,
+    caller: str,
+) -> AsyncIterator[bytes]:  # fmt: skip
+    """The stream of a run, for a caller. `after` is the last update that the reader has; None means from now on.
 
     The stream ends with the run, or where it waits for an answer.
     """
     try:
         view = await engine.run(run)
     except RunNotFound:
-        yield _encoded(Projection(run, modes, None).gone(1), (0, 0))
+        yield _encoded(Projection(run, modes, None, caller).gone(1), (0, 0))
         return
     agent = engine.agents.find(view.agent, view.version)
-    projection = Projection(run, modes, agent.card if agent is not None else None)
+    projection = Projection(run, modes, agent.card if agent is not None else None, caller)
     seen = (view.seq, 1) if after is None else after
     if after is None and view.status.final:
         seen = (view.seq - 1, 1)  # nothing will come any more: tell at least how it ended

@@ -298,13 +298,17 @@ def run(model: Run, card_id: str) -> dict[str, Any]:
     return told
 
 
-def interrupt(question: Question) -> dict[str, Any]:
-    """The type comes first: published clients take the first key. The other members are the earlier spelling."""
+def interrupt(question: Question, reader: str) -> dict[str, Any]:
+    """The type comes first: published clients take the first key. The other members are the earlier spelling.
+
+    What is asked of somebody else is not shown: it may be a result that waits for their approval.
+    """
+    payload = question.payload if question.answerer in (None, reader) else {}
     return {
         "type": "interrupt",
-        "interrupt": {question.type: question.payload},
+        "interrupt": {question.type: payload},
         "interrupt_type": question.type,
-        "interrupt_payload": question.payload,
+        "interrupt_payload": payload,
         "interrupt_id": question.id,
     }
 
@@ -324,12 +328,12 @@ def error(run_id: str, info: ErrorInfo | None, status: Status, card: AgentCard |
     return told
 
 
-def output(model: Run, card: AgentCard | None) -> dict[str, Any] | None:
-    """What the run has to say now; None while it says nothing."""
+def output(model: Run, card: AgentCard | None, reader: str) -> dict[str, Any] | None:
+    """What the run has to say now to a caller; None while it says nothing."""
     if model.status is Status.SUCCEEDED:
         return {"type": "result", "values": model.output, "result": model.output}
     if model.status is Status.WAITING and model.questions:
-        return interrupt(model.questions[0])
+        return interrupt(model.questions[0], reader)
     if model.status.final:
         return error(model.id, model.error, model.status, card)
     return None
