@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 
 import msgspec
 
 from ..model import values
 from ..model.content import Message
-from ..model.errors import Conflict, RunNotFound, ThreadConflict
+from ..model.errors import Conflict, InterlinguaError, RunNotFound, ThreadConflict
 from ..model.status import Status
 from .base import (
     Change,
     ChildNews,
     CloseQuestion,
     CommitThread,
+    CountDelegation,
     DeleteRun,
     DropInbox,
     PutCallback,
@@ -22,6 +24,7 @@ from .base import (
     PutQuestion,
 )
 from .sqlite_callbacks import keep_run, put_callback
+from .sqlite_delegations import count
 
 FINAL_SQL = "('succeeded','failed','cancelled','timed_out')"
 
@@ -45,6 +48,9 @@ def apply_change(conn: sqlite3.Connection, change: Change, now: int) -> None:
             _end_turn(conn, change, now)
         case DeleteRun(run=run):
             delete_run(conn, run, now, rollback=True)
+        case CountDelegation():
+            with contextlib.suppress(InterlinguaError):  # refused before anything was written
+                count(conn, change)
         case ChildNews():
             raise AssertionError("sealing turns it into a PutInbox")
 
