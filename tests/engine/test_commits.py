@@ -11,6 +11,7 @@ import pytest
 
 import interlingua as il
 from interlingua.engine.execution import Execution
+from interlingua.model.errors import ChildFailed, ThreadConflict
 from interlingua.model.events import KINDS, ChildCalled, ChildEnded, MessageReceived, Said
 
 from .common import PATIENT, bodies, crash, engine, finish, log, submit
@@ -195,3 +196,30 @@ async def test_nothing_overtakes_what_is_still_being_read(store: Path, monkeypat
         go_on.set()
         done = await eng.wait(run.id, timeout=20)
         assert done.output == {"text": "of the user, of the child"}, done.error
+
+
+async def test_an_end_that_the_store_refused_is_not_news_for_the_parent(store: Path) -> None:
+    @il.agent
+    async def child(ctx: il.Context[dict[str, Any], None], text: str) -> str:
+        def change_its_thread() -> int:
+            conn = sqlite3.connect(store)
+            with conn:
+                changed = conn.execute("UPDATE threads SET version=version+1 WHERE id=?", (ctx.thread_id,)).rowcount
+            conn.close()
+            return changed
+
+        assert await ctx.step("change", change_its_thread) == 1
+        return text
+
+    @il.agent
+    async def parent(ctx: il.Context[None, None], thread: str) -> str:
+        try:
+            await ctx.call(child, "x", thread=thread)
+        except ChildFailed as error:
+            return error.error.code
+        return "it was told of an end that is not there"
+
+    async with engine(store, child, parent, settings=PATIENT) as eng:
+        thread = await eng.create_thread()
+        done = await finish(eng, "parent", {"thread": thread.id})
+        assert done.output == {"text": ThreadConflict.code}, done.error

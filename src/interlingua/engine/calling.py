@@ -127,6 +127,7 @@ class Calling(Speaking):
         """
         engine = self.worker.engine
         known = self.replay.children.get(place)
+        new = False
         if known is not None and known[0].input == digest:
             called, ended, seq = known
             if ended is None and called.run in self._children and self._children[called.run].done():
@@ -139,7 +140,7 @@ class Calling(Speaking):
             if known is not None and known[1] is None:
                 self.worker.cancel_soon(known[0].run, "its parent calls something else now")
                 self._child_keys.pop(known[0].run, None)
-            child = new_id()
+            child, new = new_id(), True
             called = ChildCalled(place, child, name, digest, notice, proposal)
             self.replay.children[place] = (called, None, 0)
             changes = [msgspec.structs.replace(count, run=child)] if count is not None else []
@@ -158,7 +159,8 @@ class Calling(Speaking):
                     raise
             elif notice is not None and self.notice_of(place) is None:
                 await prepare(child)  # it was written, and what was said of it was not
-            await self._pull()
+            if not new:
+                await self._pull()  # its end may have come long ago; that of a new one is told
         passing = None
         if mail:
             passing = self.loop.create_task(self._pass_on(child, place))
