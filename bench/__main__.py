@@ -17,7 +17,7 @@ from rich.table import Table
 
 from interlingua.store.sqlite_writer import connect
 
-from . import deltas, editor, mcp_agents, memory, peer, runs, serving
+from . import deltas, editor, mcp_agents, memory, peer, runs, serving, teams
 from .measure import RESULTS, Line, disk_folder, fsync_time, machine
 
 BENCHMARKS: dict[str, Callable[[bool], Coroutine[Any, Any, list[Line]]]] = {
@@ -27,6 +27,7 @@ BENCHMARKS: dict[str, Callable[[bool], Coroutine[Any, Any, list[Line]]]] = {
     "joining": deltas.joining,
     "waiting": memory.waiting,
     "beside-cpu": runs.beside_cpu,
+    "teams": teams.teams,
     "serving": serving.serving,
     "sse": serving.sse,
     "editor": editor.editor,

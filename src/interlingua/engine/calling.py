@@ -41,6 +41,7 @@ from ..model.oversight import Assignment, ReviewVerdict
 from ..model.run import RunRequest
 from ..model.status import Status
 from ..model.team import ORCHESTRATOR, USER
+from ..store.base import CountDelegation
 from . import tracing
 from .ids import new_id
 from .speaking import RESULT_HASH, Speaking, error_message, result_message
@@ -117,13 +118,16 @@ class Calling(Speaking):
     async def _child(
         self, place: str, digest: str, name: str, prepare: Prepare, notice: Notice | None = None,
         proposal: str | None = None, *, mail: bool = False, on_message: OnMessage | None = None,
+        count: CountDelegation | None = None,
     ) -> ChildEnded:  # fmt: skip
         """Call for a child and wait for its end, or find both in the log. `prepare` makes its request, given its id.
 
         `mail`: messages that come for this run meanwhile are for the child. `on_message`: answers those of the child.
+        `count`: that it counts is written with the call.
         """
         engine = self.worker.engine
         known = self.replay.children.get(place)
+        new = False
         if known is not None and known[0].input == digest:
             called, ended, seq = known
             if ended is None and called.run in self._children and self._children[called.run].done():
@@ -137,10 +141,11 @@ class Calling(Speaking):
             if known is not None and known[1] is None:
                 self.worker.cancel_soon(known[0].run, "its parent calls something else now")
                 self._child_keys.pop(known[0].run, None)
-            child = new_id()
+            child, new = new_id(), True
             called = ChildCalled(place, child, name, digest, notice, proposal)
             self.replay.children[place] = (called, None, 0)
-            self.log.append(called)
+            changes = [msgspec.structs.replace(count, run=child)] if count is not None else []
+            self.log.append(called, *changes)
         with self.busy():  # another branch of the handler may wait
             await self.log.flush()
             self._child_keys[child] = place
@@ -153,7 +158,10 @@ class Calling(Speaking):
                     if notice is not None and isinstance(error, Invalid):
                         await engine.store.undelegate(child)  # it never came to be, and counts for nothing
                     raise
-            await self._pull()
+            elif notice is not None and self.notice_of(place) is None:
+                await prepare(child)  # it was written, and what was said of it was not
+            if not new:
+                await self._pull()  # its end may have come long ago; that of a new one is told
         passing = None
         if mail:
             passing = self.loop.create_task(self._pass_on(child, place))
@@ -268,7 +276,8 @@ class Calling(Speaking):
             self._passed(past[0])
             raise _refusal(past[1].code, past[1].reason)
         known = self.replay.children.get(place)
-        if known is None or known[0].input != digest:
+        new = known is None or known[0].input != digest
+        if new:
             await self._or_refuse(engine.check_delegation(row, authority, name), place, digest, name)
         assert member is not None  # nobody else passes the gate
         assert authority is not None
@@ -286,15 +295,20 @@ class Calling(Speaking):
                 admitted = engine.admit_delegation(child, row, authority, member, handover.scope)
             granted: Authority = await self._or_refuse(admitted, place, digest, name, child)
             if not handover.label:  # else it was said when the review began
+                # It comes to the store before the child does, mostly with it.
                 self._tell_notice(place, granted, notice, handover, proposal)
-                await self.log.flush()
             return self._request(
                 run_name, member.version, payload, config, thread=thread, timeout=timeout, messages=handover.messages,
                 authority=granted, assignment=handover.assignment,
             )  # fmt: skip
 
+        count = None
+        if new and proposal is not None:
+            count = await engine.count_review(row, authority, member, handover.label)
+        elif new:
+            count = await engine.count_delegation(row, authority, member)
         ended = await self._child(
-            place, digest, run_name, prepare, notice, proposal, mail=mail, on_message=handover.on_message
+            place, digest, run_name, prepare, notice, proposal, mail=mail, on_message=handover.on_message, count=count
         )
         if proposal is None:
             self._tell_result(place, member, ended)
@@ -356,13 +370,16 @@ class Calling(Speaking):
             await self.log.flush()
             raise
 
-    async def inner(self, name: str, prepare: Prepare, key: str, told: list[Any], *, mail: bool = False) -> ChildEnded:
+    async def inner(
+        self, name: str, prepare: Prepare, key: str, told: list[Any], *, mail: bool = False,
+        count: CountDelegation | None = None,
+    ) -> ChildEnded:  # fmt: skip
         """A child that is part of how this run does its own work. It passes no gate: its authority is this run's.
 
         `told` is what the child is told: another child is called where that has changed.
         """
         self._check_alive()
-        return await self._child(f"inner:{key}", values.digest(told), name, prepare, mail=mail)
+        return await self._child(f"inner:{key}", values.digest(told), name, prepare, mail=mail, count=count)
 
 
 def _as_text(name: str, field: str | None, text: str) -> dict[str, Any]:

@@ -171,9 +171,10 @@ class Engine(Threads, Teams):
 
     async def submit_child(self, request: RunRequest, run: str, parent: RunRow) -> None:
         """As `submit`, under a run. Submitting the same child again changes nothing."""
-        if self.worker.log_of(run) is not None or await self.store.run(run) is not None:
+        known = "run" if self.worker.log_of(run) is not None else await self.store.known(run)
+        if known == "run":
             return
-        if await self.store.tombstone(run):
+        if known == "tombstone":
             gone = ErrorInfo(RunNotFound.code, f"run {run} was deleted")
             raise ChildFailed(f"agent {request.agent}: {gone.message}", error=gone, run=run)
         await self._submit(request, run, parent)

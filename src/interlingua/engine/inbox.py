@@ -67,6 +67,7 @@ class Inbox:
     rollback: bool
     news = 0  # how often something came in that the handler may wait for
     news_noted = 0  # how much of that the handler has had a chance to see
+    _entered: bool
     _pulling: asyncio.Task[None] | None = None
     _pull_again = False
 
@@ -90,11 +91,30 @@ class Inbox:
 
         The work is a task of the worker's, so that a handler which gives up waiting for it does not stop it.
         """
+        await asyncio.shield(self.pull_soon())
+
+    def pull_soon(self) -> asyncio.Task[None]:
         if self._pulling is None or self._pulling.done():
             self._pulling = self.worker.spawn(self._pull_all())
         else:
             self._pull_again = True
-        await asyncio.shield(self._pulling)
+        return self._pulling
+
+    def take(self, item: InboxItem) -> bool:
+        """Move something into the log that was just put into the inbox. False: look there.
+
+        Nothing overtakes what came before it: where the inbox is being read, this is read with the rest.
+        """
+        if not self._entered or (self._pulling is not None and not self._pulling.done()):
+            return False
+        if item.id not in self._seen:
+            self._seen.add(item.id)
+            try:
+                self._take_in(item)
+            except Exception:
+                self._seen.discard(item.id)
+                return False
+        return True
 
     async def _pull_all(self) -> None:
         while True:

@@ -121,7 +121,9 @@ class Work:
 
     @classmethod
     async def of(cls, worker: Worker, run: str) -> Work:
-        events = await worker.all_events(run)
+        log = worker.log_of(run)  # it has just ended, most likely here
+        near = log.since(0) if log is not None and log.finished is not None else None
+        events = near or await worker.all_events(run)
         finished = events[-1].body
         assert isinstance(finished, RunFinished)
         work = cls(Replay.of(events), finished, _held(events))
@@ -291,7 +293,8 @@ class _Oversight:
             )  # fmt: skip
 
         told = [overseer.review_name, msgspec.to_builtins(proposal)]
-        ended = await self.execution.inner(overseer.review_name, prepare, key, told)
+        count = await engine.count_review(self.execution.log.row, self.authority, overseer, label)
+        ended = await self.execution.inner(overseer.review_name, prepare, key, told, count=count)
         if ended.status is Status.TIMED_OUT:
             raise RunTimedOut(f"{overseer.id} gave no verdict on the result of {proposal.agent} in time")
         given = await Work.of(self.execution.worker, ended.run)

@@ -25,7 +25,7 @@ from ..model.oversight import Exchange, Proposal
 from ..model.run import RunRequest
 from ..model.team import USER, Manifest, Team
 from ..model.tools import ToolServers
-from ..store.base import DelegationRow, RunRow
+from ..store.base import CountDelegation, RunRow, Tally
 from . import oversight
 from .agents import Agent, OutputCodec, Registry
 from .handling import ESCALATION
@@ -182,39 +182,49 @@ class Teams(Tasks):
             raise Denied(f"{row.agent} may not call {name}: it is a member of a team, which only its team may call")
         target = _target(authority, name)
         lineage = await self._lineage(row, authority)
-        _decide(await self.store.delegations(lineage[0][0]), lineage, authority, target)
+        started = await self.store.started(lineage[0][0], [run for run, _ in lineage])
+        _decide(started, lineage, authority, target)
+
+    async def count_delegation(self, row: RunRow, authority: Authority, member: Member) -> CountDelegation:
+        """What counts a delegation, once, where it is allowed, and names its task."""
+        lineage = await self._lineage(row, authority)
+        runs = [run for run, _ in lineage]
+
+        def admit(known: Tally) -> int:
+            _decide(known.started(runs), lineage, authority, member.id)
+            above = [one.instance for _, one in lineage if one.agent == member.id]
+            return max(known.last(member.id), *above, 0) + 1
+
+        path = self.worker.path_of(row)
+        return CountDelegation(runs[0], path, member.id, admit, part_of=authority.task)
+
+    async def count_review(self, row: RunRow, judged: Authority, overseer: Member, label: str = "") -> CountDelegation:
+        """As `count_delegation`, for a verdict. It counts for no budget; rounds of one review have one label."""
+        lineage = await self._lineage(row, judged)
+        return CountDelegation(
+            lineage[0][0], self.worker.path_of(row), overseer.id, lambda known: 1, part_of=judged.task, label=label,
+            review=True,
+        )  # fmt: skip
 
     async def admit_delegation(
         self, run: str, row: RunRow, authority: Authority, member: Member, scope: Scope | None
     ) -> Authority:
-        """Count a delegation, once, name its task, and give the child its authority. Raises where it is refused."""
-        lineage = await self._lineage(row, authority)
-        task, path = lineage[0][0], self.worker.path_of(row)
-
-        def instance(known: list[DelegationRow]) -> int:
-            _decide(known, lineage, authority, member.id)
-            numbers = [one.instance for one in known if one.agent == member.id]
-            numbers.extend(above.instance for _, above in lineage if above.agent == member.id)
-            return max(numbers, default=0) + 1
-
-        mine = await self.store.delegate(run, task, path, member.id, instance, part_of=authority.task)
-        others = [one for one in await self.store.delegations(task) if one.run != run]
+        """Count a delegation where that is not done yet, and give the child its authority. Raises what refuses it."""
+        wanted = await self.count_delegation(row, authority, member)
+        found = await self.store.delegate(msgspec.structs.replace(wanted, run=run))
         return gates.shrink(
             authority, member.manifest, member.team.limits_of(member.manifest), now=now(), scope=scope,
-            instance=mine.instance, started=_started(others, row.id), task=mine.label,
+            instance=found.row.instance, started=found.started, task=found.row.label,
         )  # fmt: skip
 
     async def admit_review(
         self, run: str, row: RunRow, judged: Authority, overseer: Member, label: str = ""
     ) -> Authority:
-        """An overseer's authority for a verdict. It counts for no budget; rounds of one review have one label."""
-        lineage = await self._lineage(row, judged)
-        mine = await self.store.delegate(
-            run, lineage[0][0], self.worker.path_of(row), overseer.id, lambda known: 1, part_of=judged.task,
-            label=label, review=True,
-        )  # fmt: skip
+        """An overseer's authority for a verdict."""
+        wanted = await self.count_review(row, judged, overseer, label)
+        found = await self.store.delegate(msgspec.structs.replace(wanted, run=run))
         limits = overseer.team.limits_of(overseer.manifest)
-        granted = gates.shrink(judged, overseer.manifest, limits, now=now(), task=mine.label)
+        granted = gates.shrink(judged, overseer.manifest, limits, now=now(), task=found.row.label)
         return self.review_authority(judged, granted)
 
     async def _lineage(self, row: RunRow, authority: Authority) -> list[tuple[str, Authority]]:
@@ -278,19 +288,12 @@ def _target(authority: Authority, name: str) -> str:
     return name
 
 
-def _started(known: list[DelegationRow], run: str) -> int:
-    return sum(f"/{run}/" in one.path for one in known if not one.review)
-
-
-def _decide(
-    known: list[DelegationRow], lineage: list[tuple[str, Authority]], authority: Authority, target: str
-) -> None:
+def _decide(started: list[int], lineage: list[tuple[str, Authority]], authority: Authority, target: str) -> None:
     """Whether a run may start one more, and whether all of those above it may have one more below them."""
-    me, _ = lineage[-1]
-    decision = gates.may_delegate(authority, target, started=_started(known, me), now=now())
+    decision = gates.may_delegate(authority, target, started=started[-1], now=now())
     if decision.allowed:
-        for run, above in lineage[:-1]:
-            if _started(known, run) >= above.budget:
+        for count, (_, above) in zip(started[:-1], lineage[:-1], strict=True):
+            if count >= above.budget:
                 reason = f"none of the {above.budget} runs of {above.path[-1]} is left"
                 decision = Decision(False, f"{authority.path[-1]} may not delegate to {target}: {reason}", OVER_BUDGET)
                 break

@@ -23,6 +23,7 @@ from ..store.base import (
     SUSPECT,
     CommitThread,
     EventRow,
+    InboxItem,
     PutCallback,
     PutInbox,
     RunRow,
@@ -304,18 +305,19 @@ class Worker:
             runlog.committed(sealed)
         for change in sealed.changes if sealed is not None else ():
             if isinstance(change, PutInbox):
-                self.told(change.run)
+                self.told(change.run, change if log.lost is None else None)
             elif isinstance(change, CommitThread):
                 if change.passed_on:
                     self._ready.set()
             elif isinstance(change, PutCallback):
                 self.engine.callbacks.hint()
 
-    def told(self, run: str) -> None:
-        """Something was put into a run's inbox."""
+    def told(self, run: str, news: PutInbox | None = None) -> None:
+        """Something was put into a run's inbox. `news`: what, where that is known; it need not be read then."""
         execution = self._executions.get(run)
         if execution is not None and not execution.over:
-            self.spawn(execution.pull())
+            if news is None or not news.id or not execution.take(InboxItem(news.id, run, news.kind, news.body)):
+                execution.pull_soon()
         elif run in self._expected:
             self._expected[run] = True
         else:

@@ -88,6 +88,7 @@ class PutInbox(msgspec.Struct):
     run: str
     kind: str
     body: bytes
+    id: int = 0  # told by the store: of the item in the inbox; 0 where the run had ended
 
 
 class ChildNews(msgspec.Struct):
@@ -128,7 +129,59 @@ class PutCallback(msgspec.Struct):
     status: Status
 
 
-Change = PutQuestion | CloseQuestion | DropInbox | PutInbox | CommitThread | PutCallback | ChildNews | DeleteRun
+class DelegationRow(msgspec.Struct, array_like=True):
+    """A run that was started under a task of a team. It counts as long as the task is remembered."""
+
+    run: str
+    task: str
+    path: str  # of its ancestors, as in its row
+    agent: str  # by its id in the team
+    instance: int  # the how-manieth of that agent in the task
+    label: str = ""  # what the part of the task that was handed over is called
+    review: int = 0  # 1: it only judges, and counts for no budget
+
+
+class Tally(Protocol):
+    """What counts of a task, within the transaction that counts one more."""
+
+    def started(self, runs: Sequence[str]) -> list[int]:
+        """How many were started below each of these runs."""
+        ...
+
+    def last(self, agent: str) -> int:
+        """The highest number of an instance of an agent; 0 where there is none."""
+        ...
+
+
+Admit = Callable[[Tally], int]
+
+
+class CountDelegation(msgspec.Struct):
+    """One more run of a task, counted once. `admit` says which instance of its agent that is, or raises an error.
+
+    It gets the next label below that of the task that it is part of; where it is part of none, a new one; or the one
+    that is given. As a change of a log, it is left out where `admit` raises: whoever delegates is told by `delegate`.
+    """
+
+    task: str
+    path: str
+    agent: str
+    admit: Admit
+    part_of: str = ""
+    label: str = ""
+    review: bool = False
+    run: str = ""
+
+
+class Counted(msgspec.Struct):
+    row: DelegationRow
+    started: int  # how many others were started below the same run, all levels together
+
+
+Change = (
+    PutQuestion | CloseQuestion | DropInbox | PutInbox | CommitThread | PutCallback | ChildNews | DeleteRun
+    | CountDelegation
+)  # fmt: skip
 
 
 class Sealed(msgspec.Struct):
@@ -192,18 +245,6 @@ class Tombstone(msgspec.Struct, frozen=True):
     seq: int  # of its last event
     head: bytes
     deleted_at: int
-
-
-class DelegationRow(msgspec.Struct, array_like=True):
-    """A run that was started under a task of a team. It counts as long as the task is remembered."""
-
-    run: str
-    task: str
-    path: str  # of its ancestors, as in its row
-    agent: str  # by its id in the team
-    instance: int  # the how-manieth of that agent in the task
-    label: str = ""  # what the part of the task that was handed over is called
-    review: int = 0  # 1: it only judges, and counts for no budget
 
 
 class InboxItem(msgspec.Struct):
@@ -281,9 +322,6 @@ class WorkerRow(msgspec.Struct):
     agents: list[str]
 
 
-Admit = Callable[[list[DelegationRow]], int]
-
-
 class Store(Protocol):
     """Implementations: sqlite.py. Every method may be called only on the event loop that opened the store."""
 
@@ -306,6 +344,7 @@ class Store(Protocol):
     async def events(self, run: str, after: int, limit: int) -> list[Event]: ...
     async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]: ...
     async def tombstone(self, run: str) -> Tombstone | None: ...
+    async def known(self, run: str) -> Literal["run", "tombstone"] | None: ...
     async def last_event(self, run: str) -> Event | None: ...
     async def delete_run(self, run: str, now: int, *, rollback: bool = False) -> list[str]: ...
     async def erase_event(self, run: str, seq: int) -> None: ...
@@ -313,21 +352,12 @@ class Store(Protocol):
 
     # delegations
     async def delegations(self, task: str) -> list[DelegationRow]: ...
-    async def delegate(
-        self,
-        run: str,
-        task: str,
-        path: str,
-        agent: str,
-        instance: Admit,
-        *,
-        part_of: str = "",
-        label: str = "",
-        review: bool = False,
-    ) -> DelegationRow:
-        """Count a run, once. `instance` is given all that count already, and says which instance of its agent this is,
-        or raises an error: reading and writing are one transaction. It gets the next label below that of the task that
-        it is part of; where it is part of none, a new one; or the one that is given."""
+    async def started(self, task: str, runs: Sequence[str]) -> list[int]:
+        """How many runs of a task count that were started below each of these."""
+        ...
+
+    async def delegate(self, wanted: CountDelegation) -> Counted:
+        """Count a run, or tell what became of one that is counted already. Deciding and writing are one transaction."""
         ...
 
     async def labelled(self, label: str) -> list[DelegationRow]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -177,6 +177,12 @@ class SQLiteStore(ThreadQueries, CallbackQueries, RecordQueries, ShelfQueries):
             return None
         run, agent, status, seq, head, deleted_at = found
         return Tombstone(run, agent, Status(status), seq, head, deleted_at)
+
+    async def known(self, run: str) -> Literal["run", "tombstone"] | None:
+        """Whether there is such a run, or was one."""
+        sql = "SELECT 'run' FROM runs WHERE id=? UNION ALL SELECT 'tombstone' FROM tombstones WHERE run=?"
+        found = await self._read(lambda conn: conn.execute(sql, (run, run)).fetchone())
+        return found[0] if found is not None else None
 
     async def delete_run(self, run: str, now: int, *, rollback: bool = False) -> list[str]:
         gone: list[str] = await self._write(lambda conn: delete_run(conn, run, now, rollback=rollback))

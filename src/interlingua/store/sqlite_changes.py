@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 
 import msgspec
 
 from ..model import values
 from ..model.content import Message
-from ..model.errors import Conflict, RunNotFound, ThreadConflict
+from ..model.errors import Conflict, InterlinguaError, RunNotFound, ThreadConflict
 from ..model.status import Status
 from .base import (
     Change,
     ChildNews,
     CloseQuestion,
     CommitThread,
+    CountDelegation,
     DeleteRun,
     DropInbox,
     PutCallback,
@@ -22,6 +24,7 @@ from .base import (
     PutQuestion,
 )
 from .sqlite_callbacks import keep_run, put_callback
+from .sqlite_delegations import count
 
 FINAL_SQL = "('succeeded','failed','cancelled','timed_out')"
 
@@ -38,31 +41,35 @@ def apply_change(conn: sqlite3.Connection, change: Change, now: int) -> None:
         case DropInbox(ids=ids):
             conn.execute(f"DELETE FROM inbox WHERE id IN ({','.join('?' * len(ids))})", ids)
         case PutInbox(run=run, kind=kind, body=body):
-            put_inbox(conn, run, kind, body, now)
+            change.id = put_inbox(conn, run, kind, body, now)
         case PutCallback():
             put_callback(conn, change, now)
         case CommitThread():
             _end_turn(conn, change, now)
         case DeleteRun(run=run):
             delete_run(conn, run, now, rollback=True)
+        case CountDelegation():
+            with contextlib.suppress(InterlinguaError):  # refused before anything was written
+                count(conn, change)
         case ChildNews():
             raise AssertionError("sealing turns it into a PutInbox")
 
 
 def put_inbox(conn: sqlite3.Connection, run: str, kind: str, body: bytes, now: int) -> int:
-    """Put something into a run's inbox, and wake the run. One that has ended gets nothing any more."""
+    """Put something into a run's inbox, and wake the run. One that has ended gets nothing any more: 0 then."""
     cursor = conn.execute(
         "INSERT INTO inbox (run, kind, body, time) SELECT ?,?,?,? "
         f"WHERE EXISTS (SELECT 1 FROM runs WHERE id=? AND status NOT IN {FINAL_SQL})",
         (run, kind, body, now, run),
     )
-    if cursor.rowcount == 1:
-        # A run that waits for its time to start is not started by mail; only a cancel may end it early.
-        conn.execute(
-            "UPDATE runs SET wake_at=0 WHERE id=? AND worker IS NULL AND queued IS NULL "
-            "AND (status<>'pending' OR ?='cancel')",
-            (run, kind),
-        )
+    if cursor.rowcount != 1:
+        return 0
+    # A run that waits for its time to start is not started by mail; only a cancel may end it early.
+    conn.execute(
+        "UPDATE runs SET wake_at=0 WHERE id=? AND worker IS NULL AND queued IS NULL "
+        "AND (status<>'pending' OR ?='cancel')",
+        (run, kind),
+    )
     return cursor.lastrowid or 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,8 +12,8 @@ import msgspec
 from ..model import values
 from ..model.errors import NotFound
 from ..model.run import Instance
-from ..model.tasks import next_child
-from .base import Admit, DelegationRow
+from .base import CountDelegation, Counted, DelegationRow
+from .sqlite_delegations import COLUMNS, count_now, counted, started
 from .sqlite_writer import Call
 
 T = TypeVar("T")
@@ -100,54 +100,24 @@ class RecordQueries:
     # -- delegations --------------------------------------------------------------------------------------
 
     async def delegations(self, task: str) -> list[DelegationRow]:
-        return await self._read(lambda conn: _delegations(conn, task))
+        sql = f"SELECT {COLUMNS} FROM delegations WHERE task=? ORDER BY run"
+        found = await self._read(lambda conn: conn.execute(sql, (task,)).fetchall())
+        return [DelegationRow(*row) for row in found]
 
-    async def delegate(
-        self,
-        run: str,
-        task: str,
-        path: str,
-        agent: str,
-        instance: Admit,
-        *,
-        part_of: str = "",
-        label: str = "",
-        review: bool = False,
-    ) -> DelegationRow:
-        def count(conn: sqlite3.Connection) -> DelegationRow:
-            known = _delegations(conn, task)
-            for row in known:
-                if row.run == run:
-                    return row
-            number = instance([one for one in known if not one.review])
-            made = DelegationRow(run, task, path, agent, number, label or _label(conn, task, part_of), int(review))
-            conn.execute(f"INSERT INTO delegations ({_COLUMNS}) VALUES (?,?,?,?,?,?,?)", msgspec.structs.astuple(made))
-            return made
+    async def started(self, task: str, runs: Sequence[str]) -> list[int]:
+        return await self._read(lambda conn: started(conn, task, runs))
 
-        result: DelegationRow = await self._write(count)
-        return result
+    async def delegate(self, wanted: CountDelegation) -> Counted:
+        # Most were counted with the log of the run that delegates, and then there is nothing to write.
+        found = await self._read(lambda conn: counted(conn, wanted.run))
+        if found is None:
+            found = await self._write(lambda conn: count_now(conn, wanted))
+        return found
 
     async def labelled(self, label: str) -> list[DelegationRow]:
-        sql = f"SELECT {_COLUMNS} FROM delegations WHERE label=? OR (label>? AND label<?) ORDER BY run"
+        sql = f"SELECT {COLUMNS} FROM delegations WHERE label=? OR (label>? AND label<?) ORDER BY run"
         found = await self._read(lambda conn: conn.execute(sql, (label, f"{label}.", f"{label}/")).fetchall())
         return [DelegationRow(*row) for row in found]
 
     async def undelegate(self, run: str) -> None:
         await self._write(lambda conn: conn.execute("DELETE FROM delegations WHERE run=?", (run,)))
-
-
-_COLUMNS = ", ".join(DelegationRow.__struct_fields__)
-
-
-def _delegations(conn: sqlite3.Connection, task: str) -> list[DelegationRow]:
-    rows = conn.execute(f"SELECT {_COLUMNS} FROM delegations WHERE task=?", (task,))
-    return [DelegationRow(*row) for row in rows.fetchall()]
-
-
-def _label(conn: sqlite3.Connection, task: str, parent: str) -> str:
-    if not parent:
-        known = conn.execute("SELECT number FROM task_numbers WHERE run=?", (task,)).fetchone()
-        number = known[0] if known else conn.execute("INSERT INTO task_numbers (run) VALUES (?)", (task,)).lastrowid
-        return f"T{number}"
-    below = conn.execute("SELECT label FROM delegations WHERE label>? AND label<?", (f"{parent}.", f"{parent}/"))
-    return next_child(parent, (row[0] for row in below))
