@@ -191,9 +191,11 @@ class Operations(Tooling):
             if not past.open:
                 self._passed(past.seq)
                 raise QuestionExpired(f"nobody answered {codec.type} in time")
-        elif past is not None and past.open:
-            past.open = False
-            self.withdraw(past.question.id, "the agent asks something else now")
+        elif past is not None:
+            self._unread.discard(past.question.id)  # nobody waits for that answer any more
+            if past.open:
+                past.open = False
+                self.withdraw(past.question.id, "the agent asks something else now")
         if asked is None:
             time = now()
             asked = Question(

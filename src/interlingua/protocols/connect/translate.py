@@ -54,7 +54,7 @@ ERRCODES: dict[str, int] = {
     "cancelled": 1005, "timed_out": 1006, "run_lost": 1007, "question_expired": 1008, "child_failed": 1009,
     "step_failed": 1010, "overloaded": 429, "unavailable": 503, "store_error": 5031, "definition_error": 1011,
     "unauthenticated": 401, "keys_unavailable": 5032, "host_refused": 4031, "origin_refused": 4032, "slow_body": 408,
-    "wrong_content_type": 415, "rejected": 1012, "over_budget": 4291,
+    "wrong_content_type": 415, "rejected": 1012, "over_budget": 4291, "tool_failed": 1013, "task_not_found": 4046,
 }  # fmt: skip
 AT_THE_DOOR: tuple[type[InterlinguaError], ...] = (
     Unauthenticated,
