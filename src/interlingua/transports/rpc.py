@@ -36,6 +36,8 @@ from .jsonrpc import (
 
 log = logging.getLogger("interlingua.rpc")
 
+_BEGIN_AT_ONCE = 16 * 1024  # bytes of requests that begin in one turn of the loop
+
 __all__ = ["Answer", "Connection", "ConnectionLost", "Handler", "RpcError", "Trace"]
 
 
@@ -94,6 +96,7 @@ class Connection:
         self._unread = 0  # bytes of answers since the channel last had room
         self._ended = False  # nothing more comes from the peer, though it may still read
         self._tasks: dict[Call, asyncio.Task[None]] = {}
+        self._beginning = 0  # bytes of requests that may not have had their first turn
         self._open: dict[Id, asyncio.Future[Any]] = {}
         self._batches: list[list[Id]] = []  # of ours that are open, oldest first
         self._later: dict[Batch, list[Callable[[], None]]] = {}  # what waits until an array has been sent
@@ -202,7 +205,7 @@ class Connection:
         try:
             while frames := await self.channel.receive():
                 for frame in frames:
-                    await self.take(frame)
+                    await self._take(frame)
             self._peer_ended()
             if linger and self._tasks:
                 await asyncio.wait(list(self._tasks.values()), timeout=linger)
@@ -210,7 +213,18 @@ class Connection:
             await self.close()
 
     async def take(self, frame: bytes) -> None:
-        """One frame of the peer. `run` does this; transports without one stream of frames call it themselves."""
+        """One frame of the peer, and the beginning of what it asks for. For transports without one stream of frames;
+        `run` does this for the others."""
+        await self._take(frame)
+        if self._beginning:
+            await self._begun()
+
+    async def _begun(self) -> None:
+        """Let the requests that came so far begin: they do so in their order, in the loop's next turn."""
+        self._beginning = 0
+        await asyncio.sleep(0)
+
+    async def _take(self, frame: bytes) -> None:
         if self._trace is not None:
             self._trace.received(frame)
         if self._unread > self.rpc.limits.max_unread:
@@ -219,9 +233,16 @@ class Connection:
         for incoming in self.rpc.receive(frame):
             kind = type(incoming)
             if kind is Call:
+                # Requests that came together begin together: a turn of the loop for each would cost more than most do.
                 self._begin(incoming)  # type: ignore[arg-type]
-                await asyncio.sleep(0)  # it begins before anything that came after it is looked at
-            elif kind is Notice:
+                self._beginning += len(frame)
+                # No more of them than may wait unread, should their answers be as long.
+                if self._beginning >= min(_BEGIN_AT_ONCE, self.rpc.limits.max_unread - self._unread):
+                    await self._begun()
+                continue
+            if self._beginning:
+                await self._begun()  # before anything else that came after them is looked at
+            if kind is Notice:
                 try:
                     handled = self.handler.noticed(incoming)  # type: ignore[arg-type]
                     if handled is not None:
