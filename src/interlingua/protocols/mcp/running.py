@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...engine.log import LiveLog
 from ...engine.reader import Reader
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
@@ -60,7 +61,7 @@ class Running:
         self.meta = meta
         self.token = meta.get("progressToken")
         self.wants = "progressToken" in meta and type(self.token) in (str, int)
-        self._joined = Joiner()
+        self._joined: Joiner | None = None  # the deltas that were sent
         self._joins = True  # deltas still lead to the output
         self._told = 0  # progress notifications of a tool
         self._text: list[str] = []  # of a tool, so far
@@ -70,6 +71,7 @@ class Running:
         self._asks: dict[str, asyncio.Task[None]] = {}
         self._withdrawn: list[asyncio.Task[None]] = []  # of questions that need no answer any more
         self.run = ""
+        self._begun: LiveLog | None = None  # the run's, where this request has begun it at once
         self._takes_along = True  # a request that is taken back takes its run along
 
     async def start(self, input_: dict[str, Any], config: Any) -> None:
@@ -81,7 +83,8 @@ class Running:
         thread = self._named(wire.META_THREAD)
         if thread is not None:
             await self._check_thread(thread)
-        trace = {n: self.meta[n] for n in ("traceparent", "tracestate") if isinstance(self.meta.get(n), str)}
+        meta = self.meta
+        trace = {n: meta[n] for n in ("traceparent", "tracestate") if isinstance(meta.get(n), str)} if meta else None
         request = RunRequest(
             self.card.name,
             self.card.version,
@@ -94,6 +97,10 @@ class Running:
             key=self._named(wire.META_KEY) or None,
             trace=trace or None,
         )
+        self._begun = self.engine.begin(request)
+        if self._begun is not None:
+            self.run = self._begun.row.id
+            return
         submitting = asyncio.ensure_future(self.engine.submit(request))
         try:
             self.run = (await asyncio.shield(submitting)).id
@@ -155,6 +162,8 @@ class Running:
         if not self._takes_along:
             return
         with contextlib.suppress(Conflict, NotFound):
+            if self._begun is not None:
+                await self._begun.flush()  # nobody can be told to stop before they are known
             await self.engine.cancel(self.run, by=self.connection.caller, reason="the request was cancelled")
 
     def _cancel_late(self, submitted: asyncio.Future[Run]) -> None:
@@ -163,6 +172,11 @@ class Running:
             self.connection.door.spawn(self._cancel())
 
     async def _follow(self) -> RunFinished:
+        if self._begun is not None:
+            await self._begun.flush()
+            finished = self._begun.finished
+            if finished is not None and not self.wants and self.connection.level is None:
+                return finished  # a short run is there as a whole, and there was nothing to tell on the way
         reader = self.engine.reader(self.run)
         try:
             while not reader.over:
@@ -218,6 +232,8 @@ class Running:
             if isinstance(text, str):
                 self._more_text(text)
             return
+        if self._joined is None:
+            self._joined = Joiner()
         try:
             self._joined.add(delta)
         except DeltaError:
@@ -261,7 +277,7 @@ class Running:
         if self.tool or not self.wants or not self._joins or finished.status is not Status.SUCCEEDED:
             return
         try:
-            delta = diff(self._joined.value, finished.output)
+            delta = diff(ABSENT if self._joined is None else self._joined.value, finished.output)
         except DeltaError:
             return
         if delta is not ABSENT and delta:
