@@ -68,6 +68,15 @@ class Handler(Protocol):
         ...
 
 
+class Quick(Handler, Protocol):
+    """A handler that can do without a task of its own for some requests."""
+
+    def begin(self, call: Call) -> bool:
+        """Begin a request without waiting for anything, if that can be done. It is answered through
+        `Connection.answer` then, or goes on in `called` after `Connection.go_on`."""
+        ...
+
+
 class Trace(Protocol):
     """Sees every frame, both ways."""
 
@@ -96,6 +105,8 @@ class Connection:
         self._unread = 0  # bytes of answers since the channel last had room
         self._ended = False  # nothing more comes from the peer, though it may still read
         self._tasks: dict[Call, asyncio.Task[None]] = {}
+        self._quick: Callable[[Call], bool] | None = getattr(handler, "begin", None)
+        self._short: set[Call] = set()  # requests that have begun, and have no task
         self._beginning = 0  # bytes of requests that may not have had their first turn
         self._open: dict[Id, asyncio.Future[Any]] = {}
         self._batches: list[list[Id]] = []  # of ours that are open, oldest first
@@ -206,7 +217,11 @@ class Connection:
             while frames := await self.channel.receive():
                 for frame in frames:
                     await self._take(frame)
+                if self._beginning:
+                    asyncio.get_running_loop().call_soon(self._all_begun)
             self._peer_ended()
+            for call in list(self._short):
+                self.go_on(call)
             if linger and self._tasks:
                 await asyncio.wait(list(self._tasks.values()), timeout=linger)
         finally:
@@ -218,6 +233,9 @@ class Connection:
         await self._take(frame)
         if self._beginning:
             await self._begun()
+
+    def _all_begun(self) -> None:
+        self._beginning = 0
 
     async def _begun(self) -> None:
         """Let the requests that came so far begin: they do so in their order, in the loop's next turn."""
@@ -233,6 +251,9 @@ class Connection:
         for incoming in self.rpc.receive(frame):
             kind = type(incoming)
             if kind is Call:
+                if self._quick is not None and not self._beginning and self._quick(incoming):  # type: ignore[arg-type]
+                    self._short.add(incoming)  # type: ignore[arg-type]
+                    continue
                 # Requests that came together begin together: a turn of the loop for each would cost more than most do.
                 self._begin(incoming)  # type: ignore[arg-type]
                 self._beginning += len(frame)
@@ -252,6 +273,7 @@ class Connection:
             elif kind is Reply:
                 self._settle(incoming.id, incoming.result, incoming.error)  # type: ignore[union-attr]
             elif kind is CancelWanted:
+                self.go_on(incoming.call)  # type: ignore[union-attr]
                 task = self._tasks.get(incoming.call)  # type: ignore[union-attr]
                 if task is not None:
                     # Not at once: of a task that has not begun nothing would ever run, nor answer. (Frames that come
@@ -281,6 +303,20 @@ class Connection:
     def _begin(self, call: Call) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(call))
         self._tasks[call] = task
+
+    def answer(self, call: Call, result: Any) -> None:
+        """Answer a request that has no task, unless it has one by now."""
+        if call in self._short:
+            self._short.discard(call)
+            self.rpc.answer(call, result)
+            if not self.lost:
+                self._send_all()
+
+    def go_on(self, call: Call) -> None:
+        """A request has no task, and needs one."""
+        if call in self._short:
+            self._short.discard(call)
+            self._begin(call)
 
     async def _answer(self, call: Call) -> None:
         then = None
@@ -337,6 +373,10 @@ class Connection:
         if not self.lost:
             self.lost = True
             self._peer_ended()
+            if self._short:
+                for call in list(self._short):
+                    self.go_on(call)
+                await asyncio.sleep(0)  # of a task that has not begun nothing would ever run
             for task in list(self._tasks.values()):
                 task.cancel()
         tasks = [task for task in self._tasks.values() if task is not asyncio.current_task()]

@@ -23,7 +23,7 @@ from ...model.events import (
     RunRestarted,
     Warned,
 )
-from ...model.run import Question, Run, RunRequest
+from ...model.run import Caller, Question, Run, RunRequest
 from ...model.status import Status
 from ...security import scopes
 from ...transports.jsonrpc import INVALID_PARAMS, Call, RpcError
@@ -83,23 +83,13 @@ class Running:
         thread = self._named(wire.META_THREAD)
         if thread is not None:
             await self._check_thread(thread)
-        meta = self.meta
-        trace = {n: meta[n] for n in ("traceparent", "tracestate") if isinstance(meta.get(n), str)} if meta else None
-        request = RunRequest(
-            self.card.name,
-            self.card.version,
-            input_,
-            config,
-            caller=self.connection.caller,
-            thread=thread,
-            create_thread=thread is not None,
-            when_busy="enqueue",
-            key=self._named(wire.META_KEY) or None,
-            trace=trace or None,
-        )
-        self._begun = self.engine.begin(request)
-        if self._begun is not None:
-            self.run = self._begun.row.id
+        request = request_of(self.card, input_, config, self.connection.caller, self.meta)
+        if thread is not None:
+            request.thread, request.create_thread = thread, True
+        request.key = self._named(wire.META_KEY) or None
+        begun = self.engine.begin(request)
+        if begun is not None:
+            self.adopt(begun)
             return
         submitting = asyncio.ensure_future(self.engine.submit(request))
         try:
@@ -107,6 +97,11 @@ class Running:
         except asyncio.CancelledError:  # taken back while it is written down: it would run for nobody
             submitting.add_done_callback(self._cancel_late)
             raise
+
+    def adopt(self, begun: LiveLog) -> None:
+        """Wait for a run that was begun for this request."""
+        self._begun = begun
+        self.run = begun.row.id
 
     def _named(self, key: str) -> str | None:
         """A member of `_meta` that is ours."""
@@ -335,6 +330,13 @@ class Running:
         with contextlib.suppress(Conflict, NotFound):  # the first answer wins, and another was first
             await self.engine.answer(question.id, value, by=self.connection.caller)
         return True
+
+
+def request_of(
+    card: AgentCard, input_: dict[str, Any], config: Any, caller: Caller, meta: dict[str, Any]
+) -> RunRequest:
+    trace = {n: meta[n] for n in ("traceparent", "tracestate") if isinstance(meta.get(n), str)} if meta else None
+    return RunRequest(card.name, card.version, input_, config, caller=caller, when_busy="enqueue", trace=trace or None)
 
 
 def failed(finished: RunFinished) -> ErrorInfo | None:
