@@ -220,10 +220,10 @@ class Connection:
                 if self._beginning:
                     asyncio.get_running_loop().call_soon(self._all_begun)
             self._peer_ended()
-            for call in list(self._short):
-                self.go_on(call)
-            if linger and self._tasks:
-                await asyncio.wait(list(self._tasks.values()), timeout=linger)
+            if linger:
+                await self._begin_all()
+                if self._tasks:
+                    await asyncio.wait(list(self._tasks.values()), timeout=linger)
         finally:
             await self.close()
 
@@ -317,6 +317,15 @@ class Connection:
         if call in self._short:
             self._short.discard(call)
             self._begin(call)
+            self._beginning += 1
+            asyncio.get_running_loop().call_soon(self._all_begun)
+
+    async def _begin_all(self) -> None:
+        """Nothing more comes. Of a task that is cancelled before it has begun nothing would ever run."""
+        for call in list(self._short):
+            self.go_on(call)
+        if self._beginning:
+            await self._begun()
 
     async def _answer(self, call: Call) -> None:
         then = None
@@ -373,10 +382,7 @@ class Connection:
         if not self.lost:
             self.lost = True
             self._peer_ended()
-            if self._short:
-                for call in list(self._short):
-                    self.go_on(call)
-                await asyncio.sleep(0)  # of a task that has not begun nothing would ever run
+            await self._begin_all()
             for task in list(self._tasks.values()):
                 task.cancel()
         tasks = [task for task in self._tasks.values() if task is not asyncio.current_task()]
