@@ -19,7 +19,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ..model.errors import InvalidRequest, Unavailable
-from .onewrite import OneWriteProtocol
+
+_HTTP = "interlingua.app.onewrite:OneWriteProtocol"
 
 
 class CannotListen(InvalidRequest):
@@ -85,8 +86,8 @@ _Made = tuple[Callable[[], Coroutine[Any, Any, None]], Callable[[], bool], Calla
 
 def _uvicorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: int, max_bytes: int) -> _Made:
     config = uvicorn.Config(
-        app, http=OneWriteProtocol, loop="asyncio", lifespan="off", log_config=None, access_log=False,
-        server_header=False, proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=grace,
+        app, http=_HTTP, loop="asyncio", lifespan="off", log_config=None, access_log=False, server_header=False,
+        proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=grace,
         # The implementation that is named is the one without deprecated parts. A peer that reads slowly answers pings
         # late; compressing every token costs more than it saves.
         ws="websockets-sansio", ws_max_size=max_bytes, ws_ping_timeout=60.0, ws_per_message_deflate=False,
