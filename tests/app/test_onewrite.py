@@ -23,6 +23,7 @@ class Written(asyncio.Transport):
         super().__init__()
         self.writes: asyncio.Queue[bytes] = asyncio.Queue()
         self.closed = False
+        self.ended = asyncio.Event()
 
     def write(self, data: Any) -> None:
         self.writes.put_nowait(bytes(data))
@@ -32,6 +33,10 @@ class Written(asyncio.Transport):
 
     def close(self) -> None:
         self.closed = True
+        self.ended.set()
+
+    def pause_reading(self) -> None:
+        pass
 
     def resume_reading(self) -> None:
         pass
@@ -41,20 +46,21 @@ class Written(asyncio.Transport):
             return await self.writes.get()
 
 
-def connected(app: Any) -> tuple[OneWriteProtocol, Written]:
-    config = uvicorn.Config(app, http=OneWriteProtocol, lifespan="off", log_config=None)
+def connected(app: Any, silence: int = 60) -> tuple[OneWriteProtocol, Written]:
+    config = uvicorn.Config(app, http=OneWriteProtocol, lifespan="off", log_config=None, timeout_keep_alive=silence)
     config.load()
     protocol, transport = OneWriteProtocol(config, ServerState(), {}), Written()
     protocol.connection_made(transport)
     return protocol, transport
 
 
-async def test_the_head_and_the_body_of_an_answer_are_one_write() -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send(HEAD)
-        await send({"type": "http.response.body", "body": b"well"})
+async def at_once(scope: Scope, receive: Receive, send: Send) -> None:
+    await send(HEAD)
+    await send({"type": "http.response.body", "body": b"well"})
 
-    protocol, transport = connected(app)
+
+async def test_the_head_and_the_body_of_an_answer_are_one_write() -> None:
+    protocol, transport = connected(at_once)
     for _ in range(2):
         protocol.data_received(ASKED)
         answer = await transport.next()
@@ -89,4 +95,44 @@ async def test_what_was_written_leaves_before_the_connection_closes() -> None:
     protocol.data_received(ASKED)
     assert (await transport.next()).startswith(b"HTTP/1.1 204 ")
     assert transport.closed
+    protocol.connection_lost(None)
+
+
+async def test_requests_that_did_not_wait_for_an_answer_are_answered_in_their_order() -> None:
+    protocol, transport = connected(at_once)
+    protocol.data_received(ASKED * 3)
+    for _ in range(3):
+        assert (await transport.next()).endswith(b"\r\n\r\nwell")
+    assert protocol.server_state.total_requests == 3
+    protocol.connection_lost(None)
+
+
+async def test_a_connection_that_stays_silent_is_closed() -> None:
+    protocol, transport = connected(at_once, silence=0)
+    protocol.data_received(ASKED)
+    await transport.next()
+    async with asyncio.timeout(SOON):
+        await transport.ended.wait()
+    protocol.connection_lost(None)
+
+
+async def test_a_connection_on_which_an_answer_is_due_is_not_silent() -> None:
+    more = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/slow":
+            await more.wait()
+        await at_once(scope, receive, send)
+
+    protocol, transport = connected(app, silence=0)
+    protocol.data_received(ASKED)
+    protocol.data_received(ASKED.replace(b"/ ", b"/slow "))
+    await transport.next()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not transport.closed
+    more.set()
+    await transport.next()
+    async with asyncio.timeout(SOON):
+        await transport.ended.wait()
     protocol.connection_lost(None)
