@@ -56,6 +56,10 @@ class Answer:
 
 
 class Handler(Protocol):
+    """Of one peer. It may also have `begin(call) -> bool`, which begins a request without waiting for anything, where
+    that can be done: such a request has no task. It is answered through `Connection.answer`, or goes on in `called`
+    after `Connection.go_on`."""
+
     async def called(self, call: Call) -> Any:
         """Answer a request: with a result, an `Answer`, or by raising. Cancelled when the peer takes it back or
         has gone (`Connection.lost` tells them apart)."""
@@ -65,15 +69,6 @@ class Handler(Protocol):
 
     def failure(self, error: Exception) -> RpcError:
         """How an exception of `called` is told to the peer."""
-        ...
-
-
-class Quick(Handler, Protocol):
-    """A handler that can do without a task of its own for some requests."""
-
-    def begin(self, call: Call) -> bool:
-        """Begin a request without waiting for anything, if that can be done. It is answered through
-        `Connection.answer` then, or goes on in `called` after `Connection.go_on`."""
         ...
 
 
@@ -311,6 +306,7 @@ class Connection:
             self.rpc.answer(call, result)
             if not self.lost:
                 self._send_all()
+                self._then(call.batch, None)
 
     def go_on(self, call: Call) -> None:
         """A request has no task, and needs one."""

@@ -10,12 +10,10 @@ from typing import Any
 
 from ...engine.engine import Engine
 from ...engine.log import LiveLog
-from ...model.errors import InterlinguaError
 from ...model.events import RunFinished
 from ...model.run import Caller
 from ...security import scopes
 from ...transports import params as params_
-from ...transports.jsonrpc import RpcError
 from . import wire
 from .running import failed, request_of
 
@@ -37,7 +35,7 @@ def begin(engine: Engine, caller: Caller, params: Any, *, modern: bool = False) 
         if agent is None or not scopes.may(caller, "run", agent.card.key):
             return None
         return engine.begin(request_of(agent.card, asked.input, None, caller, meta))
-    except (RpcError, InterlinguaError):
+    except Exception:
         return None  # the usual way tells what is wrong
 
 
