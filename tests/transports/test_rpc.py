@@ -417,7 +417,7 @@ class QuickHandler(Handler):
 @contextlib.asynccontextmanager
 async def quickly() -> AsyncIterator[tuple[Connection, Channel, QuickHandler]]:
     channel, handler = Channel(), QuickHandler()
-    connection = Connection(channel, handler)
+    connection = Connection(channel, handler, begin=handler.begin)
     run = asyncio.create_task(connection.run())
     try:
         yield connection, channel, handler

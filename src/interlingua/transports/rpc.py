@@ -56,10 +56,6 @@ class Answer:
 
 
 class Handler(Protocol):
-    """Of one peer. It may also have `begin(call) -> bool`, which begins a request without waiting for anything, where
-    that can be done: such a request has no task. It is answered through `Connection.answer`, or goes on in `called`
-    after `Connection.go_on`."""
-
     async def called(self, call: Call) -> Any:
         """Answer a request: with a result, an `Answer`, or by raising. Cancelled when the peer takes it back or
         has gone (`Connection.lost` tells them apart)."""
@@ -90,7 +86,10 @@ class Connection:
         batches: bool = True,
         silent_cancel: bool = False,
         trace: Trace | None = None,
+        begin: Callable[[Call], bool] | None = None,
     ) -> None:
+        """`begin` is called with each request first. Where it begins one without waiting for anything, it says so, and
+        there is no task for it: it is answered through `answer`, or goes on in the handler's `called` after `go_on`."""
         self.channel = channel
         self.handler = handler
         self.rpc = Rpc(limits, cancel=cancel, batches=batches)
@@ -100,7 +99,7 @@ class Connection:
         self._unread = 0  # bytes of answers since the channel last had room
         self._ended = False  # nothing more comes from the peer, though it may still read
         self._tasks: dict[Call, asyncio.Task[None]] = {}
-        self._quick: Callable[[Call], bool] | None = getattr(handler, "begin", None)
+        self._quick = begin
         self._short: set[Call] = set()  # requests that have begun, and have no task
         self._beginning = 0  # bytes of requests that may not have had their first turn
         self._open: dict[Id, asyncio.Future[Any]] = {}

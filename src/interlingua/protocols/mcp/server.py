@@ -113,7 +113,7 @@ class McpConnection:
         self.caller = caller
         self.rpc = Connection(
             channel, self, limits=door.settings.limits, cancel=("notifications/cancelled", "requestId"),
-            silent_cancel=silent_cancel, trace=trace,
+            silent_cancel=silent_cancel, trace=trace, begin=self._begin_at_once,
         )  # fmt: skip
         self.version = ""  # once a handshake has been made
         self.able = wire.ClientCapabilities()
@@ -142,7 +142,7 @@ class McpConnection:
 
     # -- what the connection calls ------------------------------------------------------------------------
 
-    def begin(self, call: Call) -> bool:
+    def _begin_at_once(self, call: Call) -> bool:
         """Most requests want a run, and it is over with its first commit: those need no task to wait for it."""
         if call.method != "agents/run" or not self.version or self.level is not None or call.id in self.begun:
             return False
