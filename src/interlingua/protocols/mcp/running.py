@@ -12,7 +12,7 @@ from ...engine.log import LiveLog
 from ...engine.reader import Reader
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
-from ...model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, ThreadNotFound
+from ...model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, StoreError, ThreadNotFound
 from ...model.events import (
     Event,
     OutputDelta,
@@ -156,9 +156,9 @@ class Running:
             return
         if not self._takes_along:
             return
+        with contextlib.suppress(StoreError):  # then there is nothing to stop
+            await self._known()
         with contextlib.suppress(Conflict, NotFound):
-            if self._begun is not None:
-                await self._begun.flush()  # nobody can be told to stop before they are known
             await self.engine.cancel(self.run, by=self.connection.caller, reason="the request was cancelled")
 
     def _cancel_late(self, submitted: asyncio.Future[Run]) -> None:
@@ -166,9 +166,14 @@ class Running:
             self.run = submitted.result().id
             self.connection.door.spawn(self._cancel())
 
-    async def _follow(self) -> RunFinished:
-        if self._begun is not None:
+    async def _known(self) -> None:
+        """Wait until the run that was begun for this request is on disk."""
+        if self._begun is not None and self._begun.committed_row is None:
             await self._begun.flush()
+
+    async def _follow(self) -> RunFinished:
+        await self._known()
+        if self._begun is not None:
             finished = self._begun.finished
             if finished is not None and not self.wants and self.connection.level is None:
                 return finished  # a short run is there as a whole, and there was nothing to tell on the way

@@ -120,7 +120,7 @@ class McpConnection:
         self.level: str | None = None  # of the log messages that it wants; none before it has asked
         self.listening = Listening(self)
         self._waits_after_cancelling = False  # for an answer, to a request that it has taken back
-        self.begun: dict[Id, LiveLog] = {}  # runs that are under way for requests that have no task yet
+        self.begun: dict[Call | None, LiveLog] = {}  # runs under way for requests without a task (None: the only one)
         self.runs_go_on = True  # when the client is gone without a word; False where going is how it cancels
         door.connections.add(self)
 
@@ -144,12 +144,12 @@ class McpConnection:
 
     def _begin_at_once(self, call: Call) -> bool:
         """Most requests want a run, and it is over with its first commit: those need no task to wait for it."""
-        if call.method != "agents/run" or not self.version or self.level is not None or call.id in self.begun:
+        if call.method != "agents/run" or not self.version or self.level is not None:
             return False
         begun = short.begin(self.engine, self.caller, call.params)
         if begun is None:
             return False
-        self.begun[call.id] = begun
+        self.begun[call] = begun
         begun.flushed().add_done_callback(lambda flushed: self._begun(call, begun, flushed))
         return True
 
@@ -157,8 +157,7 @@ class McpConnection:
         result = short.result(begun) if flushed.exception() is None else None
         if result is None or self.level is not None:
             self.rpc.go_on(call)
-        elif self.begun.get(call.id) is begun:  # otherwise it has a task that waits for it
-            del self.begun[call.id]
+        elif self.begun.pop(call, None) is not None:  # otherwise it has a task that waits for it
             self.rpc.answer(call, result)
 
     async def called(self, call: Call) -> Any:
@@ -340,7 +339,7 @@ class McpConnection:
     async def _begin(self, call: Call, known: Named, input_: dict[str, Any], *, tool: bool) -> Running | dict[str, Any]:
         scopes.require(self.caller, "run", known.card.key)
         running = Running(self, call, known.card, self.spoken(call), tool=tool)
-        begun = self.begun.pop(call.id, None) if self.begun else None
+        begun = (self.begun.pop(call, None) or self.begun.pop(None, None)) if self.begun else None
         if begun is not None:
             running.adopt(begun)
             return running

@@ -137,7 +137,7 @@ class WebDoor:
                 return json_response({"jsonrpc": "2.0", "id": message["id"], "result": complete(result)})
         single = Single(self, caller)
         if begun is not None:
-            single.mcp.begun[message["id"]] = begun
+            single.mcp.begun[None] = begun
         self.singles.add(single)
         return await single.answer(asked, body)
 
