@@ -20,6 +20,8 @@ from starlette.types import ASGIApp
 
 from ..model.errors import InvalidRequest, Unavailable
 
+_HTTP = "interlingua.app.onewrite:OneWriteProtocol"
+
 
 class CannotListen(InvalidRequest):
     """The address is taken, or not ours."""
@@ -84,7 +86,7 @@ _Made = tuple[Callable[[], Coroutine[Any, Any, None]], Callable[[], bool], Calla
 
 def _uvicorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: int, max_bytes: int) -> _Made:
     config = uvicorn.Config(
-        app, http="httptools", loop="asyncio", lifespan="off", log_config=None, access_log=False, server_header=False,
+        app, http=_HTTP, loop="asyncio", lifespan="off", log_config=None, access_log=False, server_header=False,
         proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=grace,
         # The implementation that is named is the one without deprecated parts. A peer that reads slowly answers pings
         # late; compressing every token costs more than it saves.

@@ -179,18 +179,43 @@ class Engine(Threads, Teams):
             raise ChildFailed(f"agent {request.agent}: {gone.message}", error=gone, run=run)
         await self._submit(request, run, parent)
 
+    def begin(self, request: RunRequest) -> LiveLog | None:
+        """Accept a run that starts here and now: that needs no others, and no waiting. None where it is not so simple,
+        and must be submitted. The run is on disk when its log has been flushed; until then nobody may hear of it."""
+        agent = self._code(request, None)
+        if agent is None or not self._starts_here(request):
+            return None
+        return self._start_here(*self._written(request, new_id(), None, agent.card, agent), agent)
+
     async def _submit(self, request: RunRequest, run: str, parent: RunRow | None) -> Run:
+        agent = self._code(request, parent)
+        card = agent.card if agent is not None else await self.card(request.agent, request.version)
+        row, created, encoded = self._written(request, run, parent, card, agent)
+        if agent is None or not self._starts_here(request):
+            return await self._submit_row(row, created, encoded, agent)
+        log = self._start_here(row, created, encoded, agent)
+        await log.flush()
+        return self._live_view(log, created)
+
+    def _code(self, request: RunRequest, parent: RunRow | None) -> Agent[..., Any] | None:
+        """What the run is to be entered with, where that is here."""
         if not self._open:
             raise Unavailable("the engine is not running")
         if parent is None and (request.authority is not None or request.assignment is not None):
             raise Denied("authority and assignment of a run are given by the engine; leave them out")
-        if request.authority is None:
-            agent = self.agents.find(request.agent, request.version)
-        else:
-            agent = self.agents.code(request.agent, request.version or "")
         if parent is not None and parent.sealed and request.thread is not None:
             raise Denied("an overseen agent calls nobody on a thread: what is left there could be read before approval")
-        card = agent.card if agent is not None else await self.card(request.agent, request.version)
+        if request.authority is None:
+            return self.agents.find(request.agent, request.version)
+        return self.agents.code(request.agent, request.version or "")
+
+    def _starts_here(self, request: RunRequest) -> bool:
+        return request.thread is None and request.key is None and not request.delay and self.worker.has_room
+
+    def _written(
+        self, request: RunRequest, run: str, parent: RunRow | None, card: AgentCard, agent: Agent[..., Any] | None
+    ) -> tuple[RunRow, RunCreated, bytes]:
+        """A request that is fine, as a run's row and its first event."""
         self._check(request, card, agent)
         if self.store.backlog() > _BACKLOG:
             raise Overloaded("the store cannot keep up; try again in a moment")
@@ -210,15 +235,13 @@ class Engine(Threads, Teams):
         encoded = encode(created)  # before anything starts: what cannot be written down is refused here
         if len(encoded) > self.settings.max_input_bytes:
             self._check_sizes(request, len(encoded))
-        plain = request.thread is None and request.key is None and not request.delay
-        if plain and agent is not None and self.worker.has_room:
-            return await self._start_here(row, created, encoded, agent)
-        return await self._submit_row(row, created, encoded, agent)
+        return row, created, encoded
 
-    async def _start_here(self, row: RunRow, created: RunCreated, encoded: bytes, agent: Agent[..., Any]) -> Run:
+    def _start_here(self, row: RunRow, created: RunCreated, encoded: bytes, agent: Agent[..., Any]) -> LiveLog:
         """The short way: nothing to agree on with others, so the run starts while its first events are written."""
         row.worker, row.wake_at, row.epoch = self.worker.id, None, 1
         log = LiveLog(self.store, row, in_store=False)
+        log.created = created
         replay = Replay()
         replay.created = created
         log.hold_back()
@@ -226,8 +249,7 @@ class Engine(Threads, Teams):
         # The handler's first turn comes before the writer's: what it does at once shares the first transaction.
         self.worker.enter_fresh(Execution(self.worker, agent, log, replay))
         log.let_go()
-        await log.flush()
-        return self._live_view(log, created)
+        return log
 
     async def _submit_row(self, row: RunRow, created: RunCreated, body: bytes, agent: Agent[..., Any] | None) -> Run:
         request = created.request

@@ -211,8 +211,8 @@ class Execution(Operations):
     async def _enter(self) -> Any:
         """Run the handler from the top, with its records given back."""
         log, replay, agent = self.log, self.replay, self.agent
-        self._resume_waits()
         if not self.fresh:
+            self._resume_waits()
             await self._prepare()
         if self.cancelling:
             raise asyncio.CancelledError

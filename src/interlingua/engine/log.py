@@ -221,11 +221,14 @@ class LiveLog:
         """Return when everything appended so far is committed."""
         if self.lost is not None:
             raise self.lost
-        if self._durable >= self._appended:
-            return
-        future = asyncio.get_running_loop().create_future()
+        if self._durable < self._appended:
+            await self.flushed()
+
+    def flushed(self) -> asyncio.Future[None]:
+        """Done when everything appended so far is committed, of which some is not yet."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((self._appended, future))
-        await future
+        return future
 
     # -- called by the store ------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ from .jsonrpc import (
 
 log = logging.getLogger("interlingua.rpc")
 
+_BEGIN_AT_ONCE = 16 * 1024  # bytes of requests that begin in one turn of the loop
+
 __all__ = ["Answer", "Connection", "ConnectionLost", "Handler", "RpcError", "Trace"]
 
 
@@ -84,7 +86,10 @@ class Connection:
         batches: bool = True,
         silent_cancel: bool = False,
         trace: Trace | None = None,
+        begin: Callable[[Call], bool] | None = None,
     ) -> None:
+        """`begin` is called with each request first. Where it begins one without waiting for anything, it says so, and
+        there is no task for it: it is answered through `answer`, or goes on in the handler's `called` after `go_on`."""
         self.channel = channel
         self.handler = handler
         self.rpc = Rpc(limits, cancel=cancel, batches=batches)
@@ -94,6 +99,9 @@ class Connection:
         self._unread = 0  # bytes of answers since the channel last had room
         self._ended = False  # nothing more comes from the peer, though it may still read
         self._tasks: dict[Call, asyncio.Task[None]] = {}
+        self._quick = begin
+        self._short: set[Call] = set()  # requests that have begun, and have no task
+        self._beginning = 0  # bytes of requests that may not have had their first turn
         self._open: dict[Id, asyncio.Future[Any]] = {}
         self._batches: list[list[Id]] = []  # of ours that are open, oldest first
         self._later: dict[Batch, list[Callable[[], None]]] = {}  # what waits until an array has been sent
@@ -202,15 +210,33 @@ class Connection:
         try:
             while frames := await self.channel.receive():
                 for frame in frames:
-                    await self.take(frame)
+                    await self._take(frame)
+                if self._beginning:
+                    asyncio.get_running_loop().call_soon(self._all_begun)
             self._peer_ended()
-            if linger and self._tasks:
-                await asyncio.wait(list(self._tasks.values()), timeout=linger)
+            if linger:
+                await self._begin_all()
+                if self._tasks:
+                    await asyncio.wait(list(self._tasks.values()), timeout=linger)
         finally:
             await self.close()
 
     async def take(self, frame: bytes) -> None:
-        """One frame of the peer. `run` does this; transports without one stream of frames call it themselves."""
+        """One frame of the peer, and the beginning of what it asks for. For transports without one stream of frames;
+        `run` does this for the others."""
+        await self._take(frame)
+        if self._beginning:
+            await self._begun()
+
+    def _all_begun(self) -> None:
+        self._beginning = 0
+
+    async def _begun(self) -> None:
+        """Let the requests that came so far begin: they do so in their order, in the loop's next turn."""
+        self._beginning = 0
+        await asyncio.sleep(0)
+
+    async def _take(self, frame: bytes) -> None:
         if self._trace is not None:
             self._trace.received(frame)
         if self._unread > self.rpc.limits.max_unread:
@@ -219,9 +245,19 @@ class Connection:
         for incoming in self.rpc.receive(frame):
             kind = type(incoming)
             if kind is Call:
+                if self._quick is not None and not self._beginning and self._quick(incoming):  # type: ignore[arg-type]
+                    self._short.add(incoming)  # type: ignore[arg-type]
+                    continue
+                # Requests that came together begin together: a turn of the loop for each would cost more than most do.
                 self._begin(incoming)  # type: ignore[arg-type]
-                await asyncio.sleep(0)  # it begins before anything that came after it is looked at
-            elif kind is Notice:
+                self._beginning += len(frame)
+                # No more of them than may wait unread, should their answers be as long.
+                if self._beginning >= min(_BEGIN_AT_ONCE, self.rpc.limits.max_unread - self._unread):
+                    await self._begun()
+                continue
+            if self._beginning:
+                await self._begun()  # before anything else that came after them is looked at
+            if kind is Notice:
                 try:
                     handled = self.handler.noticed(incoming)  # type: ignore[arg-type]
                     if handled is not None:
@@ -231,6 +267,7 @@ class Connection:
             elif kind is Reply:
                 self._settle(incoming.id, incoming.result, incoming.error)  # type: ignore[union-attr]
             elif kind is CancelWanted:
+                self.go_on(incoming.call)  # type: ignore[union-attr]
                 task = self._tasks.get(incoming.call)  # type: ignore[union-attr]
                 if task is not None:
                     # Not at once: of a task that has not begun nothing would ever run, nor answer. (Frames that come
@@ -260,6 +297,30 @@ class Connection:
     def _begin(self, call: Call) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(call))
         self._tasks[call] = task
+
+    def answer(self, call: Call, result: Any) -> None:
+        """Answer a request that has no task, unless it has one by now."""
+        if call in self._short:
+            self._short.discard(call)
+            self.rpc.answer(call, result)
+            if not self.lost:
+                self._send_all()
+                self._then(call.batch, None)
+
+    def go_on(self, call: Call) -> None:
+        """A request has no task, and needs one."""
+        if call in self._short:
+            self._short.discard(call)
+            self._begin(call)
+            self._beginning += 1
+            asyncio.get_running_loop().call_soon(self._all_begun)
+
+    async def _begin_all(self) -> None:
+        """Nothing more comes. Of a task that is cancelled before it has begun nothing would ever run."""
+        for call in list(self._short):
+            self.go_on(call)
+        if self._beginning:
+            await self._begun()
 
     async def _answer(self, call: Call) -> None:
         then = None
@@ -316,6 +377,7 @@ class Connection:
         if not self.lost:
             self.lost = True
             self._peer_ended()
+            await self._begin_all()
             for task in list(self._tasks.values()):
                 task.cancel()
         tasks = [task for task in self._tasks.values() if task is not asyncio.current_task()]

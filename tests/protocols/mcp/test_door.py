@@ -500,10 +500,11 @@ async def test_a_cancelled_request_gets_no_answer_and_its_run_is_cancelled(store
         assert all(m.get("id") != id_ or "method" in m for m in client.messages)
 
 
-async def test_a_request_that_is_taken_back_at_once_leaves_no_run_behind(store: Path) -> None:
+@pytest.mark.parametrize("meta", [{}, {"interlingua/key": "once"}], ids=["at once", "by a key"])
+async def test_a_request_that_is_taken_back_at_once_leaves_no_run_behind(store: Path, meta: dict[str, Any]) -> None:
     async with in_process(store, slow) as (client, engine):
         await client.initialize()
-        run = client.message("agents/run", {"name": "slow", "input": {"text": ""}})
+        run = client.message("agents/run", {"name": "slow", "input": {"text": ""}, "_meta": meta})
         cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": run["id"]}}
         await client.raw(json.dumps(run).encode() + b"\n" + json.dumps(cancel).encode() + b"\n")
         assert (await ended(engine, await only_run_when_there(engine))).status is il.Status.CANCELLED

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...engine.log import LiveLog
 from ...engine.reader import Reader
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
-from ...model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, ThreadNotFound
+from ...model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, StoreError, ThreadNotFound
 from ...model.events import (
     Event,
     OutputDelta,
@@ -22,7 +23,7 @@ from ...model.events import (
     RunRestarted,
     Warned,
 )
-from ...model.run import Question, Run, RunRequest
+from ...model.run import Caller, Question, Run, RunRequest
 from ...model.status import Status
 from ...security import scopes
 from ...transports.jsonrpc import INVALID_PARAMS, Call, RpcError
@@ -60,7 +61,7 @@ class Running:
         self.meta = meta
         self.token = meta.get("progressToken")
         self.wants = "progressToken" in meta and type(self.token) in (str, int)
-        self._joined = Joiner()
+        self._joined: Joiner | None = None  # the deltas that were sent
         self._joins = True  # deltas still lead to the output
         self._told = 0  # progress notifications of a tool
         self._text: list[str] = []  # of a tool, so far
@@ -70,6 +71,7 @@ class Running:
         self._asks: dict[str, asyncio.Task[None]] = {}
         self._withdrawn: list[asyncio.Task[None]] = []  # of questions that need no answer any more
         self.run = ""
+        self._begun: LiveLog | None = None  # the run's, where this request has begun it at once
         self._takes_along = True  # a request that is taken back takes its run along
 
     async def start(self, input_: dict[str, Any], config: Any) -> None:
@@ -81,25 +83,25 @@ class Running:
         thread = self._named(wire.META_THREAD)
         if thread is not None:
             await self._check_thread(thread)
-        trace = {n: self.meta[n] for n in ("traceparent", "tracestate") if isinstance(self.meta.get(n), str)}
-        request = RunRequest(
-            self.card.name,
-            self.card.version,
-            input_,
-            config,
-            caller=self.connection.caller,
-            thread=thread,
-            create_thread=thread is not None,
-            when_busy="enqueue",
-            key=self._named(wire.META_KEY) or None,
-            trace=trace or None,
-        )
+        request = request_of(self.card, input_, config, self.connection.caller, self.meta)
+        if thread is not None:
+            request.thread, request.create_thread = thread, True
+        request.key = self._named(wire.META_KEY) or None
+        begun = self.engine.begin(request)
+        if begun is not None:
+            self.adopt(begun)
+            return
         submitting = asyncio.ensure_future(self.engine.submit(request))
         try:
             self.run = (await asyncio.shield(submitting)).id
         except asyncio.CancelledError:  # taken back while it is written down: it would run for nobody
             submitting.add_done_callback(self._cancel_late)
             raise
+
+    def adopt(self, begun: LiveLog) -> None:
+        """Wait for a run that was begun for this request."""
+        self._begun = begun
+        self.run = begun.row.id
 
     def _named(self, key: str) -> str | None:
         """A member of `_meta` that is ours."""
@@ -154,6 +156,8 @@ class Running:
             return
         if not self._takes_along:
             return
+        with contextlib.suppress(StoreError):  # then there is nothing to stop
+            await self._known()
         with contextlib.suppress(Conflict, NotFound):
             await self.engine.cancel(self.run, by=self.connection.caller, reason="the request was cancelled")
 
@@ -162,7 +166,17 @@ class Running:
             self.run = submitted.result().id
             self.connection.door.spawn(self._cancel())
 
+    async def _known(self) -> None:
+        """Wait until the run that was begun for this request is on disk."""
+        if self._begun is not None and self._begun.committed_row is None:
+            await self._begun.flush()
+
     async def _follow(self) -> RunFinished:
+        await self._known()
+        if self._begun is not None:
+            finished = self._begun.finished
+            if finished is not None and not self.wants and self.connection.level is None:
+                return finished  # a short run is there as a whole, and there was nothing to tell on the way
         reader = self.engine.reader(self.run)
         try:
             while not reader.over:
@@ -218,6 +232,8 @@ class Running:
             if isinstance(text, str):
                 self._more_text(text)
             return
+        if self._joined is None:
+            self._joined = Joiner()
         try:
             self._joined.add(delta)
         except DeltaError:
@@ -261,7 +277,7 @@ class Running:
         if self.tool or not self.wants or not self._joins or finished.status is not Status.SUCCEEDED:
             return
         try:
-            delta = diff(self._joined.value, finished.output)
+            delta = diff(ABSENT if self._joined is None else self._joined.value, finished.output)
         except DeltaError:
             return
         if delta is not ABSENT and delta:
@@ -319,6 +335,13 @@ class Running:
         with contextlib.suppress(Conflict, NotFound):  # the first answer wins, and another was first
             await self.engine.answer(question.id, value, by=self.connection.caller)
         return True
+
+
+def request_of(
+    card: AgentCard, input_: dict[str, Any], config: Any, caller: Caller, meta: dict[str, Any]
+) -> RunRequest:
+    trace = {n: meta[n] for n in ("traceparent", "tracestate") if isinstance(meta.get(n), str)} if meta else None
+    return RunRequest(card.name, card.version, input_, config, caller=caller, when_busy="enqueue", trace=trace or None)
 
 
 def failed(finished: RunFinished) -> ErrorInfo | None:

@@ -15,6 +15,7 @@ import msgspec
 
 from ..._version import __version__
 from ...engine.engine import Engine
+from ...engine.log import LiveLog
 from ...model.card import AgentCard
 from ...model.errors import AgentNotFound, InterlinguaError, InvalidAnswer, InvalidInput
 from ...model.run import OWNER, Caller, Instance
@@ -33,7 +34,7 @@ from ...transports.jsonrpc import (
     RpcError,
 )
 from ...transports.rpc import Connection, Trace
-from . import translate, wire
+from . import short, translate, wire
 from .listening import Listening
 from .running import InputWanted, Running, failed
 
@@ -112,13 +113,14 @@ class McpConnection:
         self.caller = caller
         self.rpc = Connection(
             channel, self, limits=door.settings.limits, cancel=("notifications/cancelled", "requestId"),
-            silent_cancel=silent_cancel, trace=trace,
+            silent_cancel=silent_cancel, trace=trace, begin=self._begin_at_once,
         )  # fmt: skip
         self.version = ""  # once a handshake has been made
         self.able = wire.ClientCapabilities()
         self.level: str | None = None  # of the log messages that it wants; none before it has asked
         self.listening = Listening(self)
         self._waits_after_cancelling = False  # for an answer, to a request that it has taken back
+        self.begun: dict[Call | None, LiveLog] = {}  # runs under way for requests without a task (None: the only one)
         self.runs_go_on = True  # when the client is gone without a word; False where going is how it cancels
         door.connections.add(self)
 
@@ -140,6 +142,24 @@ class McpConnection:
 
     # -- what the connection calls ------------------------------------------------------------------------
 
+    def _begin_at_once(self, call: Call) -> bool:
+        """Most requests want a run, and it is over with its first commit: those need no task to wait for it."""
+        if call.method != "agents/run" or not self.version or self.level is not None:
+            return False
+        begun = short.begin(self.engine, self.caller, call.params)
+        if begun is None:
+            return False
+        self.begun[call] = begun
+        begun.flushed().add_done_callback(lambda flushed: self._begun(call, begun, flushed))
+        return True
+
+    def _begun(self, call: Call, begun: LiveLog, flushed: asyncio.Future[None]) -> None:
+        result = short.result(begun) if flushed.exception() is None else None
+        if result is None or self.level is not None:
+            self.rpc.go_on(call)
+        elif self.begun.pop(call, None) is not None:  # otherwise it has a task that waits for it
+            self.rpc.answer(call, result)
+
     async def called(self, call: Call) -> Any:
         method = _METHODS.get(call.method)
         if method is None:
@@ -159,10 +179,7 @@ class McpConnection:
             if self._waits_after_cancelling and not self.rpc.lost:
                 raise RpcError(CANCELLED, "the request was cancelled") from None
             raise
-        if modern and isinstance(result, dict):
-            meta = {**result.get("_meta", {}), wire.META_SERVER: self._info()}
-            result = {"resultType": "complete", **result, "_meta": meta}
-        return result
+        return complete(result) if modern and isinstance(result, dict) else result
 
     def noticed(self, notice: Notice) -> None:
         return None  # `initialized` needs nothing of us, and what we do not know is ignored
@@ -214,7 +231,7 @@ class McpConnection:
         return {
             "protocolVersion": version,
             "capabilities": await self._capabilities(self.version),
-            "serverInfo": self._info(),
+            "serverInfo": _INFO,
             "instructions": "Each agent can be run with agents/run, and called as a tool of the same name.",
         }
 
@@ -222,7 +239,7 @@ class McpConnection:
         return {
             "supportedVersions": [wire.MODERN],
             "capabilities": await self._capabilities(wire.MODERN),
-            "serverInfo": self._info(),
+            "serverInfo": _INFO,
         }
 
     async def _capabilities(self, version: str) -> dict[str, Any]:
@@ -238,9 +255,6 @@ class McpConnection:
         if version != wire.MODERN:
             able["logging"] = {}
         return able
-
-    def _info(self) -> dict[str, Any]:
-        return {"name": "interlingua", "version": __version__}
 
     async def _ping(self, call: Call) -> dict[str, Any]:
         return {}
@@ -320,11 +334,15 @@ class McpConnection:
         info = failed(finished)
         if info is not None:
             raise translate.error(info, running.run)
-        return {"output": finished.output, "_meta": {wire.META_RUN: running.run}}
+        return short.output(finished, running.run)
 
     async def _begin(self, call: Call, known: Named, input_: dict[str, Any], *, tool: bool) -> Running | dict[str, Any]:
         scopes.require(self.caller, "run", known.card.key)
         running = Running(self, call, known.card, self.spoken(call), tool=tool)
+        begun = (self.begun.pop(call, None) or self.begun.pop(None, None)) if self.begun else None
+        if begun is not None:
+            running.adopt(begun)
+            return running
         state = call.params.get("requestState") if isinstance(call.params, dict) else None
         if isinstance(state, str) and running.version == wire.MODERN:
             again = await self._take_up(running, call, state)
@@ -440,6 +458,15 @@ class McpConnection:
             else translate.tool_result(finished.output, known.card, running.version)
         )
         return {**told, "_meta": {wire.META_RUN: running.run}}
+
+
+_INFO = {"name": "interlingua", "version": __version__}
+
+
+def complete(result: dict[str, Any]) -> dict[str, Any]:
+    """A result, as the revision without a handshake tells it."""
+    meta = {**result.get("_meta", {}), wire.META_SERVER: _INFO}
+    return {"resultType": "complete", **result, "_meta": meta}
 
 
 # Of the class and not of each connection: in the revision without sessions, there is a connection for every request.

@@ -20,11 +20,12 @@ from ...engine.engine import Engine
 from ...model.errors import InterlinguaError
 from ...model.run import Caller
 from ...security.auth import Authenticator
-from ...transports.http import read_body
+from ...transports import tap
+from ...transports.http import json_response, read_body
 from ...transports.rpc_http import refusal, refused
-from . import wire
+from . import short, wire
 from .posted import SESSION, VERSION, Asked, accepts, by_name, check_modern, is_modern, read
-from .server import McpDoor, McpSettings
+from .server import McpDoor, McpSettings, complete
 from .sessions import OldSession, Session, Single
 from .streams import Refused, WebSettings
 
@@ -44,6 +45,7 @@ class WebDoor:
         self.mcp = McpDoor(engine, mcp)
         self.sessions: dict[str, Session | OldSession] = {}
         self.singles: set[Single] = set()
+        self._short = 0  # requests that need no connection
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -106,10 +108,7 @@ class WebDoor:
             check_modern(raw, headers, asked)
             if not asked.ids:  # nothing can be told without a session
                 return Response(status_code=202)
-            self._room(len(self.singles), self.settings.max_requests)
-            single = Single(self, caller)
-            self.singles.add(single)
-            return await single.answer(asked, body)
+            return await self._single(asked, body, caller)
         if asked.initializes and SESSION not in headers:
             return await self._initialize(asked, body, caller)
         session = self._session(headers, caller)
@@ -118,6 +117,29 @@ class WebDoor:
             return await session.post(asked, body)
         finally:
             session.leave()
+
+    async def _single(self, asked: Asked, body: bytes, caller: Caller) -> ASGIApp:
+        self._room(len(self.singles) + self._short, self.settings.max_requests)
+        message = asked.messages[0]
+        begun = None
+        if message["method"] == "agents/run" and tap.current is None:
+            begun = short.begin(self.mcp.engine, caller, message.get("params"), modern=True)
+        if begun is not None:
+            self._short += 1
+            try:
+                await begun.flush()
+                result = short.result(begun)
+            except InterlinguaError:
+                result = None  # the store would not have it: told in the usual way
+            finally:
+                self._short -= 1
+            if result is not None:
+                return json_response({"jsonrpc": "2.0", "id": message["id"], "result": complete(result)})
+        single = Single(self, caller)
+        if begun is not None:
+            single.mcp.begun[None] = begun
+        self.singles.add(single)
+        return await single.answer(asked, body)
 
     async def _read(self, request: Request, headers: Mapping[str, str]) -> tuple[Asked, bytes]:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
