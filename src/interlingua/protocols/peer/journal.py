@@ -12,7 +12,7 @@ import json
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,6 +27,18 @@ _PAGE = 100  # events that are read from the store at once; each may be as large
 _LOOK_EVERY = 5.0  # seconds: another process may have told something, and the hint got lost
 _encode = msgspec.json.Encoder().encode
 _NAMED = {"status": b"event: acp.task.status\n", "artifact": b"event: acp.task.artifact\n"}
+
+
+class Said(msgspec.Struct, tag_field="type", tag="message", gc=False):
+    """The event of a message that is part of nothing: of no task, no context, and no answer."""
+
+    ts: str
+    message_id: str
+    role: str
+    parts: Sequence[Any]
+    sender: str = msgspec.field(name="from")
+    peer_id: str
+    direction: Literal["inbound", "outbound"]
 
 
 class Heard(msgspec.Struct):
@@ -196,6 +208,10 @@ class Journal:
         """An event for the feed: `type` and `ts` first, and `seq` once it has one."""
         whole = {"type": kind, "ts": ts or now_z(), **body}
         return Tell(self._feed_name(caller) if caller else self.name, kind, task, _encode(whole))
+
+    def said(self, event: Said) -> Tell:
+        """The event of a message for the owner's feed."""
+        return Tell(self.name, "message", "", _encode(event))
 
     def keep(self, changes: Sequence[Change]) -> asyncio.Future[Kept]:
         """Queued at once, in the order of the calls. Whoever waits goes on after the readers of feeds were told."""
