@@ -260,13 +260,13 @@ def _hand_out(taken: list[_Queued], results: list[Kept | InterlinguaError]) -> N
             at += len(units)
             if heed is not None:
                 for (changes, _), result in zip(units, some, strict=True):
-                    if type(result) is Kept:
+                    if isinstance(result, Kept):
                         heed(changes, result)
             settle(future, some, None)
             continue
         result = results[at]
         at += 1
-        if type(result) is not Kept:
+        if isinstance(result, InterlinguaError):
             settle(future, None, result)
             continue
         if heed is not None:

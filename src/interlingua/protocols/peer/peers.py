@@ -76,6 +76,7 @@ class Peer:
         self.dial_error: str | None = None
         self.outbox = Outbox(self)
         self._able: tuple[dict[str, Any] | None, dict[str, bool]] = (None, {})  # what was looked up on which card
+        self._limit: tuple[dict[str, Any] | None, int] = (None, MAX_BYTES)  # the same for how much it takes
 
     @property
     def id(self) -> str:
@@ -106,9 +107,14 @@ class Peer:
     @property
     def limit(self) -> int:
         """Bytes of the longest frame that it takes. A longer one ends the connection, and would again on the next."""
-        capabilities = (self.known.card or {}).get("capabilities")
-        told = capabilities.get("max_msg_bytes") if isinstance(capabilities, dict) else None
-        return told if type(told) is int and told > 0 else MAX_BYTES
+        card, limit = self._limit
+        if card is not self.known.card:
+            card = self.known.card
+            capabilities = (card or {}).get("capabilities")
+            told = capabilities.get("max_msg_bytes") if isinstance(capabilities, dict) else None
+            limit = told if type(told) is int and told > 0 else MAX_BYTES
+            self._limit = (card, limit)
+        return limit
 
     def takes(self, size: int) -> bool:
         """Whether a frame of so many bytes can be sent to it, with what is added on the way."""
@@ -209,7 +215,8 @@ class Outbox:
     def _gone(self, number: int) -> None:
         if self._flying.pop(number, None) is None:
             return
-        self.waiting = max(0, self.waiting - 1)
+        if self.waiting:
+            self.waiting -= 1
         self._settled.append(number)
         self._unwritten.add(number)
         self._news.set()
@@ -319,7 +326,7 @@ class Peers:
 
     @property
     def connected(self) -> list[Peer]:
-        return [peer for peer in self._peers.values() if peer.connected]
+        return [peer for peer in self._peers.values() if peer.session is not None]
 
     def get(self, id_: str) -> Peer:
         peer = self._peers.get(id_)

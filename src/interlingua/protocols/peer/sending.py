@@ -18,6 +18,7 @@ from ...model.errors import InvalidRequest, NotFound, TooLarge
 from ...store.shelf import Change, Letter, Post, Settle
 from . import frames, parts
 from .errors import AMBIGUOUS, INVALID, NO_PEERS, NOT_CONNECTED, TIMEOUT, Refusal
+from .journal import Said
 from .peers import DELIVERED, QUEUED, RANKS, Peer
 from .tasks import Task
 
@@ -76,7 +77,9 @@ def draft(body: Any, sender: str, limit: int) -> Draft:
     given = body.get("message_id")
     id_ = _ids.next() if given is None else frames.check_id(given, "message_id")
     if body.keys() <= _PLAIN:
-        return _checked(Draft(frames.message(sender, role, said, message_id=id_), b"", given is not None), limit)
+        plain = {"type": "acp.message", "message_id": id_, "ts": frames.now_z(), "from": sender, "role": role,
+                 "parts": said, "priority": "normal"}  # fmt: skip
+        return _checked(Draft(plain, b"", given is not None), limit)
     optional: dict[str, Any] = {}
     for name in ("task_id", "context_id"):
         if body.get(name) is not None:
@@ -225,18 +228,19 @@ class Sending:
         return task
 
     def _changes(self, peer: Peer, wanted: Draft, task: Task | None) -> list[Change]:
-        from .working import status_event
-
-        journal, frame = self._node.journal, wanted.frame
-        changes: list[Change] = [
-            Post(
-                journal.box_out, frame["message_id"], wanted.data, RANKS[frame["priority"]], peer.id, QUEUED,
-                frame.get("context_id") or "",
-            )
-        ]  # fmt: skip
+        journal, frame, id_ = self._node.journal, wanted.frame, wanted.frame["message_id"]
+        post = Post(
+            journal.box_out, id_, wanted.data, RANKS[frame["priority"]], peer.id, QUEUED, frame.get("context_id") or ""
+        )
+        if "task_id" not in frame and "context_id" not in frame:
+            said = Said(frame["ts"], id_, frame["role"], frame["parts"], self._node.name, peer.id, "outbound")
+            return [post, journal.said(said)]
+        changes: list[Change] = [post]
         if task is not None:
+            from .working import status_event
+
             changes += [journal.put_task(task), status_event(self._node, task, "submitted")]
-        event: dict[str, Any] = {"message_id": frame["message_id"], "role": frame["role"], "parts": frame["parts"]}
+        event: dict[str, Any] = {"message_id": id_, "role": frame["role"], "parts": frame["parts"]}
         if "task_id" in frame:
             event["task_id"] = frame["task_id"]
         if "context_id" in frame:

@@ -144,12 +144,12 @@ class Session:
 
     def send_letter(self, frame: dict[str, Any], number: int, data: bytes | None = None) -> None:
         """A letter with its number. `data` is the frame where it is encoded already."""
-        trust = self.node.trust
-        if data is not None and not trust.hmac and trust.identity is None:
+        if data is not None and not self.node.trust.signs:
             numbered = b'%s,"server_seq":%d}' % (data[:-1], number)
             self._unread += len(numbered)
             self.channel.send(numbered)
             return
+        trust = self.node.trust
         whole = {**frame, "server_seq": number}
         if trust.hmac and frame.get("_was_queued"):
             whole["ts"] = frames.now_z()  # the reference (2.19) silently drops what was signed five minutes ago
@@ -197,7 +197,7 @@ class Session:
         peer = self.peer
         if peer is None or not peer.able("delivery_ack"):
             return False
-        return peer.ours or frame.get("type") == "acp.message"
+        return frame.get("type") == "acp.message" or peer.ours
 
     # -- receiving ----------------------------------------------------------------------------------------
 
@@ -422,7 +422,7 @@ class Session:
         one = frame.get("message_id") or frame.get("ack_message_id")
         many = frame.get("message_ids")
         for id_ in many if isinstance(many, list) else [one]:
-            if isinstance(id_, str) and self.peer is not None:
+            if type(id_) is str and self.peer is not None:
                 self.peer.outbox.confirmed(id_)
         if self.peer is not None:
             self.node.peers.changed(self.peer)
