@@ -18,7 +18,7 @@ import msgspec
 
 from ...model.errors import InterlinguaError
 from ...store.base import Store
-from ...store.shelf import Change, Document, Kept, Letter, Put, Tell
+from ...store.shelf import Change, Document, Heed, Kept, Letter, Put, Tell
 from .frames import now_z
 from .tasks import Task, decoder, document_id
 
@@ -213,15 +213,17 @@ class Journal:
         """The event of a message for the owner's feed."""
         return Tell(self.name, "message", "", _encode(event))
 
-    def keep(self, changes: Sequence[Change]) -> asyncio.Future[Kept]:
-        """Queued at once, in the order of the calls. Whoever waits goes on after the readers of feeds were told."""
-        return self._store.keep(changes, self._heed)
+    def keep(self, changes: Sequence[Change], heed: Heed | None = None) -> asyncio.Future[Kept]:
+        """Queued at once, in the order of the calls. Whoever waits goes on after the readers of feeds were told, for
+        which whoever heeds it itself calls `heed` here."""
+        return self._store.keep(changes, heed or self.heed)
 
     def keep_each(self, lists: Sequence[Sequence[Change]]) -> asyncio.Future[list[Kept | InterlinguaError]]:
         """The same for many lists that somebody waits for together."""
-        return self._store.keep_each(lists, self._heed)
+        return self._store.keep_each(lists, self.heed)
 
-    def _heed(self, changes: Sequence[Change], kept: Kept) -> None:
+    def heed(self, changes: Sequence[Change], kept: Kept) -> None:
+        """These were kept: readers are told, once for all that were kept together."""
         if not self._kept:
             asyncio.get_running_loop().call_soon(self._tell)  # before those who wait for it: they are woken after this
         self._kept.append((changes, kept))

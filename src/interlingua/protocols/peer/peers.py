@@ -12,13 +12,13 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...model.errors import NotFound, TooLarge
-from ...store.shelf import Change, Drop, Put, Settle
+from ...store.shelf import Change, Drop, Kept, Post, Put, Settle
 from .card import has
 from .frames import now_z
 from .settings import MAX_BYTES
@@ -175,11 +175,45 @@ class Outbox:
         self._news = asyncio.Event()
         self._flying: dict[int, str] = {}  # sent in this session and not confirmed: number → message id
         self._by_id: dict[str, int] = {}
+        self._posted: list[tuple[int, Post]] = []  # messages that were just written down
         self._settled: list[int] = []
         self._unwritten: set[int] = set()  # they have arrived, and the shelf does not know it yet
         self._settling: asyncio.Task[None] | None = None
 
     # -- posting ------------------------------------------------------------------------------------------
+
+    def heed(self, changes: Sequence[Change], kept: Kept) -> None:
+        """A message, the first of these, was kept: it goes out with all that were kept together with it, and before
+        whoever waits for that goes on."""
+        self._peer.node.journal.heed(changes, kept)
+        number, post = kept.numbers[0] if kept.stale is None else None, changes[0]
+        if number is not None and type(post) is Post:
+            if not self._posted:
+                asyncio.get_running_loop().call_soon(self._go_out)
+            self._posted.append((number, post))
+
+    def _go_out(self) -> None:
+        posted, self._posted = self._posted, []
+        peer, flying, by_id = self._peer, self._flying, self._by_id
+        self.waiting += len(posted)
+        peer.node.peers.changed(peer)
+        session, most, signs = peer.session, peer.node.settings.in_flight, peer.node.trust.signs
+        acks = peer.able("delivery_ack")
+        for number, post in posted:
+            if not self.live or session is None or len(flying) >= most:
+                self.live = False  # the others wait on the shelf
+                self._news.set()
+                return
+            if signs or not acks:
+                self._send(session, number, msgspec.json.decode(post.body), post.body)
+            else:
+                session.send_numbered(post.body, number)
+                peer.known.sent += 1
+                flying[number] = post.key
+                by_id[post.key] = number
+            if session.congested:
+                self.live = False  # what follows waits on the shelf, and not in memory
+                self._news.set()
 
     def posted(self, number: int, frame: dict[str, Any], data: bytes | None = None) -> None:
         """A letter was written down (as `data`). It goes out now, or when its turn comes."""

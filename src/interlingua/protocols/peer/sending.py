@@ -148,15 +148,19 @@ class Sending:
         before = await journal.letter(journal.box_out, id_) if wanted.given_id else None
         if before is not None:
             return await self._again(before, wanted)
-        if frame.get("task_id") is not None and await journal.task_anywhere(frame["task_id"]) is None:
+        if "task_id" in frame and await journal.task_anywhere(frame["task_id"]) is None:
             raise InvalidRequest(f"/task_id: there is no task {frame['task_id']}", path="/task_id")
         named = peer_id if peer_id is not None else body.get("peer_id")
         peer = self.choose(named)
-        self._check_extensions(peer)
+        if peer.missing:
+            raise Refusal(
+                INVALID, 400, f"{peer.name} requires extensions that are not there: {', '.join(peer.missing)}",
+                missing_extensions=peer.missing,
+            )  # fmt: skip
         if named is not None:
             frame["to_peer"] = peer.id
             wanted.data = _encode(frame)
-        if not peer.connected and peer.outbox.waiting >= node.settings.max_queued:
+        if peer.session is None and peer.outbox.waiting >= node.settings.max_queued:
             raise Refusal(
                 NOT_CONNECTED, 503, f"{peer.name} is not connected, and {peer.outbox.waiting} messages wait already",
                 queued=False,
@@ -165,22 +169,22 @@ class Sending:
         peer.check_size(len(wanted.data))
         waiting = self._await(peer, id_) if wanted.sync else None
         try:
-            kept = await journal.keep(self._changes(peer, wanted, task))
+            kept = await journal.keep(self._changes(peer, wanted, task), peer.outbox.heed)
             if isinstance(kept.stale, Post):
                 assert kept.letter is not None
                 return await self._again(kept.letter, wanted)
             number = kept.numbers[0]
             assert number is not None
-            peer.outbox.posted(number, frame, wanted.data)
-            node.peers.changed(peer)
-            if not peer.connected:
+            if peer.session is None:
                 absent = "no peer is" if peer.known.expected else f"{peer.name} is not"
                 raise Refusal(
                     NOT_CONNECTED, 503, f"{absent} connected; the message waits", queued=True,
                     message_id=id_, server_seq=number, peer_id=peer.id,
                 )  # fmt: skip
-            answer: dict[str, Any] = {"ok": True, "message_id": id_, "server_seq": number, "peer_id": peer.id}
-            answer["task"] = task.view() if task is not None else None
+            answer: dict[str, Any] = {
+                "ok": True, "message_id": id_, "server_seq": number, "peer_id": peer.known.id,
+                "task": task.view() if task is not None else None,
+            }  # fmt: skip
             if waiting is not None:
                 answer["reply"] = await self._reply(peer, waiting, id_, wanted.timeout)
             return answer
@@ -208,14 +212,6 @@ class Sending:
                 queued=False, known_peers=[peer.id for peer in known][:50],
             )  # fmt: skip
         return known[0] if known else peers.new("whoever comes first", expected=True)
-
-    @staticmethod
-    def _check_extensions(peer: Peer) -> None:
-        if peer.missing:
-            raise Refusal(
-                INVALID, 400, f"{peer.name} requires extensions that are not there: {', '.join(peer.missing)}",
-                missing_extensions=peer.missing,
-            )  # fmt: skip
 
     def _task(self, wanted: Draft, peer: Peer) -> Task:
         now, frame = frames.now_z(), wanted.frame
