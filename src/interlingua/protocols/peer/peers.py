@@ -33,7 +33,7 @@ RANKS = {"critical": 3, "high": 2, "normal": 1, "low": 0}
 QUEUED, DELIVERED, DROPPED = "queued", "delivered", "dropped"
 _PAGE = 256
 _LAST = "last-peer"  # where the number of the newest peer is kept
-_SETTLE_AFTER = 0.005  # seconds: a write of its own for each message would cost as much as the message
+_SETTLE_AFTER = 0.05  # seconds: what has arrived is written down with what is sent next, or else by itself then
 
 
 class Known(msgspec.Struct, omit_defaults=True):
@@ -263,12 +263,24 @@ class Outbox:
         try:
             while self._settled:
                 await asyncio.sleep(_SETTLE_AFTER)
-                settle = self.settle()
-                await self._peer.node.journal.keep(settle)
-                for change in settle:
+                for change in self.settle():
+                    await self._peer.node.journal.keep([change])
                     self._unwritten.difference_update(change.numbers)
         finally:
             self._settling = None
+
+    def settle_along(self) -> None:
+        """Write down what has arrived, in the transaction of what is kept next: one of its own costs as much as that of
+        a message, and what is kept meanwhile waits for it."""
+        if not self._settled:
+            return
+        for change in self.settle():
+
+            def written(kept: asyncio.Future[Kept], numbers: list[int] = change.numbers) -> None:
+                if not kept.cancelled() and kept.exception() is None:
+                    self._unwritten.difference_update(numbers)
+
+            self._peer.node.journal.keep([change]).add_done_callback(written)
 
     def settle(self) -> list[Settle]:
         """What has arrived and is not written down, to be kept now."""

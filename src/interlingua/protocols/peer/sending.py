@@ -73,7 +73,8 @@ def draft(body: Any, sender: str, limit: int) -> Draft:
     if not isinstance(body, dict):
         raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")
     role = frames.check_role(body.get("role"))
-    said = parts.parts_of(body)
+    text = body.get("text")
+    said = [parts.text(text)] if type(text) is str and body.get("parts") is None else parts.parts_of(body)
     given = body.get("message_id")
     id_ = _ids.next() if given is None else frames.check_id(given, "message_id")
     if body.keys() <= _PLAIN:
@@ -168,6 +169,7 @@ class Sending:
         task = self._task(wanted, peer) if wanted.create_task else None
         peer.check_size(len(wanted.data))
         waiting = self._await(peer, id_) if wanted.sync else None
+        peer.outbox.settle_along()
         try:
             kept = await journal.keep(self._changes(peer, wanted, task), peer.outbox.heed)
             if isinstance(kept.stale, Post):
