@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,7 +30,7 @@ _LONGEST = 600.0  # seconds that a request may wait
 _PAGE = 100  # letters that are held at once
 _OPTIONAL = ("skill_id", "metadata")
 _PLAIN = frozenset({"role", "text", "content", "parts", "peer_id", "message_id"})  # of a message that has no wishes
-_RANDOM = 4096  # bytes that are fetched at once
+_STEPS = struct.Struct(">256H")  # of ids that are made at once
 _encode = msgspec.json.Encoder().encode
 
 
@@ -53,16 +54,17 @@ class _Ids:
 
     def __init__(self) -> None:
         self._last = secrets.randbits(64)
-        self._steps = b""
-        self._at = 0
+        self._ready: list[str] = []  # the next one is the last
 
     def next(self) -> str:
-        if self._at >= len(self._steps):
-            self._steps, self._at = os.urandom(_RANDOM), 0
-        step = int.from_bytes(self._steps[self._at : self._at + 2], "big") + 1
-        self._at += 2
-        self._last = (self._last + step) & 0xFFFF_FFFF_FFFF_FFFF
-        return f"msg_{self._last:016x}"
+        if not self._ready:
+            self._ready = list(self._some())[::-1]
+        return self._ready.pop()
+
+    def _some(self) -> Iterator[str]:
+        for step in _STEPS.unpack(os.urandom(_STEPS.size)):
+            self._last = (self._last + step + 1) & 0xFFFF_FFFF_FFFF_FFFF
+            yield f"msg_{self._last:016x}"
 
 
 _ids = _Ids()
@@ -77,7 +79,7 @@ def draft(body: Any, sender: str, limit: int) -> Draft:
     said = [parts.text(text)] if type(text) is str and body.get("parts") is None else parts.parts_of(body)
     given = body.get("message_id")
     id_ = _ids.next() if given is None else frames.check_id(given, "message_id")
-    if body.keys() <= _PLAIN:
+    if _PLAIN.issuperset(body):
         plain = {"type": "acp.message", "message_id": id_, "ts": frames.now_z(), "from": sender, "role": role,
                  "parts": said, "priority": "normal"}  # fmt: skip
         return _checked(Draft(plain, b"", given is not None), limit)
