@@ -33,7 +33,7 @@ RANKS = {"critical": 3, "high": 2, "normal": 1, "low": 0}
 QUEUED, DELIVERED, DROPPED = "queued", "delivered", "dropped"
 _PAGE = 256
 _LAST = "last-peer"  # where the number of the newest peer is kept
-_SETTLE_AFTER = 0.05  # seconds: what has arrived is written down with what is sent next, or else by itself then
+_SETTLE_AFTER = 0.02  # seconds: what has arrived is written down with what is sent next, or else by itself then
 
 
 class Known(msgspec.Struct, omit_defaults=True):

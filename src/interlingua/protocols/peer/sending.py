@@ -171,8 +171,8 @@ class Sending:
         task = self._task(wanted, peer) if wanted.create_task else None
         peer.check_size(len(wanted.data))
         waiting = self._await(peer, id_) if wanted.sync else None
-        peer.outbox.settle_along()
         try:
+            peer.outbox.settle_along()
             kept = await journal.keep(self._changes(peer, wanted, task), peer.outbox.heed)
             if isinstance(kept.stale, Post):
                 assert kept.letter is not None
