@@ -423,6 +423,47 @@ async def test_a_list_that_cannot_be_written_is_refused_alone(store: Path) -> No
         assert [(t.seq, t.body) for t in await s.told("feed", 0, 10)] == [(1, b"1"), (2, b"2")]
 
 
+async def test_of_lists_that_are_waited_for_together_each_is_kept_or_refused_by_itself(store: Path) -> None:
+    async with opened(store) as s:
+        await post(s, Post("in", "there", b"before"))
+        again, bad = Post("in", "there", b"again"), [Put("tasks", "\ud800", b"")]
+        lists: list[list[Change]] = [
+            [Post("in", "a", b"1"), Tell("f", "k", "", b"1")],
+            [again],
+            bad,
+            [Tell("f", "k", "", b"2")],
+        ]
+        first, stale, refused, last = await s.keep_each(lists)
+        assert isinstance(first, Kept)
+        assert isinstance(stale, Kept)
+        assert isinstance(refused, InvalidRequest)
+        assert isinstance(last, Kept)
+        assert (first.numbers, last.numbers) == ([2, 1], [2])
+        assert (stale.numbers, stale.stale) == ([], again)
+        assert stale.letter is not None
+        assert stale.letter.body == b"before"
+        assert keys(await s.letters("in")) == ["there", "a"]
+
+
+async def test_whoever_heeds_what_is_kept_is_told_of_each_list_in_order_and_before_anybody_goes_on(store: Path) -> None:
+    async with opened(store) as s:
+        told: list[list[int | None]] = []
+
+        def heed(changes: Sequence[Change], kept: Kept) -> None:
+            told.append(kept.numbers)
+
+        async def one(place: int) -> int:
+            await s.keep([Post("in", str(place), b"")], heed)
+            return len(told)
+
+        async def many() -> int:
+            await s.keep_each([[Tell("f", "k", "", b"")], [Post("in", "0", b"")]], heed)
+            return len(told)
+
+        assert await asyncio.gather(one(0), one(1), many()) == [4, 4, 4]
+        assert told == [[1], [2], [1], []]
+
+
 async def test_one_who_waits_no_longer_takes_nothing_from_the_others(store: Path) -> None:
     async with opened(store) as s:
         given_up, other = s.keep([Tell("feed", "k", "", b"1")]), s.keep([Tell("feed", "k", "", b"2")])

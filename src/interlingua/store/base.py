@@ -16,12 +16,12 @@ import msgspec
 
 from ..model.card import AgentCard
 from ..model.content import Message
-from ..model.errors import ErrorInfo
+from ..model.errors import ErrorInfo, InterlinguaError
 from ..model.events import Body, Event, RunCreated
 from ..model.run import Checkpoint, Instance, Question, RunRequest, Thread
 from ..model.status import Status
 from .shelf import Change as ShelfChange
-from .shelf import Document, Kept, Letter, Told
+from .shelf import Document, Heed, Kept, Letter, Told
 
 
 class RunRow(msgspec.Struct):
@@ -454,9 +454,15 @@ class Store(Protocol):
     async def key_records(self, limit: int = -1) -> list[bytes]: ...
 
     # what a door keeps besides: documents, letters and feeds
-    def keep(self, changes: Sequence[ShelfChange]) -> asyncio.Future[Kept]:
+    def keep(self, changes: Sequence[ShelfChange], heed: Heed | None = None) -> asyncio.Future[Kept]:
         """Apply all of these, or none where the condition of one does not hold. Calls take effect in their order, and
         those that are queued together share a transaction."""
+        ...
+
+    def keep_each(
+        self, lists: Sequence[Sequence[ShelfChange]], heed: Heed | None = None
+    ) -> asyncio.Future[list[Kept | InterlinguaError]]:
+        """The same for many lists that somebody waits for together: each is applied by itself, in one transaction."""
         ...
 
     async def document(self, space: str, id_: str) -> Document | None: ...

@@ -6,6 +6,8 @@ that reads give back. What is in a body, and what a space, box, feed, topic or s
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 
 # -- changes -----------------------------------------------------------------------------------------------
@@ -126,3 +128,7 @@ class Kept(msgspec.Struct):
     numbers: list[int | None] = []
     stale: Change | None = None  # the first whose condition did not hold
     letter: Letter | None = None  # where that is a Post: the letter that has its key
+
+
+# Told what became of a list of changes, before whoever waits for it goes on. It must not raise.
+Heed = Callable[[Sequence[Change], Kept], None]

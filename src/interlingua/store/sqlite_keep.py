@@ -97,14 +97,14 @@ def runs(numbers: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
     return ranges, others
 
 
-def _insert(conn: sqlite3.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]) -> None:
-    """Many rows in few statements: each of them gives the GIL away, and must win it back."""
-    for some in chunks(rows):
-        sql = _sql.get((table, len(some)))
+def _insert(conn: sqlite3.Connection, table: str, columns: Sequence[str], values: list[Any]) -> None:
+    """Many rows, one behind the other, in few statements: each of them gives the GIL away, and must win it back."""
+    for rows in chunks(range(len(values) // len(columns))):
+        sql = _sql.get((table, len(rows)))
         if sql is None:
-            values = ",".join([marks(columns)] * len(some))
-            sql = _sql[table, len(some)] = f"INSERT INTO {table} ({','.join(columns)}) VALUES {values}"
-        conn.execute(sql, [value for row in some for value in row])
+            places = ",".join([marks(columns)] * len(rows))
+            sql = _sql[table, len(rows)] = f"INSERT INTO {table} ({','.join(columns)}) VALUES {places}"
+        conn.execute(sql, values[rows[0] * len(columns) : (rows[-1] + 1) * len(columns)])
 
 
 _sql: dict[tuple[str, int], str] = {}
@@ -173,8 +173,8 @@ class _Together:
         self._conn = conn
         self._keys = keys  # of letters, as far as they are known to be in use
         self._boxes, self._feeds, self._spaces = _Last(conn, "box"), _Last(conn, "feed"), _Last(conn, "space")
-        self._letters: list[tuple[Any, ...]] = []
-        self._news: list[tuple[Any, ...]] = []
+        self._letters: list[Any] = []  # value behind value, and row behind row
+        self._news: list[Any] = []
         # None: there is none. What is in these is never changed in place, so where there is another object now than
         # before, that is what has to be written.
         self._documents: dict[Pair, _Document | None] = {}
@@ -185,7 +185,12 @@ class _Together:
     def apply(self, units: list[Unit]) -> list[Kept]:
         self._look_up(units)
         documents, cursors = self._documents.copy(), self._cursors.copy()
-        results = [self._unit(changes, time) for changes, time in units]
+        results = [
+            self._message(changes[0], changes[1], time)
+            if len(changes) == 2 and type(changes[0]) is Post and type(changes[1]) is Tell
+            else self._unit(changes, time)
+            for changes, time in units
+        ]
         conn = self._conn
         _insert(conn, "letters", LETTER_COLUMNS, self._letters)
         _insert(conn, "told", _TOLD_COLUMNS, self._news)
@@ -236,6 +241,18 @@ class _Together:
 
     # -- in memory ----------------------------------------------------------------------------------------
 
+    def _message(self, post: Post, tell: Tell, time: int) -> Kept:
+        """A letter and the news of it: that is what nearly all lists are."""
+        box, feed, key = post.box, tell.feed, (post.box, post.key)
+        if key in self._keys:
+            return self._stale((), post)
+        self._keys.add(key)
+        number = self._boxes[box] = self._boxes[box] + 1
+        self._letters += (box, number, post.key, post.rank, post.topic, post.state, post.owner, time, post.body)
+        seq = self._feeds[feed] = self._feeds[feed] + 1
+        self._news += (feed, seq, tell.kind, tell.topic, time, tell.body)
+        return Kept([number, seq])
+
     def _unit(self, changes: Sequence[Change], time: int) -> Kept:
         numbers: list[int | None] = []
         before: list[Any] = []  # what documents and cursors were, in case it has to be so again
@@ -244,16 +261,16 @@ class _Together:
             holds = True
             if isinstance(change, Tell):
                 seq = self._feeds[change.feed] = self._feeds[change.feed] + 1
-                self._news.append((change.feed, seq, change.kind, change.topic, time, change.body))
+                self._news += (change.feed, seq, change.kind, change.topic, time, change.body)
                 numbers.append(seq)
             elif isinstance(change, Post):
                 key = (change.box, change.key)
                 if holds := key not in self._keys:
                     self._keys.add(key)
                     number = self._boxes[change.box] = self._boxes[change.box] + 1
-                    self._letters.append(
-                        (change.box, number, change.key, change.rank, change.topic, change.state, change.owner, time,
-                         change.body)
+                    self._letters += (
+                        change.box, number, change.key, change.rank, change.topic, change.state, change.owner, time,
+                        change.body,
                     )  # fmt: skip
                     numbers.append(number)
             elif isinstance(change, Put):
@@ -312,10 +329,10 @@ class _Together:
         for change in reversed(changes):
             if isinstance(change, Tell):
                 self._feeds[change.feed] -= 1
-                self._news.pop()
+                del self._news[-len(_TOLD_COLUMNS) :]
             elif isinstance(change, Post):
                 self._boxes[change.box] -= 1
-                self._letters.pop()
+                del self._letters[-len(LETTER_COLUMNS) :]
                 self._keys.discard((change.box, change.key))
             elif isinstance(change, Put | Drop):
                 self._documents[change.space, change.id] = before.pop()
@@ -341,9 +358,9 @@ class _Together:
             if was is not None:
                 gone.append((space, was.place))
             if now is not None:
-                new.append(
-                    (space, now.place, id_, now.version, now.state, now.topic, now.owner, now.created_at,
-                     now.updated_at, now.body)
+                new += (
+                    space, now.place, id_, now.version, now.state, now.topic, now.owner, now.created_at,
+                    now.updated_at, now.body,
                 )  # fmt: skip
         self._conn.executemany("DELETE FROM documents WHERE space=? AND place=?", gone)
         _insert(self._conn, "documents", _DOCUMENT_COLUMNS, new)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ..model.errors import InterlinguaError, NotFound, StoreError
 from .base import settle
-from .shelf import Change, Document, Kept, Letter, Told
+from .shelf import Change, Document, Heed, Kept, Letter, Told
 from .sqlite_keep import LETTER, Unit, chunks, find_letter, keep, marks
 from .sqlite_writer import Call
 
@@ -27,13 +27,17 @@ _DOCUMENT = ", ".join(Document.__struct_fields__)
 _TOLD = ", ".join(Told.__struct_fields__)
 
 
+# Lists of changes that are waited for together, whether there may be several, and who is told before whoever waits.
+_Queued = tuple[list[Unit], asyncio.Future[Any], bool, Heed | None]
+
+
 class ShelfQueries:
     """The part of SQLiteStore that keeps what a door has besides runs and threads."""
 
     _write: Callable[[Call], asyncio.Future[Any]]
 
     def __init__(self) -> None:
-        self._shelved: deque[tuple[Unit, asyncio.Future[Kept]]] = deque()  # not taken by the writer's thread yet
+        self._shelved: deque[_Queued] = deque()  # not taken by the writer's thread yet
         self._shelving = False  # the writer has a call for them
 
     async def _read(self, fn: Callable[[sqlite3.Connection], T]) -> T:
@@ -41,21 +45,34 @@ class ShelfQueries:
 
     # -- writing ------------------------------------------------------------------------------------------
 
-    def keep(self, changes: Sequence[Change]) -> asyncio.Future[Kept]:
+    def keep(self, changes: Sequence[Change], heed: Heed | None = None) -> asyncio.Future[Kept]:
         if not self._shelving:
             self._shelve()
         future: asyncio.Future[Kept] = asyncio.get_running_loop().create_future()
-        self._shelved.append(((tuple(changes), time.time_ns() // 1000), future))
+        self._shelved.append(([(tuple(changes), time.time_ns() // 1000)], future, False, heed))
+        return future
+
+    def keep_each(
+        self, lists: Sequence[Sequence[Change]], heed: Heed | None = None
+    ) -> asyncio.Future[list[Kept | InterlinguaError]]:
+        if not self._shelving:
+            self._shelve()
+        now = time.time_ns() // 1000
+        future: asyncio.Future[list[Kept | InterlinguaError]] = asyncio.get_running_loop().create_future()
+        self._shelved.append(([(tuple(changes), now) for changes in lists], future, True, heed))
         return future
 
     def _shelve(self) -> None:
         """One call for all: it takes what there is when its turn comes, so what is queued until then goes along."""
-        taken: list[tuple[Unit, asyncio.Future[Kept]]] = []
+        taken: list[_Queued] = []
+        units: list[Unit] = []
 
         def apply(conn: sqlite3.Connection) -> list[Kept | InterlinguaError]:
-            while self._shelved and len(taken) < _MOST:  # a call that is tried again begins with what it had
-                taken.append(self._shelved.popleft())
-            return keep(conn, [unit for unit, _ in taken])
+            while self._shelved and len(units) < _MOST:  # a call that is tried again begins with what it had
+                queued = self._shelved.popleft()
+                taken.append(queued)
+                units.extend(queued[0])
+            return keep(conn, units)
 
         def done(call: asyncio.Future[list[Kept | InterlinguaError]]) -> None:
             error = call.exception()
@@ -63,14 +80,10 @@ class ShelfQueries:
                 if not taken:  # it never had its turn: everybody has waited for nothing
                     taken.extend(self._shelved)
                     self._shelved.clear()
-                for _, future in taken:
+                for _, future, _, _ in taken:
                     settle(future, None, error)
             else:
-                for (_, future), result in zip(taken, call.result(), strict=True):
-                    if isinstance(result, Kept):
-                        settle(future, result, None)
-                    else:
-                        settle(future, None, result)
+                _hand_out(taken, call.result())
             self._shelving = False
             if self._shelved:
                 try:
@@ -237,6 +250,29 @@ class ShelfQueries:
         sql = f"SELECT count(*) FROM {source} WHERE {' AND '.join(terms)}"
         row = await self._read(lambda conn: conn.execute(sql, args).fetchone())
         return int(row[0])
+
+
+def _hand_out(taken: list[_Queued], results: list[Kept | InterlinguaError]) -> None:
+    at = 0
+    for units, future, many, heed in taken:
+        if many:
+            some = results[at : at + len(units)]
+            at += len(units)
+            if heed is not None:
+                for (changes, _), result in zip(units, some, strict=True):
+                    if isinstance(result, Kept):
+                        heed(changes, result)
+            settle(future, some, None)
+            continue
+        result = results[at]
+        at += 1
+        if isinstance(result, InterlinguaError):
+            settle(future, None, result)
+            continue
+        if heed is not None:
+            heed(units[0][0], result)
+        if not future.done():
+            future.set_result(result)
 
 
 def _head(conn: sqlite3.Connection, feed: str) -> int:

@@ -413,10 +413,10 @@ async def test_a_peer_that_only_types_is_read_no_faster_than_that_is_written_dow
         store: Any = host.node.engine.store
         most, keep = 0, store.keep
 
-        def watched(changes: Any) -> Any:
+        def watched(changes: Any, heed: Any = None) -> Any:
             nonlocal most
             most = max(most, len(store._shelved))
-            return keep(changes)
+            return keep(changes, heed)
 
         store.keep = watched
         for number in range(60_000):
@@ -584,13 +584,13 @@ async def test_a_store_that_fails_once_does_not_keep_the_end_of_a_task_from_its_
         store: Any = node.node.engine.store
         keep, failed = store.keep, []
 
-        def fails_once(changes: Any) -> Any:
+        def fails_once(changes: Any, heed: Any = None) -> Any:
             if not failed and any(isinstance(change, Follow) and change.ended for change in changes):
                 failed.append(changes)
                 future = asyncio.get_running_loop().create_future()
                 future.set_exception(StoreError("the disk is full"))
                 return future
-            return keep(changes)
+            return keep(changes, heed)
 
         store.keep = fails_once
         task = checked(await http.post("/tasks", json={"role": "user", "text": "hi"}), 201)["task"]["id"]

@@ -38,12 +38,12 @@ _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:[.,](\d+))?\s*([Z
 
 def now_z() -> str:
     """The present time, in UTC with microseconds. It ends in Z: an offset ends a connection to the reference (2.19)."""
-    return stamp(time.time_ns() // 1000)
+    microseconds = time.time_ns() // 1000
+    return f"{_second(microseconds // 1_000_000)}.{microseconds % 1_000_000:06d}Z"
 
 
 def stamp(microseconds: int) -> str:
-    seconds, rest = divmod(microseconds, 1_000_000)
-    return f"{_second(seconds)}.{rest:06d}Z"
+    return f"{_second(microseconds // 1_000_000)}.{microseconds % 1_000_000:06d}Z"
 
 
 @lru_cache(maxsize=64)

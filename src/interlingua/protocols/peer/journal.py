@@ -12,12 +12,13 @@ import json
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from ...model.errors import InterlinguaError
 from ...store.base import Store
-from ...store.shelf import Change, Document, Kept, Letter, Put, Tell
+from ...store.shelf import Change, Document, Heed, Kept, Letter, Put, Tell
 from .frames import now_z
 from .tasks import Task, decoder, document_id
 
@@ -28,14 +29,34 @@ _encode = msgspec.json.Encoder().encode
 _NAMED = {"status": b"event: acp.task.status\n", "artifact": b"event: acp.task.artifact\n"}
 
 
+class Said(msgspec.Struct, tag_field="type", tag="message", gc=False):
+    """The event of a message that is part of nothing: of no task, no context, and no answer."""
+
+    ts: str
+    message_id: str
+    role: str
+    parts: Sequence[Any]
+    sender: str = msgspec.field(name="from")
+    peer_id: str
+    direction: Literal["inbound", "outbound"]
+
+
 class Heard(msgspec.Struct):
     """One event of a feed."""
 
     seq: int
     kind: str
     topic: str  # the task that it is of
-    data: bytes  # the event, whole
+    body: bytes  # the event as it is kept: without its number
+    _whole: bytes = b""
     _wire: bytes = b""
+
+    @property
+    def data(self) -> bytes:
+        """The event, whole; put together when somebody asks, once."""
+        if not self._whole:
+            self._whole = numbered(self.body, self.seq)
+        return self._whole
 
     def sse(self) -> bytes:
         """As a stream has it; put together once, for all who listen."""
@@ -65,9 +86,9 @@ class Feed:
                 ring.clear()  # another process told something between: readers find it in the store
                 self._held = 0
             ring.append(event)
-            self._held += len(event.data)
+            self._held += len(event.body)
             while len(ring) > _RING or (self._held > _RING_BYTES and len(ring) > 1):
-                self._held -= len(ring.popleft().data)
+                self._held -= len(ring.popleft().body)
         self.wake()
 
     def wake(self) -> None:
@@ -104,7 +125,7 @@ class Feed:
     async def stored(self, seq: int, topic: str | None = None) -> list[Heard]:
         """A page of what follows, from the store: what another process has told, and what is only just written."""
         rows = await self._store.told(self.name, seq, _PAGE, topic=topic)
-        return [Heard(row.seq, row.kind, row.topic, numbered(row.body, row.seq)) for row in rows]
+        return [Heard(row.seq, row.kind, row.topic, row.body) for row in rows]
 
     async def after(self, seq: int, *, topic: str | None = None) -> list[Heard]:
         """What follows, as far as it is there."""
@@ -149,9 +170,7 @@ class Journal:
         self.name = name
         self._own = Feed(store, name)
         self._names = {name}
-        self._telling: deque[tuple[Sequence[Change], asyncio.Future[Kept]]] = (
-            deque()
-        )  # what is kept, and has news in it
+        self._kept: list[tuple[Sequence[Change], Kept]] = []  # with news in it, of which readers were not told yet
         # Callers of the door come and go: what they listen to is held by those who listen.
         self._feeds: weakref.WeakValueDictionary[str, Feed] = weakref.WeakValueDictionary({name: self._own})
         self.box_in, self.box_out, self.box_door = f"{name}/in", f"{name}/out", f"{name}/door"
@@ -190,29 +209,42 @@ class Journal:
         whole = {"type": kind, "ts": ts or now_z(), **body}
         return Tell(self._feed_name(caller) if caller else self.name, kind, task, _encode(whole))
 
-    def keep(self, changes: Sequence[Change]) -> asyncio.Future[Kept]:
-        """Queued at once, in the order of the calls. Whoever waits goes on after the readers of feeds were told."""
-        kept = self._store.keep(changes)
-        for change in changes:
-            if type(change) is Tell:
-                self._telling.append((changes, kept))
-                kept.add_done_callback(self._tell)
-                break
-        return kept
+    def said(self, event: Said) -> Tell:
+        """The event of a message for the owner's feed."""
+        return Tell(self.name, "message", "", _encode(event))
 
-    def _tell(self, done: asyncio.Future[Kept]) -> None:
-        """Tell readers what was kept. Lists are done in order, many at once: the first tells for all of them."""
-        told: dict[str, list[Heard]] = {}
-        while self._telling and self._telling[0][1].done():
-            changes, done = self._telling.popleft()
-            if done.cancelled() or done.exception() is not None or (kept := done.result()).stale is not None:
-                continue
-            for change, number in zip(changes, kept.numbers, strict=True):
+    def keep(self, changes: Sequence[Change], heed: Heed | None = None) -> asyncio.Future[Kept]:
+        """Queued at once, in the order of the calls. Whoever waits goes on after the readers of feeds were told, for
+        which whoever heeds it itself calls `heed` here."""
+        return self._store.keep(changes, heed or self.heed)
+
+    def keep_each(self, lists: Sequence[Sequence[Change]]) -> asyncio.Future[list[Kept | InterlinguaError]]:
+        """The same for many lists that somebody waits for together."""
+        return self._store.keep_each(lists, self.heed)
+
+    def heed(self, changes: Sequence[Change], kept: Kept) -> None:
+        """These were kept: readers are told, once for all that were kept together."""
+        if not self._kept:
+            asyncio.get_running_loop().call_soon(self._tell)  # before those who wait for it: they are woken after this
+        self._kept.append((changes, kept))
+
+    def _tell(self) -> None:
+        """Tell readers what was kept: at once all that was kept together."""
+        done, self._kept = self._kept, []
+        told: dict[str, list[Heard]] = {self.name: []}
+        for changes, kept in done:
+            # Of what was not applied there are no numbers.
+            for change, number in zip(changes, kept.numbers, strict=False):
                 if type(change) is Tell:
                     assert number is not None
-                    heard = Heard(number, change.kind, change.topic, numbered(change.body, number))
-                    told.setdefault(change.feed, []).append(heard)
+                    heard = Heard(number, change.kind, change.topic, change.body)
+                    if change.feed in told:
+                        told[change.feed].append(heard)
+                    else:
+                        told[change.feed] = [heard]
         for name, events in told.items():
+            if not events:
+                continue
             feed = self._feeds.get(name)
             if feed is not None:
                 feed.heard(events)

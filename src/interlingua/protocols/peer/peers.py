@@ -12,13 +12,13 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...model.errors import NotFound, TooLarge
-from ...store.shelf import Change, Drop, Put, Settle
+from ...store.shelf import Change, Drop, Kept, Post, Put, Settle
 from .card import has
 from .frames import now_z
 from .settings import MAX_BYTES
@@ -33,7 +33,7 @@ RANKS = {"critical": 3, "high": 2, "normal": 1, "low": 0}
 QUEUED, DELIVERED, DROPPED = "queued", "delivered", "dropped"
 _PAGE = 256
 _LAST = "last-peer"  # where the number of the newest peer is kept
-_SETTLE_AFTER = 0.005  # seconds: a write of its own for each message would cost as much as the message
+_SETTLE_AFTER = 0.02  # seconds: what has arrived is written down with what is sent next, or else by itself then
 
 
 class Known(msgspec.Struct, omit_defaults=True):
@@ -76,6 +76,7 @@ class Peer:
         self.dial_error: str | None = None
         self.outbox = Outbox(self)
         self._able: tuple[dict[str, Any] | None, dict[str, bool]] = (None, {})  # what was looked up on which card
+        self._limit: tuple[dict[str, Any] | None, int] = (None, MAX_BYTES)  # the same for how much it takes
 
     @property
     def id(self) -> str:
@@ -106,9 +107,14 @@ class Peer:
     @property
     def limit(self) -> int:
         """Bytes of the longest frame that it takes. A longer one ends the connection, and would again on the next."""
-        capabilities = (self.known.card or {}).get("capabilities")
-        told = capabilities.get("max_msg_bytes") if isinstance(capabilities, dict) else None
-        return told if type(told) is int and told > 0 else MAX_BYTES
+        card, limit = self._limit
+        if card is not self.known.card:
+            card = self.known.card
+            capabilities = (card or {}).get("capabilities")
+            told = capabilities.get("max_msg_bytes") if isinstance(capabilities, dict) else None
+            limit = told if type(told) is int and told > 0 else MAX_BYTES
+            self._limit = (card, limit)
+        return limit
 
     def takes(self, size: int) -> bool:
         """Whether a frame of so many bytes can be sent to it, with what is added on the way."""
@@ -169,11 +175,45 @@ class Outbox:
         self._news = asyncio.Event()
         self._flying: dict[int, str] = {}  # sent in this session and not confirmed: number → message id
         self._by_id: dict[str, int] = {}
+        self._posted: list[tuple[int, Post]] = []  # messages that were just written down
         self._settled: list[int] = []
         self._unwritten: set[int] = set()  # they have arrived, and the shelf does not know it yet
         self._settling: asyncio.Task[None] | None = None
 
     # -- posting ------------------------------------------------------------------------------------------
+
+    def heed(self, changes: Sequence[Change], kept: Kept) -> None:
+        """A message, the first of these, was kept: it goes out with all that were kept together with it, and before
+        whoever waits for that goes on."""
+        self._peer.node.journal.heed(changes, kept)
+        number, post = kept.numbers[0] if kept.stale is None else None, changes[0]
+        if number is not None and type(post) is Post:
+            if not self._posted:
+                asyncio.get_running_loop().call_soon(self._go_out)
+            self._posted.append((number, post))
+
+    def _go_out(self) -> None:
+        posted, self._posted = self._posted, []
+        peer, flying, by_id = self._peer, self._flying, self._by_id
+        self.waiting += len(posted)
+        peer.node.peers.changed(peer)
+        session, most, signs = peer.session, peer.node.settings.in_flight, peer.node.trust.signs
+        acks = peer.able("delivery_ack")
+        for number, post in posted:
+            if not self.live or session is None or len(flying) >= most:
+                self.live = False  # the others wait on the shelf
+                self._news.set()
+                return
+            if signs or not acks:
+                self._send(session, number, msgspec.json.decode(post.body), post.body)
+            else:
+                session.send_numbered(post.body, number)
+                peer.known.sent += 1
+                flying[number] = post.key
+                by_id[post.key] = number
+            if session.congested:
+                self.live = False  # what follows waits on the shelf, and not in memory
+                self._news.set()
 
     def posted(self, number: int, frame: dict[str, Any], data: bytes | None = None) -> None:
         """A letter was written down (as `data`). It goes out now, or when its turn comes."""
@@ -209,7 +249,8 @@ class Outbox:
     def _gone(self, number: int) -> None:
         if self._flying.pop(number, None) is None:
             return
-        self.waiting = max(0, self.waiting - 1)
+        if self.waiting:
+            self.waiting -= 1
         self._settled.append(number)
         self._unwritten.add(number)
         self._news.set()
@@ -222,12 +263,24 @@ class Outbox:
         try:
             while self._settled:
                 await asyncio.sleep(_SETTLE_AFTER)
-                settle = self.settle()
-                await self._peer.node.journal.keep(settle)
-                for change in settle:
+                for change in self.settle():
+                    await self._peer.node.journal.keep([change])
                     self._unwritten.difference_update(change.numbers)
         finally:
             self._settling = None
+
+    def settle_along(self) -> None:
+        """Write down what has arrived, in the transaction of what is kept next: one of its own costs as much as that of
+        a message, and what is kept meanwhile waits for it."""
+        if not self._settled:
+            return
+        for change in self.settle():
+
+            def written(kept: asyncio.Future[Kept], numbers: list[int] = change.numbers) -> None:
+                if not kept.cancelled() and kept.exception() is None:
+                    self._unwritten.difference_update(numbers)
+
+            self._peer.node.journal.keep([change]).add_done_callback(written)
 
     def settle(self) -> list[Settle]:
         """What has arrived and is not written down, to be kept now."""
@@ -319,7 +372,7 @@ class Peers:
 
     @property
     def connected(self) -> list[Peer]:
-        return [peer for peer in self._peers.values() if peer.connected]
+        return [peer for peer in self._peers.values() if peer.session is not None]
 
     def get(self, id_: str) -> Peer:
         peer = self._peers.get(id_)

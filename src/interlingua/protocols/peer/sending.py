@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ from ...model.errors import InvalidRequest, NotFound, TooLarge
 from ...store.shelf import Change, Letter, Post, Settle
 from . import frames, parts
 from .errors import AMBIGUOUS, INVALID, NO_PEERS, NOT_CONNECTED, TIMEOUT, Refusal
+from .journal import Said
 from .peers import DELIVERED, QUEUED, RANKS, Peer
 from .tasks import Task
 
@@ -28,7 +30,7 @@ _LONGEST = 600.0  # seconds that a request may wait
 _PAGE = 100  # letters that are held at once
 _OPTIONAL = ("skill_id", "metadata")
 _PLAIN = frozenset({"role", "text", "content", "parts", "peer_id", "message_id"})  # of a message that has no wishes
-_RANDOM = 4096  # bytes that are fetched at once
+_STEPS = struct.Struct(">256H")  # of ids that are made at once
 _encode = msgspec.json.Encoder().encode
 
 
@@ -52,16 +54,17 @@ class _Ids:
 
     def __init__(self) -> None:
         self._last = secrets.randbits(64)
-        self._steps = b""
-        self._at = 0
+        self._ready: list[str] = []  # the next one is the last
 
     def next(self) -> str:
-        if self._at >= len(self._steps):
-            self._steps, self._at = os.urandom(_RANDOM), 0
-        step = int.from_bytes(self._steps[self._at : self._at + 2], "big") + 1
-        self._at += 2
-        self._last = (self._last + step) & 0xFFFF_FFFF_FFFF_FFFF
-        return f"msg_{self._last:016x}"
+        if not self._ready:
+            self._ready = list(self._some())[::-1]
+        return self._ready.pop()
+
+    def _some(self) -> Iterator[str]:
+        for step in _STEPS.unpack(os.urandom(_STEPS.size)):
+            self._last = (self._last + step + 1) & 0xFFFF_FFFF_FFFF_FFFF
+            yield f"msg_{self._last:016x}"
 
 
 _ids = _Ids()
@@ -72,11 +75,14 @@ def draft(body: Any, sender: str, limit: int) -> Draft:
     if not isinstance(body, dict):
         raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")
     role = frames.check_role(body.get("role"))
-    said = parts.parts_of(body)
+    text = body.get("text")
+    said = [parts.text(text)] if type(text) is str and body.get("parts") is None else parts.parts_of(body)
     given = body.get("message_id")
     id_ = _ids.next() if given is None else frames.check_id(given, "message_id")
-    if body.keys() <= _PLAIN:
-        return _checked(Draft(frames.message(sender, role, said, message_id=id_), b"", given is not None), limit)
+    if _PLAIN.issuperset(body):
+        plain = {"type": "acp.message", "message_id": id_, "ts": frames.now_z(), "from": sender, "role": role,
+                 "parts": said, "priority": "normal"}  # fmt: skip
+        return _checked(Draft(plain, b"", given is not None), limit)
     optional: dict[str, Any] = {}
     for name in ("task_id", "context_id"):
         if body.get(name) is not None:
@@ -145,15 +151,19 @@ class Sending:
         before = await journal.letter(journal.box_out, id_) if wanted.given_id else None
         if before is not None:
             return await self._again(before, wanted)
-        if frame.get("task_id") is not None and await journal.task_anywhere(frame["task_id"]) is None:
+        if "task_id" in frame and await journal.task_anywhere(frame["task_id"]) is None:
             raise InvalidRequest(f"/task_id: there is no task {frame['task_id']}", path="/task_id")
         named = peer_id if peer_id is not None else body.get("peer_id")
         peer = self.choose(named)
-        self._check_extensions(peer)
+        if peer.missing:
+            raise Refusal(
+                INVALID, 400, f"{peer.name} requires extensions that are not there: {', '.join(peer.missing)}",
+                missing_extensions=peer.missing,
+            )  # fmt: skip
         if named is not None:
             frame["to_peer"] = peer.id
             wanted.data = _encode(frame)
-        if not peer.connected and peer.outbox.waiting >= node.settings.max_queued:
+        if peer.session is None and peer.outbox.waiting >= node.settings.max_queued:
             raise Refusal(
                 NOT_CONNECTED, 503, f"{peer.name} is not connected, and {peer.outbox.waiting} messages wait already",
                 queued=False,
@@ -162,22 +172,23 @@ class Sending:
         peer.check_size(len(wanted.data))
         waiting = self._await(peer, id_) if wanted.sync else None
         try:
-            kept = await journal.keep(self._changes(peer, wanted, task))
+            peer.outbox.settle_along()
+            kept = await journal.keep(self._changes(peer, wanted, task), peer.outbox.heed)
             if isinstance(kept.stale, Post):
                 assert kept.letter is not None
                 return await self._again(kept.letter, wanted)
             number = kept.numbers[0]
             assert number is not None
-            peer.outbox.posted(number, frame, wanted.data)
-            node.peers.changed(peer)
-            if not peer.connected:
+            if peer.session is None:
                 absent = "no peer is" if peer.known.expected else f"{peer.name} is not"
                 raise Refusal(
                     NOT_CONNECTED, 503, f"{absent} connected; the message waits", queued=True,
                     message_id=id_, server_seq=number, peer_id=peer.id,
                 )  # fmt: skip
-            answer: dict[str, Any] = {"ok": True, "message_id": id_, "server_seq": number, "peer_id": peer.id}
-            answer["task"] = task.view() if task is not None else None
+            answer: dict[str, Any] = {
+                "ok": True, "message_id": id_, "server_seq": number, "peer_id": peer.known.id,
+                "task": task.view() if task is not None else None,
+            }  # fmt: skip
             if waiting is not None:
                 answer["reply"] = await self._reply(peer, waiting, id_, wanted.timeout)
             return answer
@@ -206,14 +217,6 @@ class Sending:
             )  # fmt: skip
         return known[0] if known else peers.new("whoever comes first", expected=True)
 
-    @staticmethod
-    def _check_extensions(peer: Peer) -> None:
-        if peer.missing:
-            raise Refusal(
-                INVALID, 400, f"{peer.name} requires extensions that are not there: {', '.join(peer.missing)}",
-                missing_extensions=peer.missing,
-            )  # fmt: skip
-
     def _task(self, wanted: Draft, peer: Peer) -> Task:
         now, frame = frames.now_z(), wanted.frame
         task = Task(
@@ -225,18 +228,19 @@ class Sending:
         return task
 
     def _changes(self, peer: Peer, wanted: Draft, task: Task | None) -> list[Change]:
-        from .working import status_event
-
-        journal, frame = self._node.journal, wanted.frame
-        changes: list[Change] = [
-            Post(
-                journal.box_out, frame["message_id"], wanted.data, RANKS[frame["priority"]], peer.id, QUEUED,
-                frame.get("context_id") or "",
-            )
-        ]  # fmt: skip
+        journal, frame, id_ = self._node.journal, wanted.frame, wanted.frame["message_id"]
+        post = Post(
+            journal.box_out, id_, wanted.data, RANKS[frame["priority"]], peer.id, QUEUED, frame.get("context_id") or ""
+        )
+        if "task_id" not in frame and "context_id" not in frame:
+            said = Said(frame["ts"], id_, frame["role"], frame["parts"], self._node.name, peer.id, "outbound")
+            return [post, journal.said(said)]
+        changes: list[Change] = [post]
         if task is not None:
+            from .working import status_event
+
             changes += [journal.put_task(task), status_event(self._node, task, "submitted")]
-        event: dict[str, Any] = {"message_id": frame["message_id"], "role": frame["role"], "parts": frame["parts"]}
+        event: dict[str, Any] = {"message_id": id_, "role": frame["role"], "parts": frame["parts"]}
         if "task_id" in frame:
             event["task_id"] = frame["task_id"]
         if "context_id" in frame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import msgspec
 from ...model import values
 from ...model.errors import Invalid, InvalidRequest
 from ...transports.channel import Channel, TooLong
-from . import frames
+from . import frames, plain
 from .extensions import missing_required
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("interlingua.peer")
 
 _COMPLAINTS = 20  # error frames per connection: one that sends nonsense for ever is not answered for ever
+_AHEAD = 1  # batches of texts that may wait for the disk while the next one is read
 _HIGH = 4 * 1024 * 1024  # bytes queued for a peer at which letters wait on the shelf instead
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -46,6 +48,7 @@ class Session:
         self.card: dict[str, Any] | None = None
         self._complaints = 0
         self._confirmed: list[str] = []  # to be said when what came together is done
+        self._keeping: deque[asyncio.Future[Any]] = deque()  # texts that are being written down
         self._written: list[Callable[[], None]] = []
         self._watching: asyncio.Task[None] | None = None
         self._pings: dict[str, asyncio.Future[None]] = {}
@@ -70,6 +73,7 @@ class Session:
         try:
             while batch := await self.channel.receive():
                 await self._take(batch)
+            await self._kept(0)
         finally:
             self.over = True
             self._timer.cancel()
@@ -140,16 +144,20 @@ class Session:
 
     def send_letter(self, frame: dict[str, Any], number: int, data: bytes | None = None) -> None:
         """A letter with its number. `data` is the frame where it is encoded already."""
-        trust = self.node.trust
-        if data is not None and not trust.hmac and trust.identity is None:
-            numbered = b'%s,"server_seq":%d}' % (data[:-1], number)
-            self._unread += len(numbered)
-            self.channel.send(numbered)
+        if data is not None and not self.node.trust.signs:
+            self.send_numbered(data, number)
             return
+        trust = self.node.trust
         whole = {**frame, "server_seq": number}
         if trust.hmac and frame.get("_was_queued"):
             whole["ts"] = frames.now_z()  # the reference (2.19) silently drops what was signed five minutes ago
         self.send(trust.sign(whole))
+
+    def send_numbered(self, data: bytes, number: int) -> None:
+        """A letter that is not signed, as it was encoded, with its number."""
+        numbered = b'%s,"server_seq":%d}' % (data[:-1], number)
+        self._unread += len(numbered)
+        self.channel.send(numbered)
 
     @property
     def congested(self) -> bool:
@@ -193,28 +201,38 @@ class Session:
         peer = self.peer
         if peer is None or not peer.able("delivery_ack"):
             return False
-        return peer.ours or frame.get("type") == "acp.message"
+        return frame.get("type") == "acp.message" or peer.ours
 
     # -- receiving ----------------------------------------------------------------------------------------
 
     async def _take(self, batch: list[bytes]) -> None:
         """Frames that came together. What they are kept with is one transaction where that can be, and nothing more is
-        read before that is done."""
+        read before that is done; of messages of text, while that is done for those before them."""
         waiting: list[tuple[dict[str, Any], Taking]] = []
+        texts: list[tuple[plain.Message, bytes]] = []
+        whose = self.peer
+        simple = whose is not None and self.node.inbound.takes_texts(whose, len(batch))
         for data in batch:
+            text = plain.read(data) if simple and self.peer is whose else None
+            if text is not None and len(data) <= self.node.settings.max_msg_bytes:
+                texts.append((text, data))
+                continue
+            if texts:
+                texts = self._begin(texts)
             frame = self._read(data)
             if frame is None:
                 continue
             try:
                 taking = self._frame(frame)
             except Exception as error:
-                self._failed(frame, error)
+                self.not_kept(frame, error)
                 continue
             if taking is None:
                 continue
             if taking.work is not None:
                 try:
                     await self._finish(waiting)
+                    await self._kept(0)
                 except BaseException:
                     taking.work.close()  # it never had its turn
                     raise
@@ -222,11 +240,28 @@ class Session:
                 await self._finish([(frame, taking)])
             else:
                 waiting.append((frame, taking))
+        if texts:
+            self._begin(texts)
         await self._finish(waiting)
-        self._send_confirmations()
+        self.send_confirmations()
+        await self._kept(_AHEAD)
         if self._told and (told := self.node.told_last) is not None and not told.done():
             await asyncio.wait({told})  # or one that only types would fill the memory with the news of it
         self._told = False
+
+    def _begin(self, texts: list[tuple[plain.Message, bytes]]) -> list[tuple[plain.Message, bytes]]:
+        """Begin to keep messages of text. None are left."""
+        assert self.peer is not None
+        keeping = self.node.inbound.texts(self, self.peer, texts)
+        self._keeping.append(keeping)
+        return []
+
+    async def _kept(self, most: int) -> None:
+        """Wait until at most so many batches of texts are being kept."""
+        while self._keeping and self._keeping[0].done():
+            self._keeping.popleft()
+        while len(self._keeping) > most:
+            await asyncio.wait({self._keeping.popleft()})
 
     async def _finish(self, waiting: list[tuple[dict[str, Any], Taking]]) -> None:
         following: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
@@ -241,14 +276,15 @@ class Session:
                 if more is not None:
                     following.append((frame, asyncio.ensure_future(more)))
             except Exception as error:
-                self._failed(frame, error)
+                self.not_kept(frame, error)
         for frame, future in following:
             try:
                 await future
             except Exception as error:
-                self._failed(frame, error)
+                self.not_kept(frame, error)
 
-    def _failed(self, frame: dict[str, Any], error: Exception) -> None:
+    def not_kept(self, frame: dict[str, Any], error: BaseException) -> None:
+        """Tell the peer that something of it could not be taken."""
         if isinstance(error, Invalid):
             self.complain("invalid_frame", error.message, frame)
             return
@@ -261,7 +297,7 @@ class Session:
         """Say that a message is here, and safe. Said once for all that came together."""
         self._confirmed.append(message_id)
 
-    def _send_confirmations(self) -> None:
+    def send_confirmations(self) -> None:
         confirmed, self._confirmed = self._confirmed, []
         if len(confirmed) > 1 and self.peer is not None and self.peer.ours:
             self.send({**frames.delivered(self.node.name, confirmed[-1]), "message_ids": confirmed})
@@ -390,7 +426,7 @@ class Session:
         one = frame.get("message_id") or frame.get("ack_message_id")
         many = frame.get("message_ids")
         for id_ in many if isinstance(many, list) else [one]:
-            if isinstance(id_, str) and self.peer is not None:
+            if type(id_) is str and self.peer is not None:
                 self.peer.outbox.confirmed(id_)
         if self.peer is not None:
             self.node.peers.changed(self.peer)

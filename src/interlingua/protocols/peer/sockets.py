@@ -34,6 +34,7 @@ quiet = logging.getLogger("interlingua.peer.websockets")
 quiet.disabled = True
 
 _READ = 64 * 1024  # bytes per read: a peer with tiny frames holds the loop for some milliseconds, not longer
+_AT_ONCE = 32 * 1024  # bytes that are written before the turn of the loop is over
 _HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes not yet taken at which one side waits, and at which it goes on
 _MANY = 8192  # frames not yet taken at which we stop reading
 _MOST = 64 * 1024 * 1024  # bytes unsent at which a peer that does not read is left
@@ -103,8 +104,8 @@ class Wire(asyncio.BufferedProtocol):
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
-        elif self._queued > _HIGH:
-            self._flush()
+        elif self._queued > _AT_ONCE:
+            self._flush()  # the turn may be long: the peer can begin with these
 
     async def drain(self) -> None:
         self._flush()

@@ -237,7 +237,7 @@ class Listener:
 
     async def _last_word(self, task: Task) -> Heard:
         seq = await self._feed.head()
-        told: dict[str, Any] = {"type": "status", "ts": task.updated_at, "seq": seq, "task_id": task.id}
+        told: dict[str, Any] = {"type": "status", "ts": task.updated_at, "task_id": task.id}
         told["state"] = task.status
         if task.error is not None:
             told["error"] = task.error

@@ -78,6 +78,11 @@ class Trust:
         return self._secret is not None
 
     @property
+    def signs(self) -> bool:
+        """Whether what goes out is signed in any way."""
+        return self._secret is not None or self.identity is not None
+
+    @property
     def lenient(self) -> bool:
         """Whether a frame without signatures is as good as any: then there is nothing to check on it."""
         return not self.strict
