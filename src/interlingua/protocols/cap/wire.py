@@ -199,13 +199,17 @@ def read(value: Any) -> AnyMessage:
 
 
 def write(message: AnyMessage | Attachment) -> dict[str, Any]:
-    """A message or an attachment as a JSON object. What is not set is left out, but a result may be null."""
+    """A message or an attachment as a JSON object. What is not set is left out, but a result may be null.
+
+    What is not known never takes the place of what is: it may come from whoever sent the message, and by any door.
+    """
+    known = ("type", *message.__struct_fields__)
     told: dict[str, Any] = {"type": message.type}
     for name in message.__struct_fields__:
         given = getattr(message, name)
         if name != "extra" and (given is not None or name in ("result", "object")):
             told[name] = [write(one) for one in given] if name == "attachments" else given
-    return {**told, **message.extra}
+    return told | {name: given for name, given in message.extra.items() if name == "extra" or name not in known}
 
 
 def _participant(value: dict[str, Any], name: str) -> str:
