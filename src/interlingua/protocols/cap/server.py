@@ -223,7 +223,7 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
     given = request.query_params.get(name)
     if given is None:
         return default
-    if not given.isdecimal() or not 1 <= int(given[:9]) <= most:
+    if not given.isdecimal() or len(given) > 9 or not 1 <= int(given) <= most:
         raise InvalidRequest(f"{name} is {given[:80]!r}; it is a number from 1 to {most}", path=f"/{name}")
     return int(given)
 
