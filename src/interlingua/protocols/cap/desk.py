@@ -120,9 +120,10 @@ class Desk:
         """Stop a task, or a part of one."""
         found = await self.book.find(task, caller, "cancel")
         run = found.part.run if found.part is not None and found.view.below else found.run.id
+        # Also a part that works sealed: whose task it is may stop it, and learns no more of it than that it stopped.
         with contextlib.suppress(AlreadyFinished):
-            await self.engine.cancel(run, by=caller, reason=reason)
-        status = (await self.engine.run(run)).status
+            await self.engine.cancel(run, by=caller, reason=reason, sealed=True)
+        status = (await self.engine.run(run, sealed=True)).status
         agent = found.part.agent if found.part is not None else found.view.agent
         return Taken(found.view.part, run, status.value, agent)
 
