@@ -236,7 +236,7 @@ def addressed(value: Any) -> tuple[str, str]:
     told = value if isinstance(value, dict) else {}
     task, sender = told.get("task_id"), told.get("sender_id")
     with contextlib.suppress(InvalidRequest):
-        instance_of(sender if isinstance(sender, str) else "")
+        instance_of(sender if isinstance(sender, str) and len(sender) <= wire.MAX_ID else "")
         return task if isinstance(task, str) and task else UNKNOWN, str(sender)
     return task if isinstance(task, str) and task else UNKNOWN, USER
 

@@ -22,6 +22,7 @@ from ...model.card import Schema
 from ...model.errors import InvalidRequest
 
 MAX_ATTACHMENTS = 1000
+MAX_ID = 500  # characters of the id of a participant: it is written to logs, also those of others
 
 _TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
 
@@ -215,6 +216,8 @@ def write(message: AnyMessage | Attachment) -> dict[str, Any]:
 def _participant(value: dict[str, Any], name: str) -> str:
     """An agent, an instance of one, the user or the orchestrator."""
     given = _text(value, name)
+    if len(given) > MAX_ID:
+        raise _wrong(f"/{name}", f"has at most {MAX_ID} characters, got {len(given)}")
     try:
         team.instance_of(given)
     except InvalidRequest:
