@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -25,6 +26,10 @@ from .tasks import MAX_NAME, Found, TaskBook, is_review
 
 log = logging.getLogger("interlingua.cap")
 
+MOST_REFUSALS = 100
+"""Refusals that strangers can have put on record in one task of somebody else: its log is not theirs to fill."""
+_REMEMBERED = 10_000
+
 
 class Taken(msgspec.Struct, omit_defaults=True):
     """What became of a message."""
@@ -40,6 +45,7 @@ class Desk:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.book = TaskBook(engine)
+        self._refusals: Counter[str] = Counter()  # of strangers, by the run of the task
 
     async def take(self, message: wire.AnyMessage, caller: Caller) -> Taken:
         outside = message.sender_id in (USER, ORCHESTRATOR)
@@ -85,12 +91,20 @@ class Desk:
         )  # fmt: skip
         whole = message.task_id.partition(".")[0]
         with contextlib.suppress(NotFound, Denied):
+            who, more = f"{message.sender_id}, said by caller {caller.id}", ""
             try:
                 root = (await self.book.find(whole, caller)).run.id
             except NotFound:  # somebody else's, perhaps: they should know
                 root = (await self.engine.task(whole)).root
-            who = f"{message.sender_id}, said by caller {caller.id}"
-            await self.engine.refused(root, message.recipient_id, f"a {message.type} of {who} was refused: {why}")
+                if len(self._refusals) >= _REMEMBERED:
+                    self._refusals.clear()
+                self._refusals[root] += 1
+                if self._refusals[root] > MOST_REFUSALS:
+                    return Denied(why)
+                if self._refusals[root] == MOST_REFUSALS:
+                    more = "; more of the kind are not put on record here"
+            told = f"a {message.type} of {who} was refused: {why}{more}"
+            await self.engine.refused(root, message.recipient_id, told)
         return Denied(why)
 
     # -- tasks --------------------------------------------------------------------------------------------
