@@ -13,6 +13,7 @@ import pytest
 import interlingua as il
 from interlingua.engine.teams import TeamAgent
 from interlingua.model.events import DelegationRefused
+from interlingua.model.run import Caller
 from interlingua.protocols.cap import desk as desks
 from interlingua.protocols.cap import wire
 
@@ -141,3 +142,15 @@ async def test_a_participant_has_no_endless_id(store: Path, member: str, value: 
         refused = await peer.post({**notice("T1", "pm-1", "x"), member: value}, 400)
         assert f"/{member}" in refused["error_message"]
         assert len(json.dumps(refused)) < 2000
+
+
+async def test_names_that_callers_give_to_tasks_are_their_own_whatever_is_in_them(store: Path) -> None:
+    """Subjects of tokens may have spaces in them, and so may names of tasks."""
+    one, other = Caller("issuer|ann lee"), Caller("issuer|ann")
+    async with door(store, *PLAIN) as server:
+        desk = desks.Desk(server.engine)
+        mine = await desk.take(wire.read(notice("1", "patient", "x")), one)
+        theirs = await desk.take(wire.read(notice("lee 1", "patient", "y")), other)
+        assert mine.run_id != theirs.run_id
+        assert (await desk.book.find("1", one)).run.id == mine.run_id
+        assert (await desk.book.find("lee 1", other)).run.id == theirs.run_id
