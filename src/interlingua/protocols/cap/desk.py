@@ -7,6 +7,7 @@ a message is when it came in, whatever its sender says.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections import Counter
@@ -29,6 +30,7 @@ log = logging.getLogger("interlingua.cap")
 MOST_REFUSALS = 100
 """Refusals that strangers can have put on record in one task of somebody else: its log is not theirs to fill."""
 _REMEMBERED = 10_000
+_BEGINS_WITHIN = 10.0  # seconds that a message waits for the task that it is about
 
 
 class Taken(msgspec.Struct, omit_defaults=True):
@@ -65,6 +67,8 @@ class Desk:
         found = await self.book.find(message.task_id, caller, "answer")
         if outside and found.run.caller != caller.id and scopes.EVERYTHING not in caller.scopes:
             raise await self._refuse(message, caller, f"the task {message.task_id} is not yours to speak in")
+        if found.view.team and not found.view.label:
+            found = await self._begun(found, message, caller)
         taken = Taken(found.view.part, found.run.id, found.run.status.value, found.view.agent)
         if not outside:
             await self._tell(found, message, "agent")
@@ -76,6 +80,14 @@ class Desk:
             taken.question = question.id
             await self._answer(question, message, caller)
         return taken
+
+    async def _begun(self, found: Found, message: wire.AnyMessage, caller: Caller) -> Found:
+        """A task that was taken a moment ago, once somebody takes part in it: who speaks right after it is heard."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_BEGINS_WITHIN):
+                if await self.engine.label_of(found.run.id):
+                    return await self.book.find(message.task_id, caller, "answer")
+        return found
 
     # -- who speaks ---------------------------------------------------------------------------------------
 
