@@ -15,9 +15,10 @@ import pytest
 import interlingua as il
 from interlingua.engine.teams import TeamAgent
 from interlingua.model.events import Warned
+from interlingua.store.base import RunFilter
 
 from ...engine.common import PATIENT, QUICK, engine, finish, submit
-from .door_common import door, member, team
+from .door_common import PLAIN, door, member, team
 from .test_client import mounted
 
 Answer = tuple[int, str, str]  # status, type and body
@@ -157,3 +158,22 @@ async def test_a_message_that_a_server_does_not_take_is_on_record(store: Path) -
                     seen.set()
             assert seen.is_set()
             assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+
+
+async def test_metadata_of_a_run_does_not_say_how_the_task_elsewhere_is_run(store: Path, tmp_path: Path) -> None:
+    """It is its caller's, who may not be the one to say so; what the run was given is what counts."""
+    forged = {
+        "input": {"text": "other"},
+        "version": "9.9.9",
+        "config": {"x": 1},
+        "review": {"agent": "me"},
+        "ticket": 7,
+    }
+    async with (
+        door(tmp_path / "remote.db", *PLAIN) as server,
+        engine(store, *await mounted(server.address)) as eng,
+    ):
+        run = await finish(eng, "words", {"text": "mine"}, metadata=forged)
+        assert run.output == {"text": "mine"}, run.error
+        (there,) = await server.engine.runs(RunFilter())
+        assert there.metadata == {"ticket": 7}
