@@ -154,3 +154,9 @@ async def test_names_that_callers_give_to_tasks_are_their_own_whatever_is_in_the
         assert mine.run_id != theirs.run_id
         assert (await desk.book.find("1", one)).run.id == mine.run_id
         assert (await desk.book.find("lee 1", other)).run.id == theirs.run_id
+
+
+async def test_a_version_that_is_not_there_is_named(store: Path) -> None:
+    async with door(store, *PLAIN) as server, Peer(server) as peer:
+        refused = await peer.post(notice("T1", "words", "x", metadata={"version": "9.9.9"}), 404)
+        assert "words in version 9.9.9" in refused["error_message"]

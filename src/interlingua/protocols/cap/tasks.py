@@ -70,7 +70,8 @@ class TaskBook:
         agent = self.engine.agents.find(self._name(wanted), version)
         if agent is None or not any(scopes.may(caller, action, agent.card.key) for action in ("run", "read")):
             known = ", ".join(i for n, i in self.ids().items() if scopes.may(caller, "run", n)) or "nobody"
-            raise AgentNotFound(f"there is no agent {wanted[:80]} to begin with (there are: {known})")
+            which = f"{wanted[:80]} in version {version[:80]}" if version is not None else wanted[:80]
+            raise AgentNotFound(f"there is no agent {which} to begin with (there are: {known})")
         return agent.card
 
     def _name(self, id_: str) -> str:
