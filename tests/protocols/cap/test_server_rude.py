@@ -160,3 +160,30 @@ async def test_a_version_that_is_not_there_is_named(store: Path) -> None:
     async with door(store, *PLAIN) as server, Peer(server) as peer:
         refused = await peer.post(notice("T1", "words", "x", metadata={"version": "9.9.9"}), 404)
         assert "words in version 9.9.9" in refused["error_message"]
+
+
+@pytest.mark.parametrize("sender", ["user", "orchestrator"])
+async def test_a_message_is_of_the_one_of_the_two_who_sent_it(store: Path, sender: str) -> None:
+    """A mount passes on as the orchestrator what agents of its own team say: that is not the user's word."""
+
+    @il.agent
+    async def hears(ctx: il.Context[Any, Any], text: str) -> str:
+        return str((await ctx.receive()).sender)
+
+    crew = TeamAgent(team(member("lead"), entry="lead"), {"lead": hears})
+    async with door(store, crew) as server, Peer(server) as peer:
+        await peer.post(notice("T1", "lead", "x"))
+        await peer.post(message("T1", "lead", "hello", sender=sender))
+        assert (await peer.all("T1"))[-1][2]["output"] == {"text": sender}
+        told = [one for one in (await peer.get("/tasks/T1"))["conversation"] if one.get("content") == "hello"]
+        assert [(one["sender_id"], one["recipient_id"]) for one in told] == [(sender, "lead")]
+
+
+@pytest.mark.parametrize("sender", ["user", "orchestrator"])
+async def test_without_a_team_too(store: Path, sender: str) -> None:
+    async with door(store, *PLAIN) as server, Peer(server) as peer:
+        await peer.post(notice("T1", "listener", "x"))
+        await peer.post(message("T1", "listener", "hello", sender=sender))
+        await peer.all("T1")
+        told = [one for one in (await peer.get("/tasks/T1"))["conversation"] if one.get("content") == "hello"]
+        assert [(one["sender_id"], one["recipient_id"]) for one in told] == [(sender, "listener")]

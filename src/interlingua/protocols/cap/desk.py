@@ -207,8 +207,7 @@ class Desk:
                 raise Conflict(f"the task {found.view.task} has not begun yet; nobody takes part in it")
             if role == "agent" and message.sender_id not in {part.agent for part in found.parts}:
                 raise NotFound(f"{message.sender_id} takes no part in {found.view.task}")
-            sender = message.sender_id if role == "agent" else USER
-            await self.engine.tell(found.view.label, message.recipient_id, said, sender=sender)
+            await self.engine.tell(found.view.label, message.recipient_id, said, sender=message.sender_id)
             return
         if role == "agent" or instance_of(message.recipient_id)[0] != found.view.agent:
             who = message.sender_id if role == "agent" else message.recipient_id
