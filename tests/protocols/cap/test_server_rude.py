@@ -187,3 +187,20 @@ async def test_without_a_team_too(store: Path, sender: str) -> None:
         await peer.all("T1")
         told = [one for one in (await peer.get("/tasks/T1"))["conversation"] if one.get("content") == "hello"]
         assert [(one["sender_id"], one["recipient_id"]) for one in told] == [(sender, "listener")]
+
+
+async def test_what_looks_like_a_pickle_keeps_nobody_waiting(store: Path) -> None:
+    """Opcodes are read one by one; a message may be many megabytes."""
+    endless = "N0" * 1_000_000 + "p0\n!."
+    several = ["N0" * 500 + "p0\n!."] * 2000
+    harmless = ["N" * 2_000_000, "0" * 2_000_000, "plain words. " * 100_000, ["a.\nb"] * 10_000]
+    async with door(store, *PLAIN) as server, Peer(server) as peer:
+        for value in (endless, several):
+            told = notice("T1", "words", "x", attachments=[{"type": "python_object", "object": value}])
+            refused = await peer.post(told, 400)
+            assert "for too long" in refused["error_message"]
+        spread = [{"type": "python_object", "object": one} for one in several[:1000]]
+        await peer.post(notice("T1", "words", "x", attachments=spread), 400)
+        for number, value in enumerate(harmless):
+            told = [{"type": "python_object", "object": value}]
+            await peer.post(notice(f"fine {number}", "words", "x", attachments=told))

@@ -232,10 +232,11 @@ def _attachments(value: Any) -> list[Attachment]:
         raise _wrong("/attachments", f"is a list, got {_kind(value)}")
     if len(value) > MAX_ATTACHMENTS:
         raise _wrong("/attachments", f"holds at most {MAX_ATTACHMENTS}, got {len(value)}")
-    return [read_attachment(one, f"/attachments/{index}") for index, one in enumerate(value)]
+    looks = _Looks()
+    return [read_attachment(one, f"/attachments/{index}", looks) for index, one in enumerate(value)]
 
 
-def read_attachment(value: Any, path: str = "") -> Attachment:
+def read_attachment(value: Any, path: str = "", looks: _Looks | None = None) -> Attachment:
     if not isinstance(value, dict):
         raise _wrong(path, f"is an object, got {_kind(value)}")
     kind = value.get("type")
@@ -247,7 +248,7 @@ def read_attachment(value: Any, path: str = "") -> Attachment:
         told = _file(value, path)
     elif kind == "python_object":
         told = {"object": _present(value, "object", path)}
-        _refuse_pickles(value, path)
+        _refuse_pickles(value, path, looks or _Looks())
     elif kind == "text_snippet":
         told = {"text": _text(value, "text", path)}
     else:
@@ -321,7 +322,26 @@ _HEX = re.compile(r"(?:0x)?(?:[0-9a-fA-F]{2})+\Z")
 _TELLING = frozenset({"PROTO", "GLOBAL", "STACK_GLOBAL", "INST", "PUT", "MEMOIZE"})
 
 
-def _refuse_pickles(value: dict[str, Any], path: str) -> None:
+# What only a pickle of a later protocol has, and what all that matters of an earlier one has.
+_LATER, _EARLIER = (b"\x80", b"\x93", b"\x94"), b"\n"
+_MOST_LOOKS = 200_000
+_BEGUN = 10  # what it takes to begin, in opcodes
+
+
+class _Looks:
+    """How much of what may be a pickle is looked through in one message. To read opcodes is slow, and nobody else is
+    served meanwhile."""
+
+    def __init__(self) -> None:
+        self.left = _MOST_LOOKS
+
+    def take(self, count: int, path: str) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise _wrong(path, "looks like pickles for too long, which can run code: send the object as JSON")
+
+
+def _refuse_pickles(value: dict[str, Any], path: str, looks: _Looks) -> None:
     """Whoever loads a pickle runs what its sender wrote, so that none is let through to where somebody might."""
     for name in _SAYS_HOW:
         if isinstance(value.get(name), str) and _PICKLERS.search(value[name]):
@@ -330,7 +350,7 @@ def _refuse_pickles(value: dict[str, Any], path: str) -> None:
     while stack:
         item, at = stack.pop()
         if isinstance(item, str):
-            if any(map(_is_pickle, _as_bytes(item))):
+            if any(_is_pickle(body, looks, at) for body in _as_bytes(item)):
                 raise _wrong(at, "is a pickle, which can run code: send the object as JSON")
         elif isinstance(item, dict):
             stack.extend((member, f"{at}/{key}") for key, member in item.items())
@@ -357,12 +377,20 @@ def _as_bytes(text: str) -> Iterable[bytes]:
             return
 
 
-def _is_pickle(body: bytes) -> bool:
+def _is_pickle(body: bytes, looks: _Looks, path: str) -> bool:
+    if b"." not in body or not (_EARLIER in body or any(mark in body for mark in _LATER)):
+        return False  # it never ends, or nothing in it matters
+    looks.take(_BEGUN, path)
+    found = False
     try:
-        found = {opcode.name for opcode, _, _ in pickletools.genops(io.BytesIO(body))}
+        for opcode, _, _ in pickletools.genops(io.BytesIO(body)):
+            looks.take(1, path)
+            found = found or opcode.name in _TELLING
+    except InvalidRequest:
+        raise
     except Exception:  # whatever it is, it is not a whole pickle
         return False
-    return not found.isdisjoint(_TELLING)
+    return found
 
 
 # -- time -----------------------------------------------------------------------------------------------------
