@@ -204,3 +204,12 @@ async def test_what_looks_like_a_pickle_keeps_nobody_waiting(store: Path) -> Non
         for number, value in enumerate(harmless):
             told = [{"type": "python_object", "object": value}]
             await peer.post(notice(f"fine {number}", "words", "x", attachments=told))
+
+
+async def test_the_code_of_every_refusal_is_also_its_status(store: Path) -> None:
+    async with door(store, *PLAIN) as server, Peer(server) as peer:
+        for body, kind, status in (
+            (b"{}", "text/plain", 415), (b"{}", "application/json", 400), (b"x" * 17_000_000, "application/json", 413)
+        ):  # fmt: skip
+            response = await peer.http.post("/messages", content=body, headers={"content-type": kind})
+            assert (response.status_code, response.json()["error_code"]) == (status, status)

@@ -247,11 +247,12 @@ def error_message(error: InterlinguaError, task: str, recipient: str = USER) -> 
 
 def refusal(error: InterlinguaError, task: str, recipient: str = USER) -> Response:
     told = error_message(error, task, recipient)
+    told.error_code = _STATUS.get(error.code, told.error_code)
     headers = {}
     challenge = getattr(error, "challenge", None)
     if challenge:
         headers["www-authenticate"] = challenge
-    return json_response(wire.write(told), _STATUS.get(error.code, told.error_code), headers)
+    return json_response(wire.write(told), told.error_code, headers)
 
 
 __all__ = ["CapDoor", "CapSettings"]
