@@ -23,6 +23,7 @@ from . import translate, wire
 from .thinking_model import Call, Tool
 
 LONGEST_NAME = 64  # that model APIs take
+INSET = "    "
 _SHOWN = 200  # characters of a name that a model made up
 
 _ATTACHMENTS = "attachments"
@@ -247,8 +248,14 @@ def error_text(error: InterlinguaError) -> str:
 def message_text(message: Message) -> str:
     said, attached = translate.split(message)
     task = message.metadata.get("task")
-    told = f"Message from {message.sender or USER}{f' ({task})' if isinstance(task, str) else ''}: {said}"
+    told = f"Message from {message.sender or USER}{f' ({task})' if isinstance(task, str) else ''}: {inset(said)}"
     return f"{told}\n{parts_text(attached)}" if attached else told
+
+
+def inset(text: str) -> str:
+    """Something that somebody said, with all lines but the first indented: none of them passes for one of ours, such
+    as the beginning of a message of somebody else."""
+    return f"\n{INSET}".join(text.splitlines())
 
 
 def parts_text(parts: list[Part]) -> str:
