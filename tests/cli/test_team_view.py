@@ -420,3 +420,14 @@ def test_free_text_is_no_verdict(line: str) -> None:
 def test_the_questions_of_the_library_and_of_teams_are_answered(asks: Any, lines: list[str], answer: object) -> None:
     schema = answer_schema(asks, question_codec(type(asks)))
     assert answered(question(schema, *asks.__options__()), *lines) == answer
+
+
+def test_what_stands_before_an_answer_moves_no_cursor() -> None:
+    """Members of an answer are named by whoever asks, which may be an agent far away."""
+    members = {"\x1b[2Jcolour": {"type": "string"}, "size\x1b]0;you\x07": {"type": "integer"}}
+    answering = Answering(question({"type": "object", "properties": members, "required": list(members)}))
+    first = answering.prompt
+    answering.take("red")
+    for shown in (first, answering.prompt):
+        assert shown.isprintable(), shown
+    assert "colour" in first

@@ -19,6 +19,7 @@ import msgspec
 from ..model.errors import InvalidAnswer
 from ..model.run import Question
 from . import forms
+from .render import clean
 from .team_view import Screen
 from .terminal import forget_typed
 
@@ -92,7 +93,7 @@ class Answering:
             return "[approve | reject WHY | inquire WHAT] "
         if self._fields:
             f = self._fields[self._at]
-            return f"{f.name} ({f.how}{'' if f.required else ', optional'}): "
+            return clean(f"{f.name} ({f.how}{'' if f.required else ', optional'}): ")
         match self._shape:
             case forms.YesNo():
                 return "[y/n] "

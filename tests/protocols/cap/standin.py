@@ -1,4 +1,5 @@
-"""A stand-in for a model: a real HTTP server that speaks OpenAI's chat completions, and answers as a script says.
+"""A stand-in for a model: a real HTTP server that speaks OpenAI's chat completions, and its responses as well, and
+answers as a script says.
 
 It knows which agent asks by the system prompt, and looks at every request: an agent that is offered a tool which its
 manifest does not bind, or whom a delegate tool does not tell when to delegate, fails the test.
@@ -19,6 +20,9 @@ import pytest
 from interlingua.model.team import Manifest, Team
 
 MODEL = "openai-chat:stand-in"
+RESPONSES = "openai:stand-in"  # what pydantic-ai asks by way of the newer of the two APIs
+CHAT_PATH = "/v1/chat/completions"
+RESPONSES_PATH = "/v1/responses"
 TALK = {"send_message", "ask", "wait_for"}
 
 
@@ -28,10 +32,10 @@ class Asked:
     def __init__(self, body: dict[str, Any], manifest: Manifest) -> None:
         self.body = body
         self.agent = manifest.id
-        self.messages: list[dict[str, Any]] = body["messages"]
-        self.tools: dict[str, dict[str, Any]] = {
-            one["function"]["name"]: one["function"] for one in body.get("tools") or []
-        }
+        self.messages: list[dict[str, Any]] = _messages(body)
+        # One API has what a tool is in a member of its own, the other has it beside the type.
+        described = [one.get("function", one) for one in body.get("tools") or []]
+        self.tools: dict[str, dict[str, Any]] = {one["name"]: one for one in described}
 
     @property
     def system(self) -> str:
@@ -56,6 +60,25 @@ class Asked:
     @property
     def everything(self) -> str:
         return "\n".join(_text(one) for one in self.messages)
+
+
+def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was said, as chat completions have it. Of a response, several items can be one answer of the model."""
+    if "messages" in body:
+        given: list[dict[str, Any]] = body["messages"]
+        return given
+    found: list[dict[str, Any]] = []
+    if body.get("instructions"):
+        found.append({"role": "system", "content": body["instructions"]})
+    for item in body["input"]:
+        kind = item.get("type", "message")
+        if kind == "function_call_output":
+            found.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
+        elif kind == "message" and item["role"] != "assistant":
+            found.append({"role": item["role"], "content": item["content"]})
+        elif not found or found[-1]["role"] != "assistant":
+            found.append({"role": "assistant", "content": item.get("content")})
+    return found
 
 
 def _text(message: dict[str, Any]) -> str:
@@ -130,7 +153,7 @@ class StandIn:
         if self.wrong:
             raise self.wrong[0]
 
-    def answer(self, body: dict[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]]:
+    def answer(self, body: dict[str, Any], path: str = CHAT_PATH) -> tuple[int, dict[str, Any], dict[str, str]]:
         try:
             asked = self._read(body)
             given = self.script(asked)
@@ -143,10 +166,10 @@ class StandIn:
             given = Says(given)
         elif isinstance(given, Call):
             given = Says(None, given)
-        return 200, self._completion(given), {}
+        return 200, self._response(given) if path == RESPONSES_PATH else self._completion(given), {}
 
     def _read(self, body: dict[str, Any]) -> Asked:
-        first = _text(body["messages"][0])
+        first = _text(_messages(body)[0])
         found = [one for one in self.team.manifests.values() if first.startswith(one.system_prompt)]
         assert len(found) == 1, f"no agent has the system prompt that comes first: {first!r}"
         asked = Asked(body, found[0])
@@ -197,6 +220,51 @@ class StandIn:
             "usage": {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13},
         }
 
+    def _response(self, given: Says) -> dict[str, Any]:
+        with self._lock:
+            number = next(self._ids)
+        output: list[dict[str, Any]] = [{"type": "reasoning", "id": f"rs_{number}", "summary": []}]
+        if given.text is not None:
+            said = {"type": "output_text", "text": given.text, "annotations": []}
+            output.append(
+                {
+                    "type": "message",
+                    "id": f"msg_{number}",
+                    "role": "assistant",
+                    "status": "completed",
+                    "content": [said],
+                }
+            )
+        output += [
+            {
+                "type": "function_call",
+                "id": f"fc_{number}_{index}",
+                "call_id": call.id or f"call_{number}_{index}",
+                "name": call.name,
+                "arguments": call.arguments,
+                "status": "completed",
+            }
+            for index, call in enumerate(given.calls)
+        ]
+        return {
+            "id": f"resp_{number}",
+            "object": "response",
+            "created_at": 1_700_000_000,
+            "model": "stand-in",
+            "status": "completed",
+            "output": output,
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "usage": {
+                "input_tokens": 10,
+                "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": 3,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": 13,
+            },
+        }
+
 
 def _handler(standin: StandIn) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
@@ -204,9 +272,9 @@ def _handler(standin: StandIn) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if self.path != "/v1/chat/completions":
+            if self.path not in (CHAT_PATH, RESPONSES_PATH):
                 standin.wrong.append(AssertionError(f"nobody should ask for {self.path}"))
-            status, answer, headers = standin.answer(body)
+            status, answer, headers = standin.answer(body, self.path)
             data = json.dumps(answer).encode()
             try:
                 self.send_response(status)

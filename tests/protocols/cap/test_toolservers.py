@@ -144,6 +144,13 @@ async def test_a_secret_is_not_in_what_is_told_about_a_server_that_fails() -> No
         assert "hunter22" not in failed.value.message
 
 
+async def test_a_secret_is_not_in_what_a_tool_says_of_its_failure() -> None:
+    async with tools(polite(env={"KEY": "${KEY}"}), {"KEY": "hunter22"}) as given:
+        with pytest.raises(ToolFailed, match=r"bad key \*\*\*") as failed:
+            await given.call("fail", text="bad key hunter22")
+        assert "hunter22" not in str(failed.value)
+
+
 async def test_without_the_library_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(sys.modules):
         if name.startswith(("interlingua.protocols.cap.tools", "interlingua.protocols.cap.toolr",

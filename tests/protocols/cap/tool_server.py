@@ -55,7 +55,8 @@ async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> types.Call
                 ]
             )
         case "fail":
-            return types.CallToolResult(content=[types.TextContent(text="the table is locked")], is_error=True)
+            said = types.TextContent(text=given.get("text", "the table is locked"))
+            return types.CallToolResult(content=[said], is_error=True)
         case "big":
             return _texts("x" * given["size"])
         case "wait":

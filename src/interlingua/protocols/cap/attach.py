@@ -123,7 +123,10 @@ class Attachment(Acting):
         rest = {name: value for name, value in input_.items() if name != card.input_text or not isinstance(text, str)}
         attached = translate.split(ctx.messages[0])[1] if ctx.messages else []
         attachments = [translate.attachment(part) for part in attached]
-        metadata: dict[str, Any] = {**ctx.metadata, "stream": True}
+        # What is ours to say there, the caller of this run does not say by way of its metadata.
+        ours = (*translate.CONTROLS, "review", "inquiries")
+        metadata: dict[str, Any] = {name: given for name, given in ctx.metadata.items() if name not in ours}
+        metadata["stream"] = True
         if rest:
             metadata["input"] = rest
         if ctx.config:

@@ -217,7 +217,8 @@ class Conversation:
                 message = Message("user", [TextPart(translate.answer_text(answer.value))], metadata=about)
                 return [self._message("message", USER, view.agent, message, time)]
             case MessageReceived(message=message):
-                return [self._message("message", USER, view.agent, message, time)]
+                sender = ORCHESTRATOR if message.sender == ORCHESTRATOR else USER
+                return [self._message("message", sender, view.agent, message, time)]
             case MessageSent(message=message):
                 metadata = {"reply_expected": False, **message.metadata}
                 message = msgspec.structs.replace(message, metadata=metadata)

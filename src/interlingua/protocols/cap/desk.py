@@ -7,8 +7,10 @@ a message is when it came in, whatever its sender says.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -25,6 +27,11 @@ from .tasks import MAX_NAME, Found, TaskBook, is_review
 
 log = logging.getLogger("interlingua.cap")
 
+MOST_REFUSALS = 100
+"""Refusals that strangers can have put on record in one task of somebody else: its log is not theirs to fill."""
+_REMEMBERED = 10_000
+_BEGINS_WITHIN = 10.0  # seconds that a message waits for the task that it is about
+
 
 class Taken(msgspec.Struct, omit_defaults=True):
     """What became of a message."""
@@ -40,6 +47,7 @@ class Desk:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.book = TaskBook(engine)
+        self._refusals: Counter[str] = Counter()  # of strangers, by the run of the task
 
     async def take(self, message: wire.AnyMessage, caller: Caller) -> Taken:
         outside = message.sender_id in (USER, ORCHESTRATOR)
@@ -59,6 +67,8 @@ class Desk:
         found = await self.book.find(message.task_id, caller, "answer")
         if outside and found.run.caller != caller.id and scopes.EVERYTHING not in caller.scopes:
             raise await self._refuse(message, caller, f"the task {message.task_id} is not yours to speak in")
+        if found.view.team and not found.view.label:
+            found = await self._begun(found, message, caller)
         taken = Taken(found.view.part, found.run.id, found.run.status.value, found.view.agent)
         if not outside:
             await self._tell(found, message, "agent")
@@ -70,6 +80,14 @@ class Desk:
             taken.question = question.id
             await self._answer(question, message, caller)
         return taken
+
+    async def _begun(self, found: Found, message: wire.AnyMessage, caller: Caller) -> Found:
+        """A task that was taken a moment ago, once somebody takes part in it: who speaks right after it is heard."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_BEGINS_WITHIN):
+                if await self.engine.label_of(found.run.id):
+                    return await self.book.find(message.task_id, caller, "answer")
+        return found
 
     # -- who speaks ---------------------------------------------------------------------------------------
 
@@ -85,12 +103,20 @@ class Desk:
         )  # fmt: skip
         whole = message.task_id.partition(".")[0]
         with contextlib.suppress(NotFound, Denied):
+            who, more = f"{message.sender_id}, said by caller {caller.id}", ""
             try:
                 root = (await self.book.find(whole, caller)).run.id
             except NotFound:  # somebody else's, perhaps: they should know
                 root = (await self.engine.task(whole)).root
-            who = f"{message.sender_id}, said by caller {caller.id}"
-            await self.engine.refused(root, message.recipient_id, f"a {message.type} of {who} was refused: {why}")
+                if len(self._refusals) >= _REMEMBERED:
+                    self._refusals.clear()
+                self._refusals[root] += 1
+                if self._refusals[root] > MOST_REFUSALS:
+                    return Denied(why)
+                if self._refusals[root] == MOST_REFUSALS:
+                    more = "; more of the kind are not put on record here"
+            told = f"a {message.type} of {who} was refused: {why}{more}"
+            await self.engine.refused(root, message.recipient_id, told)
         return Denied(why)
 
     # -- tasks --------------------------------------------------------------------------------------------
@@ -120,9 +146,10 @@ class Desk:
         """Stop a task, or a part of one."""
         found = await self.book.find(task, caller, "cancel")
         run = found.part.run if found.part is not None and found.view.below else found.run.id
+        # Also a part that works sealed: whose task it is may stop it, and learns no more of it than that it stopped.
         with contextlib.suppress(AlreadyFinished):
-            await self.engine.cancel(run, by=caller, reason=reason)
-        status = (await self.engine.run(run)).status
+            await self.engine.cancel(run, by=caller, reason=reason, sealed=True)
+        status = (await self.engine.run(run, sealed=True)).status
         agent = found.part.agent if found.part is not None else found.view.agent
         return Taken(found.view.part, run, status.value, agent)
 
@@ -180,8 +207,7 @@ class Desk:
                 raise Conflict(f"the task {found.view.task} has not begun yet; nobody takes part in it")
             if role == "agent" and message.sender_id not in {part.agent for part in found.parts}:
                 raise NotFound(f"{message.sender_id} takes no part in {found.view.task}")
-            sender = message.sender_id if role == "agent" else USER
-            await self.engine.tell(found.view.label, message.recipient_id, said, sender=sender)
+            await self.engine.tell(found.view.label, message.recipient_id, said, sender=message.sender_id)
             return
         if role == "agent" or instance_of(message.recipient_id)[0] != found.view.agent:
             who = message.sender_id if role == "agent" else message.recipient_id

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import ssl
@@ -130,8 +129,11 @@ class Address:
         try:
             await self._post("/messages", wire.write(message))
         except Refused as error:
-            if error.status not in (404, 409):  # it was answered already, here before a crash or by somebody else
+            told = message.metadata or {}
+            answers = not ("question" in told and told["question"] is None)
+            if not answers or error.status not in (404, 409):
                 raise
+            # It was answered already, here before a crash or by somebody else.
             log.info("%s took no message: %s", self.name, error.message)
 
     async def cancel(self, back: wire.ErrorResponse | None = None) -> None:
@@ -199,16 +201,23 @@ class Address:
             async with contextlib.aclosing(read(response.aiter_bytes())) as events:  # type: ignore[type-var]
                 async for event in events:
                     tap.event(event.data)
-                    with contextlib.suppress(ValueError):
-                        data = json.loads(event.data)
-                        if isinstance(data, dict):
-                            yield event.id, event.event or "message", data
+                    try:
+                        data = _decoded(event.data)
+                    except InvalidRequest as error:
+                        yield event.id, "broken", {"error": error.message}
+                        continue
+                    if isinstance(data, dict):
+                        yield event.id, event.event or "message", data
 
     async def _looked_up(self) -> Update | None:
         """How the task stands, where its stream ended without saying so."""
         try:
             told = json_of(await self._http.get(self._path))
         except httpx2.TransportError:
+            return None
+        except Refused as error:  # a proxy before it, for instance: it is tried again, like the stream
+            if not error.transient:
+                raise
             return None
         if isinstance(told, dict) and told.get("status") in ("succeeded", "failed", "cancelled", "timed_out"):
             return "status", {**told, "final": True}
@@ -283,9 +292,9 @@ class Program:
             frame = self._frames.pop(0)
             _tapped(frame, sent=False)
             try:
-                told = values.decode(frame)
-            except (ValueError, RecursionError):
-                return "broken", {"error": "the line is no JSON"}
+                told = _decoded(frame)
+            except InvalidRequest as error:
+                return "broken", {"error": error.message}
             kind = told.get("type")
             return (kind if kind in ("status", "delta", "reset", "activity") else "message"), told
 
@@ -305,6 +314,18 @@ class Program:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_GONE_WITHIN):
                     await self._child.end()
+
+
+def _decoded(given: bytes | str) -> Any:
+    """What the other side says. Only what can stand in our log goes any further."""
+    try:
+        told = values.decode(given)
+        values.check(told, InvalidRequest, what="what it says")
+    except (ValueError, RecursionError):
+        raise InvalidRequest("what it says is no JSON") from None
+    except InterlinguaError as error:  # nested too deep
+        raise InvalidRequest(error.message) from None
+    return told
 
 
 def _tapped(frame: bytes, *, sent: bool) -> None:

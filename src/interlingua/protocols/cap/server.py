@@ -223,7 +223,7 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
     given = request.query_params.get(name)
     if given is None:
         return default
-    if not given.isdecimal() or not 1 <= int(given[:9]) <= most:
+    if not given.isdecimal() or len(given) > 9 or not 1 <= int(given) <= most:
         raise InvalidRequest(f"{name} is {given[:80]!r}; it is a number from 1 to {most}", path=f"/{name}")
     return int(given)
 
@@ -236,7 +236,7 @@ def addressed(value: Any) -> tuple[str, str]:
     told = value if isinstance(value, dict) else {}
     task, sender = told.get("task_id"), told.get("sender_id")
     with contextlib.suppress(InvalidRequest):
-        instance_of(sender if isinstance(sender, str) else "")
+        instance_of(sender if isinstance(sender, str) and len(sender) <= wire.MAX_ID else "")
         return task if isinstance(task, str) and task else UNKNOWN, str(sender)
     return task if isinstance(task, str) and task else UNKNOWN, USER
 
@@ -247,11 +247,12 @@ def error_message(error: InterlinguaError, task: str, recipient: str = USER) -> 
 
 def refusal(error: InterlinguaError, task: str, recipient: str = USER) -> Response:
     told = error_message(error, task, recipient)
+    told.error_code = _STATUS.get(error.code, told.error_code)
     headers = {}
     challenge = getattr(error, "challenge", None)
     if challenge:
         headers["www-authenticate"] = challenge
-    return json_response(wire.write(told), _STATUS.get(error.code, told.error_code), headers)
+    return json_response(wire.write(told), told.error_code, headers)
 
 
 __all__ = ["CapDoor", "CapSettings"]

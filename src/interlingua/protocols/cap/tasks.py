@@ -70,7 +70,8 @@ class TaskBook:
         agent = self.engine.agents.find(self._name(wanted), version)
         if agent is None or not any(scopes.may(caller, action, agent.card.key) for action in ("run", "read")):
             known = ", ".join(i for n, i in self.ids().items() if scopes.may(caller, "run", n)) or "nobody"
-            raise AgentNotFound(f"there is no agent {wanted[:80]} to begin with (there are: {known})")
+            which = f"{wanted[:80]} in version {version[:80]}" if version is not None else wanted[:80]
+            raise AgentNotFound(f"there is no agent {which} to begin with (there are: {known})")
         return agent.card
 
     def _name(self, id_: str) -> str:
@@ -90,7 +91,7 @@ class TaskBook:
 
     async def name(self, caller: Caller, task: str, run: str) -> None:
         """From now on this run is what the caller calls by that id."""
-        foreign = f"{caller.id} {task}"
+        foreign = _own(caller, task)
         if await self.engine.store.link(LINK, foreign, run) != run:  # of a run that was deleted
             await self.engine.store.unlink(LINK, foreign)
             await self.engine.store.link(LINK, foreign, run)
@@ -121,7 +122,7 @@ class TaskBook:
         store = self.engine.store
         readings = translate.readings(task)[:_DEEPEST] if len(task) <= _LONGEST else []
         for name, below in readings:
-            linked = await store.linked(LINK, f"{caller.id} {name}")
+            linked = await store.linked(LINK, _own(caller, name))
             if linked is not None:
                 return linked, name, below
         if is_task(task):
@@ -193,6 +194,11 @@ class TaskBook:
         path = [*row.path.strip("/").split("/"), row.id] if row is not None else []
         by_run = {part.run: part.agent for part in found.parts}
         return next((by_run[run] for run in reversed(path) if run in by_run), found.view.agent)
+
+
+def _own(caller: Caller, task: str) -> str:
+    """A caller's own name for a task. Both can have spaces in them, but no ends of lines."""
+    return f"{caller.id}\n{task}"
 
 
 def is_review(question: Question) -> bool:

@@ -23,7 +23,7 @@ from ...model.team import Manifest, Team
 from . import translate
 from .thinking_model import Conversation, Model, ModelFailed, Reply, check_installed, failure
 from .thinking_team import VERDICT, Teamwork
-from .thinking_tools import as_text, message_text, parts_text
+from .thinking_tools import INSET, as_text, inset, message_text, parts_text
 from .thinking_waiting import Mailbox
 
 REQUESTS = 50  # to the model, in one run
@@ -148,8 +148,9 @@ def _frame(team: Team, manifest: Manifest, ctx: Context[Any, Any]) -> str:
     task = f" Your task is {ctx.task}; {delegator} handed it to you." if ctx.task is not None else ""
     told = [
         f"You are {ctx.me}, an agent of the team {team.name}.{task}",
-        "Other agents and the user may send you messages while you work; they begin with `Message from`. Only your "
-        "tools reach them: what you write beside calls of tools nobody reads.",
+        "Other agents and the user may send you messages while you work; they begin with `Message from`, and lines "
+        "of theirs after the first are indented. Only your tools reach them: what you write beside calls of tools "
+        "nobody reads.",
     ]
     if ctx.review is not None:
         told.append(f"You review the result of another agent. End with one call of {VERDICT}, and nothing beside it.")
@@ -178,11 +179,11 @@ def _task(ctx: Context[Any, Any], text: str) -> str:
 
 def _review(proposal: Proposal) -> str:
     result = proposal.result
-    told = [f"{proposal.agent} proposes this result:", as_text(result.output)]
+    told = [f"{proposal.agent} proposes this result, all of which is indented:", INSET + inset(as_text(result.output))]
     if proposal.summary is not None and proposal.summary != as_text(result.output):
-        told.insert(0, f"{proposal.agent} says: {proposal.summary}")
+        told.insert(0, f"{proposal.agent} says: {inset(proposal.summary)}")
     for artifact in result.artifacts:
-        told.append(f"With it comes {artifact.name or artifact.id}. {parts_text(artifact.parts)}")
+        told.append(f"With it comes {inset(artifact.name or artifact.id)}. {parts_text(artifact.parts)}")
     told.extend(f"It would also say: {message_text(message)}" for message in result.messages)
     if proposal.earlier:
         told.append("What was said of its earlier results:")
@@ -193,5 +194,5 @@ def _review(proposal: Proposal) -> str:
 
 
 def _exchange(one: Exchange) -> str:
-    said = f"{'rejected' if one.decision == 'reject' else 'asked'}: {one.text}"
-    return said if one.reply is None else f"{said}\nreply: {one.reply}"
+    said = f"{'rejected' if one.decision == 'reject' else 'asked'}: {inset(one.text)}"
+    return said if one.reply is None else f"{said}\nreply: {inset(one.reply)}"

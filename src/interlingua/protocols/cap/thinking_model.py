@@ -157,7 +157,7 @@ class Model:
             model_settings=settings,
             model_request_parameters=parameters,
         )
-        return ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
+        return _whole(ModelMessagesTypeAdapter.dump_python([response], mode="json")[0])
 
     def _error(self, error: ModelAPIError, attempts: int) -> InterlinguaError:
         from pydantic_ai import exceptions as theirs
@@ -175,6 +175,15 @@ class Model:
         if _may_pass(error):
             return Unavailable(f"model {self.name} gave no answer in {attempts} attempts: {said}")
         return ModelFailed(f"model {self.name} refused the request: {said}")
+
+
+def _whole(value: Any) -> Any:
+    """What a model said, with a mark in the place of each half of a character: JSON has room for those, logs do not."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_whole(name): _whole(one) for name, one in value.items()}
+    return [_whole(one) for one in value] if isinstance(value, list) else value
 
 
 class ModelFailed(RunError):

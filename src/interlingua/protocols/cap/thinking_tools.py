@@ -23,6 +23,8 @@ from . import translate, wire
 from .thinking_model import Call, Tool
 
 LONGEST_NAME = 64  # that model APIs take
+INSET = "    "
+_SHOWN = 200  # characters of a name that a model made up
 
 _ATTACHMENTS = "attachments"
 ATTACHMENTS: Schema = {
@@ -104,7 +106,8 @@ class Toolbox:
                 work, alone = self._prepared(call, self._key(call), len(calls))
             except InterlinguaError as error:
                 # Here and not where it is called, so that it is said in the same order when it is said again.
-                await self._ctx.warn(f"{self._ctx.me} called {call.name}: {error.message}", {"call": call.id})
+                told = f"{self._ctx.me} called {call.name[:_SHOWN]}: {error.message}"
+                await self._ctx.warn(told, {"call": call.id})
                 given[index] = Given(error_text(error), failed=True)
             else:
                 (last if alone else works)[index] = work
@@ -156,9 +159,9 @@ class Toolbox:
         """What was never offered is called all the same where it exists, so that the gate refuses it, on record."""
         found = self._origin(name)
         if found is None:
-            raise InvalidRequest(f"there is no tool {name!r}; there are {', '.join(self._entries)}")
+            raise InvalidRequest(f"there is no tool {name[:_SHOWN]!r}; there are {', '.join(self._entries)}")
         if found in self._origins:
-            raise InvalidRequest(f"there is no tool {name!r}; it is called {self._origins[found]}")
+            raise InvalidRequest(f"there is no tool {name[:_SHOWN]!r}; it is called {self._origins[found]}")
         return lambda: self._call_tool(*found, arguments, key)
 
     def _origin(self, name: str) -> tuple[str, str] | None:
@@ -245,8 +248,14 @@ def error_text(error: InterlinguaError) -> str:
 def message_text(message: Message) -> str:
     said, attached = translate.split(message)
     task = message.metadata.get("task")
-    told = f"Message from {message.sender or USER}{f' ({task})' if isinstance(task, str) else ''}: {said}"
+    told = f"Message from {message.sender or USER}{f' ({task})' if isinstance(task, str) else ''}: {inset(said)}"
     return f"{told}\n{parts_text(attached)}" if attached else told
+
+
+def inset(text: str) -> str:
+    """Something that somebody said, with all lines but the first indented: none of them passes for one of ours, such
+    as the beginning of a message of somebody else."""
+    return f"\n{INSET}".join(text.splitlines())
 
 
 def parts_text(parts: list[Part]) -> str:

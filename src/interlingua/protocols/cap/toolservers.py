@@ -164,6 +164,7 @@ class _Host:
         self._failures = 0  # in a row
         self._last_failure: InterlinguaError | None = None
         self._not_before = 0.0
+        self._clean = redact_text  # out of what it says; with what it was given, once that is known
 
     async def used(self, timeout: float | None, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
         """Do something with the server, which is started if it must be."""
@@ -184,9 +185,10 @@ class _Host:
             done = await work
         except (RunTimedOut, asyncio.CancelledError):
             raise  # that tells nothing about the connection
-        except ToolFailed:
+        except ToolFailed as error:
             self._failures = 0  # it answers
-            raise
+            # It goes into logs and to models, and it is what the server made of its keys.
+            raise ToolFailed(self._clean(error.message), details=error.details) from None
         except Exception:
             self._retire(life)
             raise
@@ -243,6 +245,7 @@ class _Host:
                 text = text.replace(secret, "***")
             return redact_text(text)
 
+        self._clean = clean
         max_bytes = _ENVELOPE * self.settings.max_result
         if server.url is not None:
             url = _address(self.name, server.url)

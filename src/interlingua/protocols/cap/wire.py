@@ -22,6 +22,7 @@ from ...model.card import Schema
 from ...model.errors import InvalidRequest
 
 MAX_ATTACHMENTS = 1000
+MAX_ID = 500  # characters of the id of a participant: it is written to logs, also those of others
 
 _TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
 
@@ -199,18 +200,24 @@ def read(value: Any) -> AnyMessage:
 
 
 def write(message: AnyMessage | Attachment) -> dict[str, Any]:
-    """A message or an attachment as a JSON object. What is not set is left out, but a result may be null."""
+    """A message or an attachment as a JSON object. What is not set is left out, but a result may be null.
+
+    What is not known never takes the place of what is: it may come from whoever sent the message, and by any door.
+    """
+    known = ("type", *message.__struct_fields__)
     told: dict[str, Any] = {"type": message.type}
     for name in message.__struct_fields__:
         given = getattr(message, name)
         if name != "extra" and (given is not None or name in ("result", "object")):
             told[name] = [write(one) for one in given] if name == "attachments" else given
-    return {**told, **message.extra}
+    return told | {name: given for name, given in message.extra.items() if name == "extra" or name not in known}
 
 
 def _participant(value: dict[str, Any], name: str) -> str:
     """An agent, an instance of one, the user or the orchestrator."""
     given = _text(value, name)
+    if len(given) > MAX_ID:
+        raise _wrong(f"/{name}", f"has at most {MAX_ID} characters, got {len(given)}")
     try:
         team.instance_of(given)
     except InvalidRequest:
@@ -225,10 +232,11 @@ def _attachments(value: Any) -> list[Attachment]:
         raise _wrong("/attachments", f"is a list, got {_kind(value)}")
     if len(value) > MAX_ATTACHMENTS:
         raise _wrong("/attachments", f"holds at most {MAX_ATTACHMENTS}, got {len(value)}")
-    return [read_attachment(one, f"/attachments/{index}") for index, one in enumerate(value)]
+    looks = _Looks()
+    return [read_attachment(one, f"/attachments/{index}", looks) for index, one in enumerate(value)]
 
 
-def read_attachment(value: Any, path: str = "") -> Attachment:
+def read_attachment(value: Any, path: str = "", looks: _Looks | None = None) -> Attachment:
     if not isinstance(value, dict):
         raise _wrong(path, f"is an object, got {_kind(value)}")
     kind = value.get("type")
@@ -240,7 +248,7 @@ def read_attachment(value: Any, path: str = "") -> Attachment:
         told = _file(value, path)
     elif kind == "python_object":
         told = {"object": _present(value, "object", path)}
-        _refuse_pickles(value, path)
+        _refuse_pickles(value, path, looks or _Looks())
     elif kind == "text_snippet":
         told = {"text": _text(value, "text", path)}
     else:
@@ -314,7 +322,26 @@ _HEX = re.compile(r"(?:0x)?(?:[0-9a-fA-F]{2})+\Z")
 _TELLING = frozenset({"PROTO", "GLOBAL", "STACK_GLOBAL", "INST", "PUT", "MEMOIZE"})
 
 
-def _refuse_pickles(value: dict[str, Any], path: str) -> None:
+# What only a pickle of a later protocol has, and what all that matters of an earlier one has.
+_LATER, _EARLIER = (b"\x80", b"\x93", b"\x94"), b"\n"
+_MOST_LOOKS = 200_000
+_BEGUN = 10  # what it takes to begin, in opcodes
+
+
+class _Looks:
+    """How much of what may be a pickle is looked through in one message. To read opcodes is slow, and nobody else is
+    served meanwhile."""
+
+    def __init__(self) -> None:
+        self.left = _MOST_LOOKS
+
+    def take(self, count: int, path: str) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise _wrong(path, "looks like pickles for too long, which can run code: send the object as JSON")
+
+
+def _refuse_pickles(value: dict[str, Any], path: str, looks: _Looks) -> None:
     """Whoever loads a pickle runs what its sender wrote, so that none is let through to where somebody might."""
     for name in _SAYS_HOW:
         if isinstance(value.get(name), str) and _PICKLERS.search(value[name]):
@@ -323,7 +350,7 @@ def _refuse_pickles(value: dict[str, Any], path: str) -> None:
     while stack:
         item, at = stack.pop()
         if isinstance(item, str):
-            if any(map(_is_pickle, _as_bytes(item))):
+            if any(_is_pickle(body, looks, at) for body in _as_bytes(item)):
                 raise _wrong(at, "is a pickle, which can run code: send the object as JSON")
         elif isinstance(item, dict):
             stack.extend((member, f"{at}/{key}") for key, member in item.items())
@@ -350,12 +377,20 @@ def _as_bytes(text: str) -> Iterable[bytes]:
             return
 
 
-def _is_pickle(body: bytes) -> bool:
+def _is_pickle(body: bytes, looks: _Looks, path: str) -> bool:
+    if b"." not in body or not (_EARLIER in body or any(mark in body for mark in _LATER)):
+        return False  # it never ends, or nothing in it matters
+    looks.take(_BEGUN, path)
+    found = False
     try:
-        found = {opcode.name for opcode, _, _ in pickletools.genops(io.BytesIO(body))}
+        for opcode, _, _ in pickletools.genops(io.BytesIO(body)):
+            looks.take(1, path)
+            found = found or opcode.name in _TELLING
+    except InvalidRequest:
+        raise
     except Exception:  # whatever it is, it is not a whole pickle
         return False
-    return not found.isdisjoint(_TELLING)
+    return found
 
 
 # -- time -----------------------------------------------------------------------------------------------------
