@@ -199,7 +199,7 @@ def test_text_of_an_agent_cannot_drive_the_terminal(terminal: At) -> None:
 
 
 def test_the_demo_asks_and_stays_up_until_ctrl_c(terminal: At) -> None:
-    at = terminal("demo")
+    at = terminal("demo", "--no-team")
     at.see("hello from an agent")
     at.see("Shall this mail be sent?")
     at.see("ada@example.org")
