@@ -305,6 +305,36 @@ async def test_a_tool_result_that_nobody_got_is_marked(store: Path) -> None:
         assert part.meta == {"unverified": True}
 
 
+@both
+async def test_a_delegation_that_is_another_after_a_crash_is_told_as_another(store: Path, settings: il.Settings) -> None:
+    entered: list[str] = []
+
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        entered.append(text)
+        return str((await ctx.delegate("other", "first" if len(entered) == 1 else "second"))["text"])
+
+    @il.agent
+    async def other(ctx: il.Context[None, None], text: str) -> str:
+        if text == "first":
+            await ctx.receive()
+        return f"{ctx.me} did {ctx.task}"
+
+    async with engine(store, settings=PATIENT) as eng:
+        pair(eng, lead, other)
+        run = await submit(eng, "crew", {"text": "go"})
+        async for event in eng.events(run.id):
+            if isinstance(event.body, Said) and event.body.recipient == "other":
+                break
+        await crash(eng)
+    async with engine(store, settings=settings) as eng:
+        pair(eng, lead, other)
+        await eng.wait(run.id, timeout=20)
+        told = await talk(eng, run.id)
+        assert ("delegation", "T1.2", "lead", "other#2", "second") in told
+        assert ("message", "T1.2", "other#2", "lead", "other#2 did T1.2") in told
+
+
 # -- what is not approved ---------------------------------------------------------------------------------------
 
 

@@ -136,6 +136,9 @@ class Calling(Speaking):
             if known is not None and known[1] is None:
                 self.worker.cancel_soon(known[0].run, "its parent calls something else now")
                 self._child_keys.pop(known[0].run, None)
+            if known is not None:
+                for what in ("notice", "result", "verdict", "reply"):  # they were about another child
+                    self.replay.said.pop(f"{place}:{what}", None)
             child = new_id()
             called = ChildCalled(place, child, name, digest, notice, proposal)
             self.replay.children[place] = (called, None, 0)
