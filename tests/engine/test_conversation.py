@@ -10,7 +10,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.content import DataPart, Message, TextPart, ToolResultPart
-from interlingua.model.errors import AlreadyFinished, NotFound, TaskNotFound
+from interlingua.model.errors import AlreadyFinished, InvalidRequest, NotFound, TaskNotFound
 from interlingua.model.events import Said
 
 from .common import PATIENT, QUICK, crash, engine, finish, question, submit
@@ -333,6 +333,36 @@ async def test_a_delegation_that_is_another_after_a_crash_is_told_as_another(sto
         told = await talk(eng, run.id)
         assert ("delegation", "T1.2", "lead", "other#2", "second") in told
         assert ("message", "T1.2", "other#2", "lead", "other#2 did T1.2") in told
+
+
+@pytest.mark.parametrize("what", ["content", "attachment", "reason", "rule", "scope", "summary"])
+async def test_what_could_not_be_read_back_is_refused_before_it_is_written(store: Path, what: str) -> None:
+    odd: Any = 42
+
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        with pytest.raises(InvalidRequest, match=what):
+            match what:
+                case "content":
+                    await ctx.send("user", odd)
+                case "attachment":
+                    await ctx.send("user", "look", attachments=[ToolResultPart(odd, {}, "Data")])
+                case "reason":
+                    await ctx.delegate("other", "go", reason=odd)
+                case "rule":
+                    await ctx.delegate("other", "go", rule=odd)
+                case "scope":
+                    await ctx.delegate("other", "go", scope=il.Scope(delegates=odd))
+                case _:
+                    await ctx.delegate("other", odd)
+        await ctx.send("user", "still here")
+        return "done"
+
+    async with engine(store) as eng:
+        pair(eng, lead, listens)
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.output == {"text": "done"}, run.error
+        assert ("message", "T1", "lead", "user", "still here") in await talk(eng, run.id)
 
 
 # -- what is not approved ---------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ from ..model.status import Status
 from ..model.team import ORCHESTRATOR, USER
 from . import tracing
 from .ids import new_id
-from .speaking import RESULT_HASH, Speaking, error_message, result_message
+from .speaking import RESULT_HASH, Speaking, error_message, result_message, sound
 
 if TYPE_CHECKING:
     from .agents import Agent
@@ -223,6 +223,9 @@ class Calling(Speaking):
         self._check_alive()
         if self.authority is None and not await self.worker.engine.is_member(target):
             raise InvalidRequest("only a member of a team delegates; call other agents with ctx.call")
+        for what, given in (("summary", summary), ("rule", rule), ("reason", reason)):
+            sound(given, str if what == "summary" else str | None, what)
+        scope = sound(scope, Scope | None, "scope")
         parts = self.attached(attachments)
         said = [Message("user", [TextPart(summary), *parts], sender=self.authority.me if self.authority else None)]
         handover = Handover(said, summary, rule, reason, scope, on_message=on_message)

@@ -82,6 +82,7 @@ class Speaking(Inbox):
         """A message to another participant of the task. No rule says who may talk to whom."""
         self._check_alive()
         authority = self._participant()
+        sound(content, str, "content")
         parts = self.attached(attachments)
         place = self._key("send", recipient, key)
         if place in self.replay.said:
@@ -123,7 +124,8 @@ class Speaking(Inbox):
 
     def attached(self, attachments: Iterable[Part | str]) -> list[Part]:
         """Attachments as parts. A tool's result that this run did not get is marked."""
-        parts: list[Part] = [TextPart(part) if isinstance(part, str) else part for part in attachments]
+        given = [TextPart(part) if isinstance(part, str) else part for part in attachments]
+        parts: list[Part] = [sound(part, Part, "attachment") for part in given]
         return [self._verified(part) if isinstance(part, ToolResultPart) else part for part in parts]
 
     def _verified(self, part: ToolResultPart) -> ToolResultPart:
@@ -190,6 +192,14 @@ class Speaking(Inbox):
 def between(mine: str, theirs: str) -> str:
     """The task that two participants have in common as its two sides: the deeper of both, where one is in the other."""
     return theirs if theirs.startswith(f"{mine}.") else mine
+
+
+def sound(given: Any, type_: Any, what: str) -> Any:
+    """What can be read back when it is written down. Nothing else may reach a log: no run gets past what is there."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(given), type_)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{what}: {error}") from None
 
 
 def tool_digest(server: str, tool: str, result: Any) -> str:
