@@ -14,7 +14,7 @@ from interlingua.model.errors import AlreadyFinished, InvalidRequest, NotFound, 
 from interlingua.model.events import Said
 
 from .common import PATIENT, QUICK, crash, engine, finish, question, submit
-from .test_delegation import member, team
+from .test_delegation import member, of_agent, team
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 
@@ -333,6 +333,32 @@ async def test_a_delegation_that_is_another_after_a_crash_is_told_as_another(sto
         told = await talk(eng, run.id)
         assert ("delegation", "T1.2", "lead", "other#2", "second") in told
         assert ("message", "T1.2", "other#2", "lead", "other#2 did T1.2") in told
+
+
+@both
+async def test_a_delegator_that_fails_to_reply_does_not_wait_for_who_waits_for_that(
+    store: Path, settings: il.Settings
+) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        async def reply(message: Message) -> str:
+            raise LookupError("no idea")
+
+        with pytest.raises(LookupError, match="no idea"):
+            await ctx.delegate("other", "go", on_message=reply)
+        return "done without"
+
+    @il.agent
+    async def other(ctx: il.Context[None, None], text: str) -> str:
+        await ctx.send("lead", "?")
+        return (await ctx.receive()).text
+
+    async with engine(store, settings=settings) as eng:
+        pair(eng, lead, other)
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.output == {"text": "done without"}, run.error
+        (waiting,) = await of_agent(eng, run.id, "crew/other")
+        assert (await eng.wait(waiting.id, timeout=20)).status is il.Status.CANCELLED
 
 
 @pytest.mark.parametrize("what", ["content", "attachment", "reason", "rule", "scope", "summary"])

@@ -79,6 +79,7 @@ class Calling(Speaking):
     if TYPE_CHECKING:
 
         def busy(self) -> AbstractContextManager[None]: ...
+        def _stir(self) -> None: ...
         async def _propose(
             self, name: str, overseer: Member, handover: Handover, parts: list[Part], output: Any,
             on_inquiry: OnInquiry | None, key: str | None,
@@ -156,19 +157,29 @@ class Calling(Speaking):
                         await engine.store.undelegate(child)  # it never came to be, and counts for nothing
                     raise
             await self._pull()
-        passing = None
+        passing, over = None, asyncio.shield(future)
         if mail:
             passing = self.loop.create_task(self._pass_on(child, place))
         elif on_message is not None:
             passing = self.loop.create_task(self._reply(place, on_message))
+        if passing is not None:
+
+            def failed(answering: asyncio.Task[None]) -> None:
+                """What answers the child has failed: the child may wait for that answer for ever."""
+                error = None if answering.cancelled() else answering.exception()
+                if error is not None and not over.done():
+                    over.set_exception(error)
+                    self._stir()  # no time to park
+
+            passing.add_done_callback(failed)
         try:
-            ended = await self._wait(asyncio.shield(future))
+            ended = await self._wait(over)
         finally:
             if passing is not None:
                 passing.cancel()
                 await asyncio.wait([passing])
         if passing is not None and not passing.cancelled() and passing.exception() is not None:
-            passing.result()  # what answered the child has failed
+            passing.result()
         assert isinstance(ended, ChildEnded)
         return ended
 
