@@ -6,11 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import interlingua as il
+from interlingua.model import values
 from interlingua.model.content import DataPart, Message, TextPart, ToolResultPart
-from interlingua.model.errors import AlreadyFinished, InvalidRequest, NotFound, TaskNotFound
+from interlingua.model.errors import AlreadyFinished, InvalidRequest, NotFound, TaskNotFound, TooLarge
 from interlingua.model.events import Said
 
 from .common import PATIENT, QUICK, crash, engine, finish, question, submit
@@ -60,6 +62,12 @@ async def qa(ctx: il.Context[None, None], text: str) -> il.ReviewVerdict:
     assert ctx.review is not None
     if not ctx.review.earlier:
         return il.ReviewVerdict("inquire", ctx.review.result_hash, inquiry="which source?")
+    return il.ReviewVerdict("approve", ctx.review.result_hash, reason="Verified.")
+
+
+@il.agent
+async def approves(ctx: il.Context[None, None], text: str) -> il.ReviewVerdict:
+    assert ctx.review is not None
     return il.ReviewVerdict("approve", ctx.review.result_hash, reason="Verified.")
 
 
@@ -359,6 +367,36 @@ async def test_a_delegator_that_fails_to_reply_does_not_wait_for_who_waits_for_t
         assert run.output == {"text": "done without"}, run.error
         (waiting,) = await of_agent(eng, run.id, "crew/other")
         assert (await eng.wait(waiting.id, timeout=20)).status is il.Status.CANCELLED
+
+
+async def test_the_largest_message_reaches_an_overseen_agent_and_a_larger_one_is_refused(store: Path) -> None:
+    most = 5000
+
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        with pytest.raises(TooLarge, match="other"):
+            await asyncio.gather(ctx.delegate("other", "1"), send(ctx))
+        await ctx.send("orchestrator", "listening")
+        return str(len((await ctx.receive()).text))
+
+    async def send(ctx: il.Context[None, None]) -> None:
+        while True:
+            try:
+                await ctx.send("other", "x" * most)
+            except NotFound:  # it has not begun yet
+                await ctx.sleep(0.01)
+
+    settings = msgspec.structs.replace(PATIENT, max_input_bytes=most)
+    async with engine(store, settings=settings) as eng:
+        manifests = [member("lead", "other", overseer="qa"), member("other"), member("qa")]
+        eng.add_team(team(*manifests), {"lead": lead, "other": listens, "qa": approves})
+        run = await submit(eng, "crew", {"text": "go"})
+        async for event in eng.events(run.id):
+            if isinstance(event.body, Said) and event.body.sender == "lead" and event.body.text == "listening":
+                break
+        room = most - len(values.encode(Message("user", [TextPart("")])))
+        await eng.send(run.id, "x" * room)
+        assert (await eng.wait(run.id, timeout=20)).output == {"text": str(room)}
 
 
 @pytest.mark.parametrize("what", ["content", "attachment", "reason", "rule", "scope", "summary"])

@@ -15,7 +15,7 @@ import msgspec
 from ..model import values
 from ..model.authority import Authority
 from ..model.content import DataPart, Message, Part, TextPart, ToolResultPart
-from ..model.errors import ErrorInfo, InvalidRequest, NotFound
+from ..model.errors import ErrorInfo, InvalidRequest, NotFound, TooLarge
 from ..model.events import Form, MessageReceived, Said, body_encoder
 from ..model.run import Answer, Question, RunRequest
 from ..model.team import ORCHESTRATOR, USER, instance_id
@@ -100,7 +100,10 @@ class Speaking(Inbox):
         held, hash_ = self._is_held(found)
         if hash_:
             message.metadata[RESULT_HASH] = hash_
-        mail = PutInbox(found.run, "message", values.encode(message))
+        body, most = values.encode(message), self.worker.settings.max_input_bytes
+        if len(body) > most:
+            raise TooLarge(f"the message to {recipient} is larger than {most} bytes")
+        mail = PutInbox(found.run, "message", body)
         self.say_once(place, "message", task, authority.me, recipient, message, held=held, also=[mail])
         await self.log.flush()  # it is on its way
 
