@@ -399,6 +399,33 @@ async def test_the_largest_message_reaches_an_overseen_agent_and_a_larger_one_is
         assert (await eng.wait(run.id, timeout=20)).output == {"text": str(room)}
 
 
+async def test_a_message_that_is_passed_on_comes_once_when_the_process_dies_meanwhile(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine(store, settings=PATIENT) as eng:
+        pair(eng, listens, listens)
+        run = await submit(eng, "crew", {"text": "2"})
+        assert await eng.label_of(run.id) == "T1"
+        passed, send = asyncio.Event(), eng.send
+
+        async def dies_then(*args: Any, **options: Any) -> None:
+            await send(*args, **options)
+            passed.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(eng, "send", dies_then)
+        await eng.store.deliver(run.id, "message", values.encode(Message("user", [TextPart("one")])), 1)
+        eng.worker.told(run.id)
+        await asyncio.wait_for(passed.wait(), 20)
+        await crash(eng)
+    async with engine(store, settings=PATIENT) as eng:
+        pair(eng, listens, listens)
+        await eng.send(run.id, "two")
+        done = await eng.wait(run.id, timeout=20)
+        assert done.output == {"text": "user: one; user: two"}
+        assert [one[4] for one in await talk(eng, run.id) if one[2] == "user"] == ["one", "two"]
+
+
 @pytest.mark.parametrize("what", ["content", "attachment", "reason", "rule", "scope", "summary"])
 async def test_what_could_not_be_read_back_is_refused_before_it_is_written(store: Path, what: str) -> None:
     odd: Any = 42

@@ -43,7 +43,7 @@ from ..model.status import Status
 from ..model.team import ORCHESTRATOR, USER
 from . import tracing
 from .ids import new_id
-from .speaking import RESULT_HASH, Speaking, error_message, result_message, sound
+from .speaking import PASSED, RESULT_HASH, Speaking, error_message, result_message, sound
 
 if TYPE_CHECKING:
     from .agents import Agent
@@ -184,12 +184,15 @@ class Calling(Speaking):
         return ended
 
     async def _pass_on(self, child: str, call: str) -> None:
-        """Send on what is sent to this run. Where the process dies between the two, it is sent on again."""
+        """Send on what is sent to this run. Where the process dies between the two, it is sent on again,
+        and the child takes it once."""
         while True:
             number = await self.next_mail(None)
             message, place = self.replay.received[number], f"passed:{number + 1}"
             if place in self.replay.records:
                 continue
+            mark = f"{self.log.row.id}/{number + 1}"
+            message = msgspec.structs.replace(message, metadata={**message.metadata, PASSED: mark})
             try:
                 with self.busy():
                     await self.worker.engine.send(child, message, sealed=True, kind="passed")
@@ -204,7 +207,7 @@ class Calling(Speaking):
             self.log.append(record)
             notice = self.notice_of(call)
             if notice is not None and self.authority is not None and not self.authority.task:
-                message = msgspec.structs.replace(message, sender=USER)
+                message = msgspec.structs.replace(self.replay.received[number], sender=USER)
                 self.say_once(f"{place}:said", "message", notice.task, USER, notice.recipient, message)
 
     async def _reply(self, call: str, on_message: OnMessage) -> None:

@@ -30,6 +30,9 @@ MailKind = Literal["message", "told", "passed"]
 """How a message comes: from another run or some caller; from a participant without a run; or passed on to the run that
 does the work of another."""
 
+PASSED = "passed"
+"""The member of a message's metadata that says which message of which run it was, where that passed it on."""
+
 RESULT_HASH = "result_hash"
 """The member of a held message's metadata that says which result it is about."""
 
@@ -43,6 +46,7 @@ class Speaking(Inbox):
         super().__init__()
         self._taken: set[int] = set()  # messages that the handler has had, by their place in the mailbox
         self._called_tools: set[str] = set()  # digests of server, tool and result
+        self._passed_on: set[str] | None = None  # messages that were passed on to this run; None: not looked yet
 
     if TYPE_CHECKING:
 
@@ -161,6 +165,11 @@ class Speaking(Inbox):
     def take_message(self, message: Message, drop: DropInbox, kind: str) -> None:
         """A message for this run. What somebody outside says is recorded here, for they have no log."""
         authority, said = self.authority, list[Change]()
+        if kind == "passed" and not self._is_new(message):
+            self.log.touch(drop)
+            return
+        if kind != "passed":
+            message.metadata.pop(PASSED, None)  # only we say so
         if authority is not None and authority.task and (message.sender in (None, USER) or kind == "told"):
             message.sender = message.sender or USER
             told = Said(authority.task, message.sender, authority.me, "message", message)
@@ -170,6 +179,15 @@ class Speaking(Inbox):
         for future in self._mail:
             if not future.done():
                 future.set_result(None)
+
+    def _is_new(self, message: Message) -> bool:
+        """Whether a message that was passed on comes for the first time: after a crash it is passed on again."""
+        mark = message.metadata.get(PASSED)
+        if self._passed_on is None:
+            self._passed_on = {str(one.metadata.get(PASSED)) for one in self.replay.received}
+        new = str(mark) not in self._passed_on
+        self._passed_on.add(str(mark))
+        return new
 
     async def receive(self, timeout: float | None, sender: str | None = None) -> Message:
         return self.replay.received[await self.next_mail(timeout, sender)]
