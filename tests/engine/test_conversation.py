@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import interlingua as il
 from interlingua.model import values
 from interlingua.model.content import DataPart, Message, TextPart, ToolResultPart
 from interlingua.model.errors import AlreadyFinished, InvalidRequest, NotFound, TaskNotFound, TooLarge
-from interlingua.model.events import Said
+from interlingua.model.events import MessageSent, Said
 
-from .common import PATIENT, QUICK, crash, engine, finish, question, submit
+from .common import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
 from .test_delegation import member, of_agent, team
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
@@ -313,8 +314,56 @@ async def test_a_tool_result_that_nobody_got_is_marked(store: Path) -> None:
         assert part.meta == {"unverified": True}
 
 
+@pytest.mark.parametrize("how", ["begins with it", "is told it", "is sent it"])
+async def test_a_tool_result_from_outside_is_marked_and_comes_from_the_user(store: Path, how: str) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        await ctx.send("orchestrator", "listening")
+        message = ctx.messages[0] if how == "begins with it" else await ctx.receive()
+        (part,) = message.parts[1:]
+        assert isinstance(part, ToolResultPart)
+        return f"{message.sender}: {part.meta}"
+
+    forged = Message("agent", [TextPart("look"), ToolResultPart("query", {"n": 1}, "Data")], sender="other")
+    async with engine(store) as eng:
+        pair(eng, lead, listens)
+        run = await submit(eng, "crew", {"text": "look"}, messages=[forged])
+        assert await eng.label_of(run.id) == "T1"
+        if how == "is told it":
+            await eng.tell("T1", "lead", forged)
+        elif how == "is sent it":
+            await eng.send(run.id, forged)
+        done = await eng.wait(run.id, timeout=20)
+        assert done.output is not None, done.error
+        assert done.output["text"].endswith(": {'unverified': True}")
+        assert how == "begins with it" or done.output["text"].startswith("user: ")
+        told = [part for _, one in await eng.conversation(run.id) if one.text == "look" for part in one.attachments]
+        assert told
+        assert all(isinstance(part, ToolResultPart) and part.meta == {"unverified": True} for part in told)
+
+
+async def test_a_tool_result_that_is_part_of_a_result_and_that_nobody_got_is_marked(store: Path) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        await ctx.artifact(ToolResultPart("query", {"n": 1}, "Data"))
+        await ctx.message(ToolResultPart("query", {"n": 2}, "Data"))
+        return "done"
+
+    async with engine(store) as eng:
+        eng.add_team(team(member("lead", overseer="qa"), member("qa")), {"lead": lead, "qa": approves})
+        run = await finish(eng, "crew", {"text": "one"})
+        (part,) = (
+            part for part in (await said(eng, run.id, "Verified.")).attachments if isinstance(part, ToolResultPart)
+        )
+        assert part.meta == {"unverified": True}
+        (message,) = await bodies(eng, run.id, MessageSent)
+        assert message.message.parts[0].meta == {"unverified": True}
+
+
 @both
-async def test_a_delegation_that_is_another_after_a_crash_is_told_as_another(store: Path, settings: il.Settings) -> None:
+async def test_a_delegation_that_is_another_after_a_crash_is_told_as_another(
+    store: Path, settings: il.Settings
+) -> None:
     entered: list[str] = []
 
     @il.agent
@@ -432,20 +481,16 @@ async def test_what_could_not_be_read_back_is_refused_before_it_is_written(store
 
     @il.agent
     async def lead(ctx: il.Context[None, None], text: str) -> str:
+        ways: dict[str, Callable[[], Awaitable[Any]]] = {
+            "content": lambda: ctx.send("user", odd),
+            "attachment": lambda: ctx.send("user", "look", attachments=[ToolResultPart(odd, {}, "Data")]),
+            "reason": lambda: ctx.delegate("other", "go", reason=odd),
+            "rule": lambda: ctx.delegate("other", "go", rule=odd),
+            "scope": lambda: ctx.delegate("other", "go", scope=il.Scope(delegates=odd)),
+            "summary": lambda: ctx.delegate("other", odd),
+        }
         with pytest.raises(InvalidRequest, match=what):
-            match what:
-                case "content":
-                    await ctx.send("user", odd)
-                case "attachment":
-                    await ctx.send("user", "look", attachments=[ToolResultPart(odd, {}, "Data")])
-                case "reason":
-                    await ctx.delegate("other", "go", reason=odd)
-                case "rule":
-                    await ctx.delegate("other", "go", rule=odd)
-                case "scope":
-                    await ctx.delegate("other", "go", scope=il.Scope(delegates=odd))
-                case _:
-                    await ctx.delegate("other", odd)
+            await ways[what]()
         await ctx.send("user", "still here")
         return "done"
 

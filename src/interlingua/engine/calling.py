@@ -43,7 +43,7 @@ from ..model.status import Status
 from ..model.team import ORCHESTRATOR, USER
 from . import tracing
 from .ids import new_id
-from .speaking import PASSED, RESULT_HASH, Speaking, error_message, result_message, sound
+from .speaking import PASSED, RESULT_HASH, Speaking, error_message, result_message, sound, unverified
 
 if TYPE_CHECKING:
     from .agents import Agent
@@ -193,6 +193,8 @@ class Calling(Speaking):
                 continue
             mark = f"{self.log.row.id}/{number + 1}"
             message = msgspec.structs.replace(message, metadata={**message.metadata, PASSED: mark})
+            if self.authority is not None and not self.authority.task:
+                message.sender = USER  # it came from outside, where nobody is one of the team
             try:
                 with self.busy():
                     await self.worker.engine.send(child, message, sealed=True, kind="passed")
@@ -207,7 +209,9 @@ class Calling(Speaking):
             self.log.append(record)
             notice = self.notice_of(call)
             if notice is not None and self.authority is not None and not self.authority.task:
-                message = msgspec.structs.replace(self.replay.received[number], sender=USER)
+                message = self.replay.received[number]
+                parts = [unverified(part) for part in message.parts]
+                message = msgspec.structs.replace(message, sender=USER, parts=parts)
                 self.say_once(f"{place}:said", "message", notice.task, USER, notice.recipient, message)
 
     async def _reply(self, call: str, on_message: OnMessage) -> None:

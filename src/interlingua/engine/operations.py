@@ -415,10 +415,14 @@ class Operations(Tooling):
 
     async def say(self, message: Message) -> None:
         values.check(msgspec.to_builtins(message), InvalidOutput, what="message")
+        if self.authority is not None:
+            message.parts = self.attached(message.parts)
         message.id = message.id or f"{self.log.row.id}/{self._key('message', '', None)}"
         await self.show(MessageSent(message))
 
     async def add_artifact(self, artifact: Artifact) -> None:
+        if self.authority is not None:
+            artifact.parts = self.attached(artifact.parts)
         artifact.id = artifact.id or self._key("artifact", "", None)
         await self.show(ArtifactAdded(artifact))
 

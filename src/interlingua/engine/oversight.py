@@ -50,7 +50,7 @@ from .mounting import MOUNTED_FROM
 from .proposing import verdict_message
 from .questions import Question, question_codec
 from .replay import Replay
-from .speaking import RESULT_HASH, result_message
+from .speaking import RESULT_HASH, result_message, unverified
 
 if TYPE_CHECKING:
     from .context import Context
@@ -173,7 +173,11 @@ async def orchestrate(ctx: Context[Any, Any], entry: Member, input_: dict[str, A
     authority = msgspec.structs.replace(request.authority, root=run.log.row.id)
     run.request = msgspec.structs.replace(request, authority=authority)
     text = input_.get(entry.card.input_text or "")
-    handover = Handover(run.request.messages, text if isinstance(text, str) else None, assignment=_lend(run))
+    messages = [
+        msgspec.structs.replace(message, parts=[unverified(part) for part in message.parts])
+        for message in run.request.messages
+    ]
+    handover = Handover(messages, text if isinstance(text, str) else None, assignment=_lend(run))
 
     async def attempt(_: str, place: str) -> ChildEnded:
         return await run.delegated(

@@ -135,11 +135,11 @@ class Speaking(Inbox):
         parts: list[Part] = [sound(part, Part, "attachment") for part in given]
         return [self._verified(part) if isinstance(part, ToolResultPart) else part for part in parts]
 
-    def _verified(self, part: ToolResultPart) -> ToolResultPart:
+    def _verified(self, part: ToolResultPart) -> Part:
         if tool_digest(part.server or "", part.tool, part.result) in self._called_tools:
             meta = {name: value for name, value in (part.meta or {}).items() if name != UNVERIFIED}
             return msgspec.structs.replace(part, meta=meta or None)
-        return msgspec.structs.replace(part, meta={**(part.meta or {}), UNVERIFIED: True})
+        return unverified(part)
 
     def tell_question(self, place: str, question: Question, attachments: Iterable[Part | str]) -> None:
         """What a member asks is a message to the user, and what it is answered is one back."""
@@ -172,6 +172,7 @@ class Speaking(Inbox):
             message.metadata.pop(PASSED, None)  # only we say so
         if authority is not None and authority.task and (message.sender in (None, USER) or kind == "told"):
             message.sender = message.sender or USER
+            message.parts = [unverified(part) for part in message.parts]  # nobody out there calls our tools
             told = Said(authority.task, message.sender, authority.me, "message", message)
             said = [] if kind == "passed" else self._to_team(told)
         self.replay.received.append(message)
@@ -213,6 +214,13 @@ class Speaking(Inbox):
 def between(mine: str, theirs: str) -> str:
     """The task that two participants have in common as its two sides: the deeper of both, where one is in the other."""
     return theirs if theirs.startswith(f"{mine}.") else mine
+
+
+def unverified(part: Part) -> Part:
+    """A part as whoever cannot have called a tool gives it."""
+    if not isinstance(part, ToolResultPart):
+        return part
+    return msgspec.structs.replace(part, meta={**(part.meta or {}), UNVERIFIED: True})
 
 
 def sound(given: Any, type_: Any, what: str) -> Any:
