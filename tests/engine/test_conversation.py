@@ -475,6 +475,29 @@ async def test_a_message_that_is_passed_on_comes_once_when_the_process_dies_mean
         assert [one[4] for one in await talk(eng, run.id) if one[2] == "user"] == ["one", "two"]
 
 
+@both
+async def test_who_waited_in_vain_has_waited_in_vain_also_when_it_is_entered_again(
+    store: Path, settings: il.Settings
+) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        with pytest.raises(TimeoutError):
+            await ctx.receive(timeout=0.05)
+        await ctx.send("orchestrator", "nobody said anything")
+        message = await ctx.receive(timeout=60)
+        return message.text
+
+    async with engine(store, settings=settings) as eng:
+        pair(eng, lead, listens)
+        run = await submit(eng, "crew", {"text": "go"})
+        async for event in eng.events(run.id):
+            if isinstance(event.body, Said) and event.body.sender == "lead":
+                break
+        await eng.tell("T1", "lead", "hello")
+        done = await eng.wait(run.id, timeout=20)
+        assert done.output == {"text": "hello"}, done.error
+
+
 @pytest.mark.parametrize("what", ["content", "attachment", "reason", "rule", "scope", "summary"])
 async def test_what_could_not_be_read_back_is_refused_before_it_is_written(store: Path, what: str) -> None:
     odd: Any = 42

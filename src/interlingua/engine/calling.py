@@ -199,10 +199,10 @@ class Calling(Speaking):
                 with self.busy():
                     await self.worker.engine.send(child, message, sealed=True, kind="passed")
             except AlreadyFinished:
-                self._taken.discard(number)  # the next child gets it
+                self.put_back(number)  # the next child gets it
                 return
             except asyncio.CancelledError:
-                self._taken.discard(number)
+                self.put_back(number)
                 raise
             record = Recorded(place)
             self.replay.records[place] = (0, record)

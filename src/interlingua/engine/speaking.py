@@ -16,7 +16,7 @@ from ..model import values
 from ..model.authority import Authority
 from ..model.content import DataPart, Message, Part, TextPart, ToolResultPart
 from ..model.errors import ErrorInfo, InvalidRequest, NotFound, TooLarge
-from ..model.events import Form, MessageReceived, Said, body_encoder
+from ..model.events import Form, MessageReceived, Recorded, Said, body_encoder
 from ..model.run import Answer, Question, RunRequest
 from ..model.team import ORCHESTRATOR, USER, instance_id
 from ..store.base import Change, DelegationRow, DropInbox, PutInbox
@@ -45,6 +45,7 @@ class Speaking(Inbox):
     def __init__(self) -> None:
         super().__init__()
         self._taken: set[int] = set()  # messages that the handler has had, by their place in the mailbox
+        self._untaken = 0  # the first that it has not had
         self._called_tools: set[str] = set()  # digests of server, tool and result
         self._passed_on: set[str] | None = None  # messages that were passed on to this run; None: not looked yet
 
@@ -196,19 +197,37 @@ class Speaking(Inbox):
     async def next_mail(self, timeout: float | None, sender: str | None = None) -> int:
         """Take the next message, and give its place in the mailbox."""
         self._check_alive()
-        deadline = None if timeout is None else self._deadline_of("receive", timeout)
+        deadline, late = None, ""
+        if timeout is not None:
+            deadline, late = self._deadline_of("receive", timeout), self._key("late", "", None)
+            if late in self.replay.records:  # what has come since then is for whoever waited later
+                self._passed(self.replay.records[late][0])
+                raise TimeoutError
         while True:
-            for place, message in enumerate(self.replay.received):
-                if place not in self._taken and sender in (None, message.sender):
+            for place in range(self._untaken, len(self.replay.received)):
+                if place not in self._taken and sender in (None, self.replay.received[place].sender):
                     self._taken.add(place)
+                    while self._untaken in self._taken:
+                        self._untaken += 1
                     return place
             future: asyncio.Future[None] = self.loop.create_future()
             self._mail.append(future)
             try:
-                await self._wait(future, deadline, f"receive:{sender or ''}:{len(self.replay.received)}")
+                await self._wait(future, deadline, f"receive:{sender or ''}:{len(self.replay.received)}:{deadline}")
+            except TimeoutError:
+                self._check_alive()
+                record = Recorded(late)
+                self.replay.records[late] = (0, record)
+                self.log.append(record)
+                raise
             finally:
                 if future in self._mail:
                     self._mail.remove(future)
+
+    def put_back(self, place: int) -> None:
+        """A message that was taken is for somebody else."""
+        self._taken.discard(place)
+        self._untaken = min(self._untaken, place)
 
 
 def between(mine: str, theirs: str) -> str:
