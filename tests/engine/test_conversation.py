@@ -580,3 +580,26 @@ async def test_a_review_that_the_engine_asks_for_is_told_like_any_other(store: P
         assert [(one.label, one.agent, one.review) for one in await eng.tasks("T1")] == [
             ("T1", "lead", False), ("T1.1", "analyst", False), ("T1.1.1", "qa", True), ("T1.1.1", "qa", True),
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+async def test_what_an_overseer_says_while_it_judges_is_told_with_the_result(store: Path, by_hand: bool) -> None:
+    @il.agent
+    async def works(ctx: il.Context[None, None], text: str) -> str:
+        for _ in range(2 * by_hand):
+            await ctx.delegate("qa", "please verify", output="the numbers")
+        return "the numbers"
+
+    @il.agent
+    async def talks(ctx: il.Context[None, None], text: str) -> il.ReviewVerdict:
+        assert ctx.review is not None
+        await ctx.send("analyst", "wrong hash, sorry" if not ctx.review.earlier else "now I see")
+        return il.ReviewVerdict("approve", ctx.review.result_hash if ctx.review.earlier else "another")
+
+    manifests = [member("analyst", "qa", overseer="qa"), member("qa")]
+    async with engine(store) as eng:
+        eng.add_team(team(*manifests, entry="analyst"), {"analyst": works, "qa": talks})
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.output == {"text": "the numbers"}
+        told = [one[3:] for one in await talk(eng, run.id) if one[2] == "qa" and one[4] != "Approved."]
+        assert told == [("analyst", "wrong hash, sorry"), *told[1:-1], ("analyst", "now I see")]
