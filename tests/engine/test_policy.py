@@ -101,6 +101,18 @@ async def test_the_work_goes_to_nobody_who_is_not_allowed(store: Path) -> None:
         assert await of_agent(eng, run.id, "crew/stranger") == []
 
 
+async def test_the_task_of_the_entry_agent_goes_to_nobody_else(store: Path) -> None:
+    lead = Moody(ValueError("wrong"), ValueError("wrong again"))
+    async with engine(store) as eng:
+        made = team(member("lead", "worker"), member("worker"))
+        made.policy = Policy({502: (Step("reassign", to="worker"),)})
+        eng.add_team(made, {"lead": lead.agent, "worker": shout})
+        run = await finish(eng, "crew", {"text": "x"})
+        assert lead.runs == 1
+        assert run.error is not None
+        assert run.error.message == "ValueError: wrong"
+
+
 @both
 @pytest.mark.parametrize(
     ("answer", "output"),

@@ -64,7 +64,7 @@ class Tooling(Handling):
             except InterlinguaError as error:
                 if type(error) not in ERRORS.values():
                     raise
-                action = self.decide(f"{server}.{tool}", place, error.info(), taken)
+                action = self.decide(f"{server}.{tool}", place, error.info(), taken, tool=True)
                 if action.do != "retry":
                     raise
                 taken += 1
