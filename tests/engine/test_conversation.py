@@ -498,6 +498,29 @@ async def test_who_waited_in_vain_has_waited_in_vain_also_when_it_is_entered_aga
         assert done.output == {"text": "hello"}, done.error
 
 
+async def test_a_message_to_who_has_ended_is_refused_as_nobody_reads_it(store: Path) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        async def reply(message: Message) -> str:
+            return "too late"
+
+        await ctx.delegate("other", "go", on_message=reply)
+        with pytest.raises(AlreadyFinished, match=r"other has ended its part in T1\.1"):
+            await ctx.send("other", "one more thing")
+        return "done"
+
+    @il.agent
+    async def other(ctx: il.Context[None, None], text: str) -> str:
+        await ctx.send("lead", "you need not answer")
+        return "done"
+
+    async with engine(store) as eng:
+        pair(eng, lead, other)
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.output == {"text": "done"}, run.error
+        assert "one more thing" not in [one[4] for one in await talk(eng, run.id)]
+
+
 @pytest.mark.parametrize("what", ["content", "attachment", "reason", "rule", "scope", "summary"])
 async def test_what_could_not_be_read_back_is_refused_before_it_is_written(store: Path, what: str) -> None:
     odd: Any = 42

@@ -7,6 +7,7 @@ only whom its authority allows: that is decided here, where child runs come from
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -173,7 +174,7 @@ class Calling(Speaking):
 
             passing.add_done_callback(failed)
         try:
-            ended = await self._wait(over)
+            ended = await self._wait(over, behind=future)
         finally:
             if passing is not None:
                 passing.cancel()
@@ -222,7 +223,9 @@ class Calling(Speaking):
             number = await self.next_mail(None, notice.recipient)
             with self.busy():
                 reply = await on_message(self.replay.received[number])
-                if reply is not None:
+                if reply is None:
+                    continue
+                with contextlib.suppress(AlreadyFinished):  # it did not wait for that
                     await self.send(notice.recipient, reply, [], f"{call}:reply:{number + 1}")
 
     def notice_of(self, call: str) -> Said | None:

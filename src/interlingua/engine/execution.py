@@ -562,6 +562,9 @@ class Execution(Operations):
         deadline = self.next_deadline()
         if deadline is not None and deadline - now() < _NOT_WORTH_PARKING:
             return
+        if any(one.done() for one in self._awaited.values()):
+            self._tick()  # a branch is about to go on: parked now, nothing would wake it
+            return
         if self.news != self.news_noted:
             self.news_noted = self.news  # something just came in: let the handler have its turn first
             self._tick()

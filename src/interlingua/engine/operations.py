@@ -73,6 +73,7 @@ class Operations(Tooling):
         self.blocking: set[Future[Any]] = set()  # what an agent's own thread waits for
         self._uses: dict[str, int] = {}
         self._deadlines: dict[str, int] = {}
+        self._awaited: dict[asyncio.Future[Any], asyncio.Future[Any]] = {}  # what branches of the handler wait for
 
     if TYPE_CHECKING:
 
@@ -97,14 +98,18 @@ class Operations(Tooling):
         if self.over or self.leaving is not None:
             raise asyncio.CancelledError
 
-    async def _wait(self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "") -> Any:
-        """Wait for something that may take a month."""
+    async def _wait(
+        self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "", *,
+        behind: asyncio.Future[Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """Wait for something that may take a month. `behind` is what is done first, where the future only shields it."""
         self._check_alive()
         if deadline is not None:
             if deadline <= now() and not future.done():
                 raise TimeoutError
             self._deadlines[mark] = deadline
         self.blocked += 1
+        self._awaited[future] = behind or future
         self.news_noted = self.news
         self._tick()
         try:
@@ -114,6 +119,7 @@ class Operations(Tooling):
                 return await future
         finally:
             self.blocked -= 1
+            del self._awaited[future]
             if self.blocked:
                 self._stir()  # this branch of the handler goes on, while another waits
             self.news_noted = self.news
@@ -218,7 +224,7 @@ class Operations(Tooling):
         deadline = question.deadline
         while True:
             try:
-                answer: Answer = await self._wait(asyncio.shield(future), deadline, question.id)
+                answer: Answer = await self._wait(asyncio.shield(future), deadline, question.id, behind=future)
                 return answer
             except TimeoutError:
                 if future.done():

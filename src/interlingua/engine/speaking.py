@@ -15,7 +15,7 @@ import msgspec
 from ..model import values
 from ..model.authority import Authority
 from ..model.content import DataPart, Message, Part, TextPart, ToolResultPart
-from ..model.errors import ErrorInfo, InvalidRequest, NotFound, TooLarge
+from ..model.errors import AlreadyFinished, ErrorInfo, InvalidRequest, NotFound, TooLarge
 from ..model.events import Form, MessageReceived, Recorded, Said, body_encoder
 from ..model.run import Answer, Question, RunRequest
 from ..model.team import ORCHESTRATOR, USER, instance_id
@@ -41,13 +41,13 @@ class Speaking(Inbox):
     """The part of an Execution that talks to other participants."""
 
     request: RunRequest
+    _untaken = 0  # the first message that the handler has not had
+    _passed_on: set[str] | None = None  # messages that were passed on to this run; None: not looked yet
 
     def __init__(self) -> None:
         super().__init__()
         self._taken: set[int] = set()  # messages that the handler has had, by their place in the mailbox
-        self._untaken = 0  # the first that it has not had
         self._called_tools: set[str] = set()  # digests of server, tool and result
-        self._passed_on: set[str] | None = None  # messages that were passed on to this run; None: not looked yet
 
     if TYPE_CHECKING:
 
@@ -55,7 +55,10 @@ class Speaking(Inbox):
         def _key(self, kind: str, name: str, key: str | None) -> str: ...
         def _passed(self, seq: int) -> None: ...
         def _deadline_of(self, kind: str, seconds: float, key: str | None = None) -> int: ...
-        async def _wait(self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "") -> Any: ...
+        async def _wait(
+            self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "", *,
+            behind: asyncio.Future[Any] | None = None,
+        ) -> Any: ...  # fmt: skip
 
     @property
     def authority(self) -> Authority | None:
@@ -100,7 +103,10 @@ class Speaking(Inbox):
             await self.log.flush()
             return
         found = await self.find_participant(recipient)
+        run = await self.worker.store.run(found.run)
         self._check_alive()
+        if run is None or run.status.final:
+            raise AlreadyFinished(f"{recipient} has ended its part in {found.label}, and reads no more messages")
         message.metadata["task"] = task = between(authority.task, found.label)
         held, hash_ = self._is_held(found)
         if hash_:
