@@ -102,7 +102,7 @@ class Operations(Tooling):
         self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "", *,
         behind: asyncio.Future[Any] | None = None,
     ) -> Any:  # fmt: skip
-        """Wait for something that may take a month. `behind` is what is done first, where the future only shields it."""
+        """Wait for something that may take a month. `behind` is what is done first, where the future shields it."""
         self._check_alive()
         if deadline is not None:
             if deadline <= now() and not future.done():

@@ -182,14 +182,14 @@ class Teams(Tasks):
             raise Denied(f"{row.agent} may not call {name}: it is a member of a team, which only its team may call")
         target = _target(authority, name)
         lineage = await self._lineage(row, authority)
-        _decide(await self.store.delegations(lineage[0][0]), lineage, authority, target)
+        _decide(await self.store.delegations(authority.root or row.id), lineage, authority, target)
 
     async def admit_delegation(
         self, run: str, row: RunRow, authority: Authority, member: Member, scope: Scope | None
     ) -> Authority:
         """Count a delegation, once, name its task, and give the child its authority. Raises where it is refused."""
         lineage = await self._lineage(row, authority)
-        task, path = lineage[0][0], self.worker.path_of(row)
+        task, path = authority.root or row.id, self.worker.path_of(row)
 
         def instance(known: list[DelegationRow]) -> int:
             _decide(known, lineage, authority, member.id)
@@ -208,9 +208,8 @@ class Teams(Tasks):
         self, run: str, row: RunRow, judged: Authority, overseer: Member, label: str = ""
     ) -> Authority:
         """An overseer's authority for a verdict. It counts for no budget; rounds of one review have one label."""
-        lineage = await self._lineage(row, judged)
         mine = await self.store.delegate(
-            run, lineage[0][0], self.worker.path_of(row), overseer.id, lambda known: 1, part_of=judged.task,
+            run, judged.root or row.id, self.worker.path_of(row), overseer.id, lambda known: 1, part_of=judged.task,
             label=label, review=True,
         )  # fmt: skip
         limits = overseer.team.limits_of(overseer.manifest)
@@ -218,11 +217,11 @@ class Teams(Tasks):
         return self.review_authority(judged, granted)
 
     async def _lineage(self, row: RunRow, authority: Authority) -> list[tuple[str, Authority]]:
-        """The runs of the task above a run, and itself, with their authorities; a run of the orchestrator is alone."""
+        """The runs of the task above a run, the orchestrator's first, and itself, with their authorities."""
         found: list[tuple[str, Authority]] = []
         for run in row.path.strip("/").split("/"):
             above = await self._authority_of(run) if run else None
-            if above is not None and above.team == authority.team and len(above.path) > 1:
+            if above is not None and above.team == authority.team:
                 found.append((run, above))
         return [*found, (row.id, authority)]
 
