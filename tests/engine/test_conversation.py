@@ -521,6 +521,20 @@ async def test_a_message_to_who_has_ended_is_refused_as_nobody_reads_it(store: P
         assert "one more thing" not in [one[4] for one in await talk(eng, run.id)]
 
 
+async def test_who_only_talks_is_stopped_too(store: Path) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        for _ in range(300):
+            await ctx.send("user", "x" * 1000)
+        return "done"
+
+    async with engine(store, settings=msgspec.structs.replace(PATIENT, max_log_bytes=20_000)) as eng:
+        pair(eng, lead, listens)
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.error is not None
+        assert run.error.code == "too_large"
+
+
 @pytest.mark.parametrize("what", ["content", "attachment", "reason", "rule", "scope", "summary"])
 async def test_what_could_not_be_read_back_is_refused_before_it_is_written(store: Path, what: str) -> None:
     odd: Any = 42

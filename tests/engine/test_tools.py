@@ -228,6 +228,22 @@ async def test_a_server_that_is_down_is_tried_again_as_the_policy_says(store: Pa
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize("arguments", [["a"], "a", [], {"a": object()}, {1: "a"}])
+async def test_arguments_that_are_no_json_object_reach_no_server(store: Path, arguments: Any) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        with pytest.raises(InvalidRequest, match="arguments"):
+            await ctx.tool("Data", "query", arguments)
+        return "refused"
+
+    bench = Bench()
+    async with engine(store) as eng:
+        eng.add_team(crew(bound(member("lead"), "query")), {"lead": lead}, bench)
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.output == {"text": "refused"}, run.error
+        assert bench.calls == []
+
+
 async def test_a_tool_that_fails_is_handed_to_nobody_and_nothing_else_is_recorded(store: Path) -> None:
     @il.agent
     async def lead(ctx: il.Context[None, None], text: str) -> str:

@@ -96,6 +96,9 @@ class Speaking(Inbox):
         if place in self.replay.said:
             self._passed(self.replay.said[place][0])
             return
+        most = self.worker.settings.max_log_bytes
+        if self.log.bytes > most:  # also of who shows nothing, and only talks
+            raise TooLarge(f"the run said more than {most} bytes")
         message = Message("agent", [TextPart(content), *parts], f"{self.log.row.id}/{place}", authority.me)
         values.check(msgspec.to_builtins(message), InvalidRequest, what="message")
         if recipient in (USER, ORCHESTRATOR):
