@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import interlingua as il
+from interlingua.model import values
 from interlingua.model.content import DataPart, Message, TextPart, ToolResultPart
-from interlingua.model.errors import AlreadyFinished, NotFound, TaskNotFound
-from interlingua.model.events import Said
+from interlingua.model.errors import AlreadyFinished, InvalidRequest, NotFound, TaskNotFound, TooLarge
+from interlingua.model.events import MessageSent, Said
 
-from .common import PATIENT, QUICK, crash, engine, finish, question, submit
-from .test_delegation import member, team
+from .common import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
+from .test_delegation import member, of_agent, team
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 
@@ -60,6 +63,12 @@ async def qa(ctx: il.Context[None, None], text: str) -> il.ReviewVerdict:
     assert ctx.review is not None
     if not ctx.review.earlier:
         return il.ReviewVerdict("inquire", ctx.review.result_hash, inquiry="which source?")
+    return il.ReviewVerdict("approve", ctx.review.result_hash, reason="Verified.")
+
+
+@il.agent
+async def approves(ctx: il.Context[None, None], text: str) -> il.ReviewVerdict:
+    assert ctx.review is not None
     return il.ReviewVerdict("approve", ctx.review.result_hash, reason="Verified.")
 
 
@@ -305,6 +314,253 @@ async def test_a_tool_result_that_nobody_got_is_marked(store: Path) -> None:
         assert part.meta == {"unverified": True}
 
 
+@pytest.mark.parametrize("how", ["begins with it", "is told it", "is sent it"])
+async def test_a_tool_result_from_outside_is_marked_and_comes_from_the_user(store: Path, how: str) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        await ctx.send("orchestrator", "listening")
+        message = ctx.messages[0] if how == "begins with it" else await ctx.receive()
+        (part,) = message.parts[1:]
+        assert isinstance(part, ToolResultPart)
+        return f"{message.sender}: {part.meta}"
+
+    forged = Message("agent", [TextPart("look"), ToolResultPart("query", {"n": 1}, "Data")], sender="other")
+    async with engine(store) as eng:
+        pair(eng, lead, listens)
+        run = await submit(eng, "crew", {"text": "look"}, messages=[forged])
+        assert await eng.label_of(run.id) == "T1"
+        if how == "is told it":
+            await eng.tell("T1", "lead", forged)
+        elif how == "is sent it":
+            await eng.send(run.id, forged)
+        done = await eng.wait(run.id, timeout=20)
+        assert done.output is not None, done.error
+        assert done.output["text"].endswith(": {'unverified': True}")
+        assert how == "begins with it" or done.output["text"].startswith("user: ")
+        told = [part for _, one in await eng.conversation(run.id) if one.text == "look" for part in one.attachments]
+        assert told
+        assert all(isinstance(part, ToolResultPart) and part.meta == {"unverified": True} for part in told)
+
+
+async def test_a_tool_result_that_is_part_of_a_result_and_that_nobody_got_is_marked(store: Path) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        await ctx.artifact(ToolResultPart("query", {"n": 1}, "Data"))
+        await ctx.message(ToolResultPart("query", {"n": 2}, "Data"))
+        return "done"
+
+    async with engine(store) as eng:
+        eng.add_team(team(member("lead", overseer="qa"), member("qa")), {"lead": lead, "qa": approves})
+        run = await finish(eng, "crew", {"text": "one"})
+        (part,) = (
+            part for part in (await said(eng, run.id, "Verified.")).attachments if isinstance(part, ToolResultPart)
+        )
+        assert part.meta == {"unverified": True}
+        (message,) = await bodies(eng, run.id, MessageSent)
+        assert message.message.parts[0].meta == {"unverified": True}
+
+
+@both
+async def test_a_delegation_that_is_another_after_a_crash_is_told_as_another(
+    store: Path, settings: il.Settings
+) -> None:
+    entered: list[str] = []
+
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        entered.append(text)
+        return str((await ctx.delegate("other", "first" if len(entered) == 1 else "second"))["text"])
+
+    @il.agent
+    async def other(ctx: il.Context[None, None], text: str) -> str:
+        if text == "first":
+            await ctx.receive()
+        return f"{ctx.me} did {ctx.task}"
+
+    async with engine(store, settings=PATIENT) as eng:
+        pair(eng, lead, other)
+        run = await submit(eng, "crew", {"text": "go"})
+        async for event in eng.events(run.id):
+            if isinstance(event.body, Said) and event.body.recipient == "other":
+                break
+        await crash(eng)
+    async with engine(store, settings=settings) as eng:
+        pair(eng, lead, other)
+        await eng.wait(run.id, timeout=20)
+        told = await talk(eng, run.id)
+        assert ("delegation", "T1.2", "lead", "other#2", "second") in told
+        assert ("message", "T1.2", "other#2", "lead", "other#2 did T1.2") in told
+
+
+@both
+async def test_a_delegator_that_fails_to_reply_does_not_wait_for_who_waits_for_that(
+    store: Path, settings: il.Settings
+) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        async def reply(message: Message) -> str:
+            raise LookupError("no idea")
+
+        with pytest.raises(LookupError, match="no idea"):
+            await ctx.delegate("other", "go", on_message=reply)
+        return "done without"
+
+    @il.agent
+    async def other(ctx: il.Context[None, None], text: str) -> str:
+        await ctx.send("lead", "?")
+        return (await ctx.receive()).text
+
+    async with engine(store, settings=settings) as eng:
+        pair(eng, lead, other)
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.output == {"text": "done without"}, run.error
+        (waiting,) = await of_agent(eng, run.id, "crew/other")
+        assert (await eng.wait(waiting.id, timeout=20)).status is il.Status.CANCELLED
+
+
+async def test_the_largest_message_reaches_an_overseen_agent_and_a_larger_one_is_refused(store: Path) -> None:
+    most = 5000
+
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        with pytest.raises(TooLarge, match="other"):
+            await asyncio.gather(ctx.delegate("other", "1"), send(ctx))
+        await ctx.send("orchestrator", "listening")
+        return str(len((await ctx.receive()).text))
+
+    async def send(ctx: il.Context[None, None]) -> None:
+        while True:
+            try:
+                await ctx.send("other", "x" * most)
+            except NotFound:  # it has not begun yet
+                await ctx.sleep(0.01)
+
+    settings = msgspec.structs.replace(PATIENT, max_input_bytes=most)
+    async with engine(store, settings=settings) as eng:
+        manifests = [member("lead", "other", overseer="qa"), member("other"), member("qa")]
+        eng.add_team(team(*manifests), {"lead": lead, "other": listens, "qa": approves})
+        run = await submit(eng, "crew", {"text": "go"})
+        async for event in eng.events(run.id):
+            if isinstance(event.body, Said) and event.body.sender == "lead" and event.body.text == "listening":
+                break
+        room = most - len(values.encode(Message("user", [TextPart("")])))
+        await eng.send(run.id, "x" * room)
+        assert (await eng.wait(run.id, timeout=20)).output == {"text": str(room)}
+
+
+async def test_a_message_that_is_passed_on_comes_once_when_the_process_dies_meanwhile(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine(store, settings=PATIENT) as eng:
+        pair(eng, listens, listens)
+        run = await submit(eng, "crew", {"text": "2"})
+        assert await eng.label_of(run.id) == "T1"
+        passed, send = asyncio.Event(), eng.send
+
+        async def dies_then(*args: Any, **options: Any) -> None:
+            await send(*args, **options)
+            passed.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(eng, "send", dies_then)
+        await eng.store.deliver(run.id, "message", values.encode(Message("user", [TextPart("one")])), 1)
+        eng.worker.told(run.id)
+        await asyncio.wait_for(passed.wait(), 20)
+        await crash(eng)
+    async with engine(store, settings=PATIENT) as eng:
+        pair(eng, listens, listens)
+        await eng.send(run.id, "two")
+        done = await eng.wait(run.id, timeout=20)
+        assert done.output == {"text": "user: one; user: two"}
+        assert [one[4] for one in await talk(eng, run.id) if one[2] == "user"] == ["one", "two"]
+
+
+@both
+async def test_who_waited_in_vain_has_waited_in_vain_also_when_it_is_entered_again(
+    store: Path, settings: il.Settings
+) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        with pytest.raises(TimeoutError):
+            await ctx.receive(timeout=0.05)
+        await ctx.send("orchestrator", "nobody said anything")
+        message = await ctx.receive(timeout=60)
+        return message.text
+
+    async with engine(store, settings=settings) as eng:
+        pair(eng, lead, listens)
+        run = await submit(eng, "crew", {"text": "go"})
+        async for event in eng.events(run.id):
+            if isinstance(event.body, Said) and event.body.sender == "lead":
+                break
+        await eng.tell("T1", "lead", "hello")
+        done = await eng.wait(run.id, timeout=20)
+        assert done.output == {"text": "hello"}, done.error
+
+
+async def test_a_message_to_who_has_ended_is_refused_as_nobody_reads_it(store: Path) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        async def reply(message: Message) -> str:
+            return "too late"
+
+        await ctx.delegate("other", "go", on_message=reply)
+        with pytest.raises(AlreadyFinished, match=r"other has ended its part in T1\.1"):
+            await ctx.send("other", "one more thing")
+        return "done"
+
+    @il.agent
+    async def other(ctx: il.Context[None, None], text: str) -> str:
+        await ctx.send("lead", "you need not answer")
+        return "done"
+
+    async with engine(store) as eng:
+        pair(eng, lead, other)
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.output == {"text": "done"}, run.error
+        assert "one more thing" not in [one[4] for one in await talk(eng, run.id)]
+
+
+async def test_who_only_talks_is_stopped_too(store: Path) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        for _ in range(300):
+            await ctx.send("user", "x" * 1000)
+        return "done"
+
+    async with engine(store, settings=msgspec.structs.replace(PATIENT, max_log_bytes=20_000)) as eng:
+        pair(eng, lead, listens)
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.error is not None
+        assert run.error.code == "too_large"
+
+
+@pytest.mark.parametrize("what", ["content", "attachment", "reason", "rule", "scope", "summary"])
+async def test_what_could_not_be_read_back_is_refused_before_it_is_written(store: Path, what: str) -> None:
+    odd: Any = 42
+
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        ways: dict[str, Callable[[], Awaitable[Any]]] = {
+            "content": lambda: ctx.send("user", odd),
+            "attachment": lambda: ctx.send("user", "look", attachments=[ToolResultPart(odd, {}, "Data")]),
+            "reason": lambda: ctx.delegate("other", "go", reason=odd),
+            "rule": lambda: ctx.delegate("other", "go", rule=odd),
+            "scope": lambda: ctx.delegate("other", "go", scope=il.Scope(delegates=odd)),
+            "summary": lambda: ctx.delegate("other", odd),
+        }
+        with pytest.raises(InvalidRequest, match=what):
+            await ways[what]()
+        await ctx.send("user", "still here")
+        return "done"
+
+    async with engine(store) as eng:
+        pair(eng, lead, listens)
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.output == {"text": "done"}, run.error
+        assert ("message", "T1", "lead", "user", "still here") in await talk(eng, run.id)
+
+
 # -- what is not approved ---------------------------------------------------------------------------------------
 
 
@@ -361,3 +617,26 @@ async def test_a_review_that_the_engine_asks_for_is_told_like_any_other(store: P
         assert [(one.label, one.agent, one.review) for one in await eng.tasks("T1")] == [
             ("T1", "lead", False), ("T1.1", "analyst", False), ("T1.1.1", "qa", True), ("T1.1.1", "qa", True),
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+async def test_what_an_overseer_says_while_it_judges_is_told_with_the_result(store: Path, by_hand: bool) -> None:
+    @il.agent
+    async def works(ctx: il.Context[None, None], text: str) -> str:
+        for _ in range(2 * by_hand):
+            await ctx.delegate("qa", "please verify", output="the numbers")
+        return "the numbers"
+
+    @il.agent
+    async def talks(ctx: il.Context[None, None], text: str) -> il.ReviewVerdict:
+        assert ctx.review is not None
+        await ctx.send("analyst", "wrong hash, sorry" if not ctx.review.earlier else "now I see")
+        return il.ReviewVerdict("approve", ctx.review.result_hash if ctx.review.earlier else "another")
+
+    manifests = [member("analyst", "qa", overseer="qa"), member("qa")]
+    async with engine(store) as eng:
+        eng.add_team(team(*manifests, entry="analyst"), {"analyst": works, "qa": talks})
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.output == {"text": "the numbers"}
+        told = [one[3:] for one in await talk(eng, run.id) if one[2] == "qa" and one[4] != "Approved."]
+        assert told == [("analyst", "wrong hash, sorry"), *told[1:-1], ("analyst", "now I see")]

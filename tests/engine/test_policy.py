@@ -101,6 +101,42 @@ async def test_the_work_goes_to_nobody_who_is_not_allowed(store: Path) -> None:
         assert await of_agent(eng, run.id, "crew/stranger") == []
 
 
+async def test_the_task_of_the_entry_agent_goes_to_nobody_else(store: Path) -> None:
+    lead = Moody(ValueError("wrong"), ValueError("wrong again"))
+    async with engine(store) as eng:
+        made = team(member("lead", "worker"), member("worker"))
+        made.policy = Policy({502: (Step("reassign", to="worker"),)})
+        eng.add_team(made, {"lead": lead.agent, "worker": shout})
+        run = await finish(eng, "crew", {"text": "x"})
+        assert lead.runs == 1
+        assert run.error is not None
+        assert run.error.message == "ValueError: wrong"
+
+
+async def test_an_entry_agent_that_is_tried_again_has_what_is_left_of_the_runs(store: Path) -> None:
+    seen: list[str] = []
+
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        for _ in range(2):
+            await ctx.delegate("worker", "x")
+        raise Unavailable("down")
+
+    @il.agent
+    async def worker(ctx: il.Context[None, None], text: str) -> str:
+        seen.append(ctx.me or "")
+        return text
+
+    async with engine(store, settings=PATIENT) as eng:
+        made = team(member("lead", "worker"), member("worker"), limits=Limits(runs=5))
+        made.policy = Policy({503: (Step("retry", times=9, seconds=0),)})
+        eng.add_team(made, {"lead": lead, "worker": worker})
+        run = await finish(eng, "crew", {"text": "x"})
+        assert run.error is not None
+        assert run.error.code == "over_budget"
+        assert seen == ["worker", "worker#2", "worker#3"]  # and the entry agent twice
+
+
 @both
 @pytest.mark.parametrize(
     ("answer", "output"),

@@ -326,3 +326,19 @@ async def test_an_answer_that_was_just_taken_in_is_seen_before_the_run_is_parked
         execution._park_if_idle()  # the time to park has come in this very turn of the loop
         assert execution.leaving is None
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}
+
+
+async def test_a_run_is_not_parked_between_its_answer_and_the_agent_that_gets_it(store: Path) -> None:
+    settings = msgspec.structs.replace(PATIENT, sweep_every=60)
+    async with engine(store, mailer, settings=settings) as eng:
+        run = await submit(eng, "mailer", {"subject": "Hi"})
+        asked = await question(eng, run.id)
+        await eng.store.answer(asked.id, {"approved": True}, "ada", 1)
+        execution = eng.worker.execution(run.id)
+        assert execution is not None
+        for item in await eng.store.inbox(run=run.id):
+            execution._take_in(item)
+        for _ in range(3):  # the timer may be due at any moment, more than once before the agent has its turn
+            execution._park_if_idle()
+        assert execution.leaving is None
+        assert (await eng.wait(run.id, timeout=20)).output == {"text": "True None"}

@@ -228,6 +228,39 @@ async def test_a_server_that_is_down_is_tried_again_as_the_policy_says(store: Pa
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize("arguments", [["a"], "a", [], {"a": object()}, {1: "a"}])
+async def test_arguments_that_are_no_json_object_reach_no_server(store: Path, arguments: Any) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        with pytest.raises(InvalidRequest, match="arguments"):
+            await ctx.tool("Data", "query", arguments)
+        return "refused"
+
+    bench = Bench()
+    async with engine(store) as eng:
+        eng.add_team(crew(bound(member("lead"), "query")), {"lead": lead}, bench)
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.output == {"text": "refused"}, run.error
+        assert bench.calls == []
+
+
+async def test_a_tool_that_fails_is_handed_to_nobody_and_nothing_else_is_recorded(store: Path) -> None:
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        with pytest.raises(Unavailable):
+            await ctx.tool("Data", "query")
+        return "done without"
+
+    policy = Policy({503: (Step("retry", seconds=0), Step("escalate", to="user"), Step("reassign"))})
+    async with engine(store) as eng:
+        made = crew(bound(member("lead"), "query"), policy=policy)
+        eng.add_team(made, {"lead": lead}, Bench(Unavailable("it died"), Unavailable("it died again")))
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.output == {"text": "done without"}
+        (mine,) = await of_agent(eng, run.id, "crew/lead")
+        assert [one.do for one in await bodies(eng, mine.id, ErrorHandled)] == ["retry", "fail"]
+
+
 async def test_a_team_whose_servers_cannot_be_reached_says_what_to_do(store: Path) -> None:
     async with engine(store) as eng:
         policy = Policy({503: (Step("fail"),)})

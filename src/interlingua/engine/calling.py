@@ -7,6 +7,7 @@ only whom its authority allows: that is decided here, where child runs come from
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ from ..model.team import ORCHESTRATOR, USER
 from ..store.base import CountDelegation
 from . import tracing
 from .ids import new_id
-from .speaking import RESULT_HASH, Speaking, error_message, result_message
+from .speaking import PASSED, RESULT_HASH, Speaking, error_message, result_message, sound, unverified
 
 if TYPE_CHECKING:
     from .agents import Agent
@@ -80,6 +81,7 @@ class Calling(Speaking):
     if TYPE_CHECKING:
 
         def busy(self) -> AbstractContextManager[None]: ...
+        def _stir(self) -> None: ...
         async def _propose(
             self, name: str, overseer: Member, handover: Handover, parts: list[Part], output: Any,
             on_inquiry: OnInquiry | None, key: str | None,
@@ -133,7 +135,6 @@ class Calling(Speaking):
             if ended is None and called.run in self._children and self._children[called.run].done():
                 ended = self._children[called.run].result()
             if ended is not None:
-                self._unread.discard(called.run)
                 self._passed(seq)
                 return ended
             child = called.run
@@ -141,6 +142,9 @@ class Calling(Speaking):
             if known is not None and known[1] is None:
                 self.worker.cancel_soon(known[0].run, "its parent calls something else now")
                 self._child_keys.pop(known[0].run, None)
+            if known is not None:
+                for what in ("notice", "result", "verdict", "reply"):  # they were about another child
+                    self.replay.said.pop(f"{place}:{what}", None)
             child, new = new_id(), True
             called = ChildCalled(place, child, name, digest, notice, proposal)
             self.replay.children[place] = (called, None, 0)
@@ -162,45 +166,61 @@ class Calling(Speaking):
                 await prepare(child)  # it was written, and what was said of it was not
             if not new:
                 await self._pull()  # its end may have come long ago; that of a new one is told
-        passing = None
+        passing, over = None, asyncio.shield(future)
         if mail:
             passing = self.loop.create_task(self._pass_on(child, place))
         elif on_message is not None:
             passing = self.loop.create_task(self._reply(place, on_message))
+        if passing is not None:
+
+            def failed(answering: asyncio.Task[None]) -> None:
+                """What answers the child has failed: the child may wait for that answer for ever."""
+                error = None if answering.cancelled() else answering.exception()
+                if error is not None and not over.done():
+                    over.set_exception(error)
+                    self._stir()  # no time to park
+
+            passing.add_done_callback(failed)
         try:
-            ended = await self._wait(asyncio.shield(future))
+            ended = await self._wait(over, behind=future)
         finally:
             if passing is not None:
                 passing.cancel()
                 await asyncio.wait([passing])
         if passing is not None and not passing.cancelled() and passing.exception() is not None:
-            passing.result()  # what answered the child has failed
+            passing.result()
         assert isinstance(ended, ChildEnded)
-        self._unread.discard(child)
         return ended
 
     async def _pass_on(self, child: str, call: str) -> None:
-        """Send on what is sent to this run. Where the process dies between the two, it is sent on again."""
+        """Send on what is sent to this run. Where the process dies between the two, it is sent on again,
+        and the child takes it once."""
         while True:
             number = await self.next_mail(None)
             message, place = self.replay.received[number], f"passed:{number + 1}"
             if place in self.replay.records:
                 continue
+            mark = f"{self.log.row.id}/{number + 1}"
+            message = msgspec.structs.replace(message, metadata={**message.metadata, PASSED: mark})
+            if self.authority is not None and not self.authority.task:
+                message.sender = USER  # it came from outside, where nobody is one of the team
             try:
                 with self.busy():
                     await self.worker.engine.send(child, message, sealed=True, kind="passed")
             except AlreadyFinished:
-                self._taken.discard(number)  # the next child gets it
+                self.put_back(number)  # the next child gets it
                 return
             except asyncio.CancelledError:
-                self._taken.discard(number)
+                self.put_back(number)
                 raise
             record = Recorded(place)
             self.replay.records[place] = (0, record)
             self.log.append(record)
             notice = self.notice_of(call)
             if notice is not None and self.authority is not None and not self.authority.task:
-                message = msgspec.structs.replace(message, sender=USER)
+                message = self.replay.received[number]
+                parts = [unverified(part) for part in message.parts]
+                message = msgspec.structs.replace(message, sender=USER, parts=parts)
                 self.say_once(f"{place}:said", "message", notice.task, USER, notice.recipient, message)
 
     async def _reply(self, call: str, on_message: OnMessage) -> None:
@@ -211,7 +231,9 @@ class Calling(Speaking):
             number = await self.next_mail(None, notice.recipient)
             with self.busy():
                 reply = await on_message(self.replay.received[number])
-                if reply is not None:
+                if reply is None:
+                    continue
+                with contextlib.suppress(AlreadyFinished):  # it did not wait for that
                     await self.send(notice.recipient, reply, [], f"{call}:reply:{number + 1}")
 
     def notice_of(self, call: str) -> Said | None:
@@ -230,6 +252,9 @@ class Calling(Speaking):
         self._check_alive()
         if self.authority is None and not await self.worker.engine.is_member(target):
             raise InvalidRequest("only a member of a team delegates; call other agents with ctx.call")
+        for what, given in (("summary", summary), ("rule", rule), ("reason", reason)):
+            sound(given, str if what == "summary" else str | None, what)
+        scope = sound(scope, Scope | None, "scope")
         parts = self.attached(attachments)
         said = [Message("user", [TextPart(summary), *parts], sender=self.authority.me if self.authority else None)]
         handover = Handover(said, summary, rule, reason, scope, on_message=on_message)

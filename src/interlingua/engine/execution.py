@@ -329,8 +329,7 @@ class Execution(Operations):
             self._finish(Status.TIMED_OUT, error=RunTimedOut(self._why_late()).info())
         elif how == "park":
             # What came in while the handler was leaving is in the log, and it has not seen it.
-            unseen = self.news != self._news_at_leave or self._unread
-            self._set_aside(0 if unseen else self.next_deadline())
+            self._set_aside(0 if self.news != self._news_at_leave else self.next_deadline())
         elif how == "hand_back":
             self._set_aside(0)
         elif error is None:
@@ -562,6 +561,9 @@ class Execution(Operations):
             return
         deadline = self.next_deadline()
         if deadline is not None and deadline - now() < _NOT_WORTH_PARKING:
+            return
+        if any(one.done() for one in self._awaited.values()):
+            self._tick()  # a branch is about to go on: parked now, nothing would wake it
             return
         if self.news != self.news_noted:
             self.news_noted = self.news  # something just came in: let the handler have its turn first

@@ -102,8 +102,8 @@ class Handling(Proposing):
                     break
             at = f"{place}:again:{taken}"
 
-    def decide(self, agent: str, place: str, error: ErrorInfo, taken: int) -> Action:
-        """The next step of the policy, on record."""
+    def decide(self, agent: str, place: str, error: ErrorInfo, taken: int, *, tool: bool = False) -> Action:
+        """The next step of the policy, on record. A tool is tried again or fails: its caller is who fails then."""
         key = f"{place}:{taken + 1}"
         past = self.replay.handled.get(key)
         if past is not None and past[1].code == error.code:
@@ -113,6 +113,8 @@ class Handling(Proposing):
         # What failed further down was seen to there: up here it is only that the agent did not manage.
         number = Code.FAILED if error.code == ChildFailed.code else code_of(error)
         action = team.policy.action(number, taken) if team is not None else Action("fail")
+        if tool and action.do != "retry":
+            action = Action("fail")
         if action.do != "fail" or taken:
             body = ErrorHandled(key, agent, error.code, number, action.do, action.to, action.delay, taken + 1)
             self.replay.handled[key] = (0, body)
@@ -130,6 +132,8 @@ class Handling(Proposing):
         if action.do == "reassign":
             assert self.authority is not None
             left = [action.to] if action.to is not None else list(self.authority.delegates)
+            if self.authority.agent == ORCHESTRATOR:
+                left = [one for one in left if one in self.authority.delegates]  # it starts nobody but the entry
             if not (left := [one for one in left if one not in tried]):
                 return False, None
             tried.append(left[0])

@@ -77,7 +77,6 @@ class Inbox:
         self._children: dict[str, asyncio.Future[ChildEnded]] = {}  # by run
         self._child_keys: dict[str, str] = {}
         self._mail: list[asyncio.Future[None]] = []
-        self._unread: set[str] = set()  # what the handler waits for and has not been given yet
         self._seen: set[int] = set()  # items that are in the log, or on their way there
 
     if TYPE_CHECKING:
@@ -166,7 +165,6 @@ class Inbox:
         past = self.replay.questions.get(question.key)
         if past is not None and past.question.id == question.id:
             past.open, past.answer = False, given.answer
-        self._unread.add(given.question)
         future = self._answers.setdefault(given.question, self.loop.create_future())
         if not future.done():
             future.set_result(given.answer)
@@ -181,7 +179,6 @@ class Inbox:
         if key in self.replay.children:
             called, _, seq = self.replay.children[key]
             self.replay.children[key] = (called, ended, seq)
-        self._unread.add(news.run)
         future = self._children.setdefault(news.run, self.loop.create_future())
         if not future.done():
             future.set_result(ended)

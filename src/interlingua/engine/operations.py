@@ -73,6 +73,7 @@ class Operations(Tooling):
         self.blocking: set[Future[Any]] = set()  # what an agent's own thread waits for
         self._uses: dict[str, int] = {}
         self._deadlines: dict[str, int] = {}
+        self._awaited: dict[asyncio.Future[Any], asyncio.Future[Any]] = {}  # what branches of the handler wait for
 
     if TYPE_CHECKING:
 
@@ -97,8 +98,11 @@ class Operations(Tooling):
         if self.over or self.leaving is not None:
             raise asyncio.CancelledError
 
-    async def _wait(self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "") -> Any:
-        """Wait for something that may take a month."""
+    async def _wait(
+        self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "", *,
+        behind: asyncio.Future[Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """Wait for something that may take a month. `behind` is what is done first, where the future shields it."""
         self._check_alive()
         if deadline is not None:
             if deadline <= now() and not future.done():
@@ -107,6 +111,7 @@ class Operations(Tooling):
         if not self.blocked:  # else another branch may not have had its turn yet
             self.news_noted = self.news
         self.blocked += 1
+        self._awaited[future] = behind or future
         self._tick()
         try:
             if deadline is None:
@@ -115,6 +120,7 @@ class Operations(Tooling):
                 return await future
         finally:
             self.blocked -= 1
+            self._awaited.pop(future, None)
             if self.blocked:
                 self._stir()  # this branch of the handler goes on, while another waits
             self.news_noted = self.news
@@ -191,11 +197,9 @@ class Operations(Tooling):
             if not past.open:
                 self._passed(past.seq)
                 raise QuestionExpired(f"nobody answered {codec.type} in time")
-        elif past is not None:
-            self._unread.discard(past.question.id)  # nobody waits for that answer any more
-            if past.open:
-                past.open = False
-                self.withdraw(past.question.id, "the agent asks something else now")
+        elif past is not None and past.open:
+            past.open = False
+            self.withdraw(past.question.id, "the agent asks something else now")
         if asked is None:
             time = now()
             asked = Question(
@@ -221,12 +225,10 @@ class Operations(Tooling):
         deadline = question.deadline
         while True:
             try:
-                answer: Answer = await self._wait(asyncio.shield(future), deadline, question.id)
-                self._unread.discard(question.id)
+                answer: Answer = await self._wait(asyncio.shield(future), deadline, question.id, behind=future)
                 return answer
             except TimeoutError:
                 if future.done():
-                    self._unread.discard(question.id)
                     return future.result()
             with self.busy():
                 if await self._expire(question):
@@ -420,10 +422,14 @@ class Operations(Tooling):
 
     async def say(self, message: Message) -> None:
         values.check(msgspec.to_builtins(message), InvalidOutput, what="message")
+        if self.authority is not None:
+            message.parts = self.attached(message.parts)
         message.id = message.id or f"{self.log.row.id}/{self._key('message', '', None)}"
         await self.show(MessageSent(message))
 
     async def add_artifact(self, artifact: Artifact) -> None:
+        if self.authority is not None:
+            artifact.parts = self.attached(artifact.parts)
         artifact.id = artifact.id or self._key("artifact", "", None)
         await self.show(ArtifactAdded(artifact))
 

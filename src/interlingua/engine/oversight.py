@@ -50,7 +50,7 @@ from .mounting import MOUNTED_FROM
 from .proposing import verdict_message
 from .questions import Question, question_codec
 from .replay import Replay
-from .speaking import RESULT_HASH, result_message
+from .speaking import RESULT_HASH, result_message, unverified
 
 if TYPE_CHECKING:
     from .context import Context
@@ -135,10 +135,18 @@ class Work:
         mine = [said for said in self.held if said.key.endswith((":result", ":told"))]
         return [*mine, *await _told_below(worker, self.children)]
 
+    async def reviews(self, worker: Worker) -> list[Said]:
+        """What its overseer said to it while it judged what was proposed by hand."""
+        found: list[Said] = []
+        for called in self.children:
+            if called.proposal is not None:
+                found += _held(await worker.all_events(called.run), f"{called.run}:")
+        return found
 
-def _held(events: list[Event]) -> list[Said]:
+
+def _held(events: list[Event], prefix: str = "") -> list[Said]:
     return [
-        msgspec.structs.replace(event.body, time=event.body.time or event.time)
+        msgspec.structs.replace(event.body, time=event.body.time or event.time, key=prefix + event.body.key)
         for event in events
         if isinstance(event.body, Said) and event.body.held
     ]
@@ -150,7 +158,7 @@ async def _told_below(worker: Worker, children: Iterable[ChildCalled]) -> list[S
     for called in children:
         if called.notice is not None and called.proposal is None:
             events = await worker.all_events(called.run)
-            found += [msgspec.structs.replace(said, key=f"{called.run}:{said.key}") for said in _held(events)]
+            found += _held(events, f"{called.run}:")
             found += await _told_below(worker, [e.body for e in events if isinstance(e.body, ChildCalled)])
     return found
 
@@ -175,7 +183,11 @@ async def orchestrate(ctx: Context[Any, Any], entry: Member, input_: dict[str, A
     authority = msgspec.structs.replace(request.authority, root=run.log.row.id)
     run.request = msgspec.structs.replace(request, authority=authority)
     text = input_.get(entry.card.input_text or "")
-    handover = Handover(run.request.messages, text if isinstance(text, str) else None, assignment=_lend(run))
+    messages = [
+        msgspec.structs.replace(message, parts=[unverified(part) for part in message.parts])
+        for message in run.request.messages
+    ]
+    handover = Handover(messages, text if isinstance(text, str) else None, assignment=_lend(run))
 
     async def attempt(_: str, place: str) -> ChildEnded:
         return await run.delegated(
@@ -319,7 +331,8 @@ class _Oversight:
         message = verdict_message(verdict, made.me, proposal.result_hash)
         key = f"review:{self.reviews}:verdict"
         self.talk.append(Said(made.task, made.me, to, form, message, time=given.ended, key=key))
-        self.talk.extend(given.held)
+        # Each review is a run of its own, with keys of its own.
+        self.talk.extend(msgspec.structs.replace(one, key=f"review:{self.reviews}:{one.key}") for one in given.held)
 
     async def _ask(self, proposal: Proposal, key: str) -> ReviewVerdict:
         question = Review(
@@ -347,6 +360,7 @@ class _Oversight:
             await self.execution.show(ArtifactAdded(artifact))
         for message in done.result.messages:
             await self.execution.show(MessageSent(message))
+        self.talk += await done.reviews(self.execution.worker)
         self._tell(done, await done.below(self.execution.worker))
         return _hand_back(self.ctx, done)
 

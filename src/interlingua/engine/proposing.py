@@ -13,7 +13,7 @@ from ..model.events import ArtifactAdded, Emission, Form, MessageSent
 from ..model.oversight import Assignment, Exchange, Proposal, Result, ReviewVerdict
 from ..model.status import Status
 from .calling import Calling, Handover, OnInquiry, child_result
-from .speaking import RESULT_HASH
+from .speaking import RESULT_HASH, sound
 
 if TYPE_CHECKING:
     from .teams import Member
@@ -96,7 +96,7 @@ class Proposing(Calling):
             reply = await on_inquiry(verdict) if verdict.decision == "inquire" and on_inquiry is not None else None
             if reply is None:
                 return dict(msgspec.to_builtins(verdict))
-            exchanges[-1].reply = reply
+            exchanges[-1].reply = sound(reply, str, "reply")
             self._tell_reply(base, turn, reply, proposal.result_hash)
 
     def _tell_verdict(self, base: str, turn: int, verdict: ReviewVerdict, result_hash: str) -> None:

@@ -15,8 +15,8 @@ import msgspec
 from ..model import values
 from ..model.authority import Authority
 from ..model.content import DataPart, Message, Part, TextPart, ToolResultPart
-from ..model.errors import ErrorInfo, InvalidRequest, NotFound
-from ..model.events import Form, MessageReceived, Said, body_encoder
+from ..model.errors import AlreadyFinished, ErrorInfo, InvalidRequest, NotFound, TooLarge
+from ..model.events import Form, MessageReceived, Recorded, Said, body_encoder
 from ..model.run import Answer, Question, RunRequest
 from ..model.team import ORCHESTRATOR, USER, instance_id
 from ..store.base import Change, DelegationRow, DropInbox, PutInbox
@@ -26,10 +26,12 @@ from .inbox import Inbox
 UNVERIFIED = "unverified"
 """The member of a tool result's `meta` that says that its sender has not called that tool with that result."""
 
-_MAIL = "mail"  # that somebody waits for, among what is unread
 MailKind = Literal["message", "told", "passed"]
 """How a message comes: from another run or some caller; from a participant without a run; or passed on to the run that
 does the work of another."""
+
+PASSED = "passed"
+"""The member of a message's metadata that says which message of which run it was, where that passed it on."""
 
 RESULT_HASH = "result_hash"
 """The member of a held message's metadata that says which result it is about."""
@@ -39,6 +41,8 @@ class Speaking(Inbox):
     """The part of an Execution that talks to other participants."""
 
     request: RunRequest
+    _untaken = 0  # the first message that the handler has not had
+    _passed_on: set[str] | None = None  # messages that were passed on to this run; None: not looked yet
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +55,10 @@ class Speaking(Inbox):
         def _key(self, kind: str, name: str, key: str | None) -> str: ...
         def _passed(self, seq: int) -> None: ...
         def _deadline_of(self, kind: str, seconds: float, key: str | None = None) -> int: ...
-        async def _wait(self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "") -> Any: ...
+        async def _wait(
+            self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "", *,
+            behind: asyncio.Future[Any] | None = None,
+        ) -> Any: ...  # fmt: skip
 
     @property
     def authority(self) -> Authority | None:
@@ -83,11 +90,15 @@ class Speaking(Inbox):
         """A message to another participant of the task. No rule says who may talk to whom."""
         self._check_alive()
         authority = self._participant()
+        sound(content, str, "content")
         parts = self.attached(attachments)
         place = self._key("send", recipient, key)
         if place in self.replay.said:
             self._passed(self.replay.said[place][0])
             return
+        most = self.worker.settings.max_log_bytes
+        if self.log.bytes > most:  # also of who shows nothing, and only talks
+            raise TooLarge(f"the run said more than {most} bytes")
         message = Message("agent", [TextPart(content), *parts], f"{self.log.row.id}/{place}", authority.me)
         values.check(msgspec.to_builtins(message), InvalidRequest, what="message")
         if recipient in (USER, ORCHESTRATOR):
@@ -95,12 +106,18 @@ class Speaking(Inbox):
             await self.log.flush()
             return
         found = await self.find_participant(recipient)
+        run = await self.worker.store.run(found.run)
         self._check_alive()
+        if run is None or run.status.final:
+            raise AlreadyFinished(f"{recipient} has ended its part in {found.label}, and reads no more messages")
         message.metadata["task"] = task = between(authority.task, found.label)
         held, hash_ = self._is_held(found)
         if hash_:
             message.metadata[RESULT_HASH] = hash_
-        mail = PutInbox(found.run, "message", values.encode(message))
+        body, most = values.encode(message), self.worker.settings.max_input_bytes
+        if len(body) > most:
+            raise TooLarge(f"the message to {recipient} is larger than {most} bytes")
+        mail = PutInbox(found.run, "message", body)
         self.say_once(place, "message", task, authority.me, recipient, message, held=held, also=[mail])
         await self.log.flush()  # it is on its way
 
@@ -124,14 +141,15 @@ class Speaking(Inbox):
 
     def attached(self, attachments: Iterable[Part | str]) -> list[Part]:
         """Attachments as parts. A tool's result that this run did not get is marked."""
-        parts: list[Part] = [TextPart(part) if isinstance(part, str) else part for part in attachments]
+        given = [TextPart(part) if isinstance(part, str) else part for part in attachments]
+        parts: list[Part] = [sound(part, Part, "attachment") for part in given]
         return [self._verified(part) if isinstance(part, ToolResultPart) else part for part in parts]
 
-    def _verified(self, part: ToolResultPart) -> ToolResultPart:
+    def _verified(self, part: ToolResultPart) -> Part:
         if tool_digest(part.server or "", part.tool, part.result) in self._called_tools:
             meta = {name: value for name, value in (part.meta or {}).items() if name != UNVERIFIED}
             return msgspec.structs.replace(part, meta=meta or None)
-        return msgspec.structs.replace(part, meta={**(part.meta or {}), UNVERIFIED: True})
+        return unverified(part)
 
     def tell_question(self, place: str, question: Question, attachments: Iterable[Part | str]) -> None:
         """What a member asks is a message to the user, and what it is answered is one back."""
@@ -157,16 +175,30 @@ class Speaking(Inbox):
     def take_message(self, message: Message, drop: DropInbox, kind: str) -> None:
         """A message for this run. What somebody outside says is recorded here, for they have no log."""
         authority, said = self.authority, list[Change]()
+        if kind == "passed" and not self._is_new(message):
+            self.log.touch(drop)
+            return
+        if kind != "passed":
+            message.metadata.pop(PASSED, None)  # only we say so
         if authority is not None and authority.task and (message.sender in (None, USER) or kind == "told"):
             message.sender = message.sender or USER
+            message.parts = [unverified(part) for part in message.parts]  # nobody out there calls our tools
             told = Said(authority.task, message.sender, authority.me, "message", message)
             said = [] if kind == "passed" else self._to_team(told)
         self.replay.received.append(message)
         self.log.append(MessageReceived(message), drop, *said)
         for future in self._mail:
             if not future.done():
-                self._unread.add(_MAIL)
                 future.set_result(None)
+
+    def _is_new(self, message: Message) -> bool:
+        """Whether a message that was passed on comes for the first time: after a crash it is passed on again."""
+        mark = message.metadata.get(PASSED)
+        if self._passed_on is None:
+            self._passed_on = {str(one.metadata.get(PASSED)) for one in self.replay.received}
+        new = str(mark) not in self._passed_on
+        self._passed_on.add(str(mark))
+        return new
 
     async def receive(self, timeout: float | None, sender: str | None = None) -> Message:
         return self.replay.received[await self.next_mail(timeout, sender)]
@@ -174,25 +206,57 @@ class Speaking(Inbox):
     async def next_mail(self, timeout: float | None, sender: str | None = None) -> int:
         """Take the next message, and give its place in the mailbox."""
         self._check_alive()
-        deadline = None if timeout is None else self._deadline_of("receive", timeout)
+        deadline, late = None, ""
+        if timeout is not None:
+            deadline, late = self._deadline_of("receive", timeout), self._key("late", "", None)
+            if late in self.replay.records:  # what has come since then is for whoever waited later
+                self._passed(self.replay.records[late][0])
+                raise TimeoutError
         while True:
-            for place, message in enumerate(self.replay.received):
-                if place not in self._taken and sender in (None, message.sender):
+            for place in range(self._untaken, len(self.replay.received)):
+                if place not in self._taken and sender in (None, self.replay.received[place].sender):
                     self._taken.add(place)
+                    while self._untaken in self._taken:
+                        self._untaken += 1
                     return place
             future: asyncio.Future[None] = self.loop.create_future()
             self._mail.append(future)
             try:
-                await self._wait(future, deadline, f"receive:{sender or ''}:{len(self.replay.received)}")
-                self._unread.discard(_MAIL)
+                await self._wait(future, deadline, f"receive:{sender or ''}:{len(self.replay.received)}:{deadline}")
+            except TimeoutError:
+                self._check_alive()
+                record = Recorded(late)
+                self.replay.records[late] = (0, record)
+                self.log.append(record)
+                raise
             finally:
                 if future in self._mail:
                     self._mail.remove(future)
+
+    def put_back(self, place: int) -> None:
+        """A message that was taken is for somebody else."""
+        self._taken.discard(place)
+        self._untaken = min(self._untaken, place)
 
 
 def between(mine: str, theirs: str) -> str:
     """The task that two participants have in common as its two sides: the deeper of both, where one is in the other."""
     return theirs if theirs.startswith(f"{mine}.") else mine
+
+
+def unverified(part: Part) -> Part:
+    """A part as whoever cannot have called a tool gives it."""
+    if not isinstance(part, ToolResultPart):
+        return part
+    return msgspec.structs.replace(part, meta={**(part.meta or {}), UNVERIFIED: True})
+
+
+def sound(given: Any, type_: Any, what: str) -> Any:
+    """What can be read back when it is written down. Nothing else may reach a log: no run gets past what is there."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(given), type_)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{what}: {error}") from None
 
 
 def tool_digest(server: str, tool: str, result: Any) -> str:

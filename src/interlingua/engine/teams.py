@@ -182,7 +182,7 @@ class Teams(Tasks):
             raise Denied(f"{row.agent} may not call {name}: it is a member of a team, which only its team may call")
         target = _target(authority, name)
         lineage = await self._lineage(row, authority)
-        started = await self.store.started(lineage[0][0], [run for run, _ in lineage])
+        started = await self.store.started(authority.root or row.id, [run for run, _ in lineage])
         _decide(started, lineage, authority, target)
 
     async def count_delegation(self, row: RunRow, authority: Authority, member: Member) -> CountDelegation:
@@ -196,14 +196,13 @@ class Teams(Tasks):
             return max(known.last(member.id), *above, 0) + 1
 
         path = self.worker.path_of(row)
-        return CountDelegation(runs[0], path, member.id, admit, part_of=authority.task)
+        return CountDelegation(authority.root or row.id, path, member.id, admit, part_of=authority.task)
 
     async def count_review(self, row: RunRow, judged: Authority, overseer: Member, label: str = "") -> CountDelegation:
         """As `count_delegation`, for a verdict. It counts for no budget; rounds of one review have one label."""
-        lineage = await self._lineage(row, judged)
         return CountDelegation(
-            lineage[0][0], self.worker.path_of(row), overseer.id, lambda known: 1, part_of=judged.task, label=label,
-            review=True,
+            judged.root or row.id, self.worker.path_of(row), overseer.id, lambda known: 1, part_of=judged.task,
+            label=label, review=True,
         )  # fmt: skip
 
     async def admit_delegation(
@@ -228,11 +227,11 @@ class Teams(Tasks):
         return self.review_authority(judged, granted)
 
     async def _lineage(self, row: RunRow, authority: Authority) -> list[tuple[str, Authority]]:
-        """The runs of the task above a run, and itself, with their authorities; a run of the orchestrator is alone."""
+        """The runs of the task above a run, the orchestrator's first, and itself, with their authorities."""
         found: list[tuple[str, Authority]] = []
         for run in row.path.strip("/").split("/"):
             above = await self._authority_of(run) if run else None
-            if above is not None and above.team == authority.team and len(above.path) > 1:
+            if above is not None and above.team == authority.team:
                 found.append((run, above))
         return [*found, (row.id, authority)]
 

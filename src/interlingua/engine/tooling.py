@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from ..model import values
 from ..model.authority import Authority, may_call
 from ..model.errors import (
@@ -29,7 +27,7 @@ from ..model.team import Server
 from ..model.tools import ToolServers, ToolSpec
 from .handling import Handling
 from .ids import now
-from .speaking import tool_digest
+from .speaking import sound, tool_digest
 
 ERRORS: dict[str, type[InterlinguaError]] = {cls.code: cls for cls in (RunTimedOut, Unavailable, ToolFailed)}
 
@@ -50,7 +48,7 @@ class Tooling(Handling):
     ) -> Any:
         self._check_alive()
         authority = self._bound()
-        given = msgspec.to_builtins(arguments or {})
+        given: dict[str, Any] = sound(arguments if arguments is not None else {}, dict[str, Any], "arguments")
         values.check(given, InvalidInput, what="arguments")
         digest = values.digest([server, tool, given])
         place = f"{self._key('tool', f'{server}.{tool}', key)}:{digest[:16]}"
@@ -64,7 +62,7 @@ class Tooling(Handling):
             except InterlinguaError as error:
                 if type(error) not in ERRORS.values():
                     raise
-                action = self.decide(f"{server}.{tool}", place, error.info(), taken)
+                action = self.decide(f"{server}.{tool}", place, error.info(), taken, tool=True)
                 if action.do != "retry":
                     raise
                 taken += 1

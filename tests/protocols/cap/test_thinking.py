@@ -476,15 +476,30 @@ async def test_nobody_waits_for_ever_for_a_reply(
 
     def script(asked: Asked) -> Answer:
         if asked.agent == "helper":
+            if asked.turns == 0:
+                return Call("ask", recipient="lead", content="Are you still there?")
+            assert "lead has not replied" in asked.news[0]
+            return "alone"
+        if asked.turns == 0:
+            return Call("delegate_to_helper", context_summary="x")
+        return Call("wait_for", task="T1.1") if "alone" not in asked.news[-1] else "helper was alone"
+
+    run, _, _ = await ran(store, crew(LEAD, HELPER), script, settings=settings)
+    assert run.output == {"text": "helper was alone"}, run.error
+
+
+async def test_who_is_gone_is_not_waited_for(store: Path) -> None:
+    def script(asked: Asked) -> Answer:
+        if asked.agent == "helper":
             return "helped, and gone"
         if asked.turns == 0:
             return Call("delegate_to_helper", context_summary="x")
         if asked.turns == 1:
             return Call("ask", recipient="helper", content="Are you still there?")
-        assert "helper has not replied" in asked.news[0]
+        assert "helper has ended its part in T1.1" in asked.news[0]
         return "alone"
 
-    run, _, _ = await ran(store, crew(LEAD, HELPER), script, settings=settings)
+    run, _, _ = await ran(store, crew(LEAD, HELPER), script)
     assert run.output == {"text": "alone"}, run.error
 
 
