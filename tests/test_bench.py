@@ -31,7 +31,7 @@ ROOT = Path(__file__).parent.parent
 ENGINE = {
     "throughput": ["durable runs"], "alone": ["p50 of a whole run"], "streaming": ["through one run"],
     "joining": ["one array"], "waiting": ["waits"], "beside-cpu": ["in a process"],
-    "teams": ["through the gate, 16 at once", "one inquiry, 1 at once", "delegations of one run at once"],
+    "teams": ["through the gate, 16 at once", "one inquiry", "delegations of one run at once"],
     "serving": ["create and wait over HTTP, 64 clients"],
     "sse": ["p99 delay of a token", "memory of a stream", "first event, p99"],
 }  # fmt: skip

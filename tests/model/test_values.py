@@ -188,7 +188,7 @@ def _sample(type_: Any) -> Any:
         return {}
     if isinstance(type_, type):
         return next(iter(type_))  # type: ignore[call-overload]
-    return "user" if "user" in str(type_) and "Literal" in str(type_) else []
+    return typing.get_args(type_)[0] if typing.get_origin(type_) is typing.Literal else []
 
 
 def test_the_chain_names_the_first_event_that_was_touched() -> None:
