@@ -9,8 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import os
-import secrets
 import stat
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from ..model.errors import InvalidRequest
+from .private import write_once
 
 _SCHEME = "ed25519:"
 _FINGERPRINT = "SHA256:"
@@ -121,22 +120,10 @@ def _expected(given: str) -> str:
 
 
 def _write(file: Path, private: Ed25519PrivateKey) -> None:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     held = private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    draft = file.with_name(f".{file.name}.{secrets.token_hex(6)}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(held)
-            out.flush()
-            os.fsync(out.fileno())
-        file.hardlink_to(draft)  # whole or not at all, and never over the key of a process that was faster
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
+    write_once(file, held)
 
 
 def _small(file: Path) -> bytes:

@@ -17,8 +17,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -29,6 +28,7 @@ from ...model.errors import InterlinguaError, RunTimedOut, ToolFailed, Unavailab
 from ...model.team import Server
 from ...model.tools import ToolOutcome, ToolSpec
 from ...security.redaction import redact_text, redact_url
+from ...transports.idle import Use
 
 if TYPE_CHECKING:
     from .toollinks import Link
@@ -159,8 +159,7 @@ class _Host:
         self._environ = environ
         self._life: _Life | None = None
         self._lives: set[_Life] = set()  # that one, and those that have not come to their end yet
-        self._users = 0
-        self._idle: asyncio.TimerHandle | None = None
+        self._use = Use(settings.idle_timeout, self._too_idle)
         self._failures = 0  # in a row
         self._last_failure: InterlinguaError | None = None
         self._not_before = 0.0
@@ -168,7 +167,7 @@ class _Host:
 
     async def used(self, timeout: float | None, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
         """Do something with the server, which is started if it must be."""
-        async with self._in_use():
+        with self._use.counted():
             for last in (False, True):
                 life = self._living()
                 session = await life.opened(timeout)
@@ -287,31 +286,14 @@ class _Host:
 
     # -- idle time ----------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _in_use(self) -> AsyncIterator[None]:
-        self._users += 1
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if not self._users and self._idle is None:
-                idle = self.settings.idle_timeout
-                self._idle = asyncio.get_running_loop().call_later(idle, self._too_idle)
-
     def _too_idle(self) -> None:
-        self._idle = None
-        if not self._users and self._life is not None:
+        if self._life is not None:
             log.info("%s is let go: nobody has used it for %g s", self.name, self.settings.idle_timeout)
             self._life.end()
             self._life = None
 
     async def close(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
+        self._use.stop()
         for life in self._lives:
             life.end()
         if self._lives:

@@ -117,9 +117,10 @@ class Mount:
             return
         host = self.host
         try:
-            async with asyncio.timeout(_CANCEL_WITHIN), host.using():
-                session = await (await host.peer()).take_up(handle["session"], place_of(host, None))
-                session.cancel()
-                await session.peer.rpc.drain()
+            async with asyncio.timeout(_CANCEL_WITHIN):
+                with host.using():
+                    session = await (await host.peer()).take_up(handle["session"], place_of(host, None))
+                    session.cancel()
+                    await session.peer.rpc.drain()
         except (ConnectionLost, RpcError, InterlinguaError) as error:
             raise Unavailable(f"{self.source.name} could not be told: {error}") from error

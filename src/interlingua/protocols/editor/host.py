@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
 import msgspec
 
 from ...model.errors import Denied, InvalidRequest, Unavailable
 from ...security.redaction import redact_text
+from ...transports.idle import Use
 from ...transports.links import AddressLink, Link, ProcessLink, Source
 from ...transports.rpc import ConnectionLost, RpcError, Trace
 from . import process
@@ -122,8 +123,7 @@ class Host:
         self._link: Link | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
-        self._users = 0
-        self._idle: asyncio.TimerHandle | None = None
+        self._use = Use(settings.idle_timeout, self._too_idle)
         self._spare: Session | None = None  # made to describe the agent, and used by the first run
         self._noise_told = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -174,7 +174,7 @@ class Host:
             raise
         self._peer, self._link, self._spare = peer, link, None
         self.starts += 1
-        self._rest()
+        self._use.rest()
 
     def _servant(self, place: Place) -> LocalWork:
         s = self.settings
@@ -191,34 +191,18 @@ class Host:
         self._noise_told = True
         return self._link.noise
 
-    @contextlib.asynccontextmanager
-    async def using(self) -> AsyncIterator[None]:
+    def using(self) -> contextlib.AbstractContextManager[None]:
         """As long as this lasts, the agent is not idle."""
-        self._users += 1
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-        try:
-            yield
-        finally:
-            self._users -= 1
-            self._rest()
-
-    def _rest(self) -> None:
-        if not self._users and self._idle is None:
-            self._idle = asyncio.get_running_loop().call_later(self.settings.idle_timeout, self._too_idle)
+        return self._use.counted()
 
     def _too_idle(self) -> None:
-        self._idle = None
-        if not self._users and self._keeper is not None:
+        if self._keeper is not None:
             log.info("%s is ended: nobody has used it for %g s", self.source.name, self.settings.idle_timeout)
             self._peer = None  # whoever comes now waits for its end, and starts it again
             self._keeper.cancel()
 
     async def close(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
+        self._use.stop()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])

@@ -70,7 +70,7 @@ class Turn:
         self._ended_there = False
 
     async def run(self, text: str) -> dict[str, Any]:
-        async with self._host.using():
+        with self._host.using():
             try:
                 return await self._run(text)
             except StepFailed as failure:

@@ -66,7 +66,7 @@ class Attachment:
         self._over = False
 
     async def run(self, input_: dict[str, Any]) -> dict[str, Any]:
-        async with self._host.using():
+        with self._host.using():
             try:
                 return await self._run(input_)
             except StepFailed as failure:
@@ -255,17 +255,18 @@ async def cancel_left(host: Host, name: str, left: LeftRun) -> None:
     if not isinstance(handle, dict) or not handle.get("again"):
         return  # a process of ours ended with us, and others cannot be told
     try:
-        async with asyncio.timeout(_CANCEL_WITHIN), host.using():
-            peer = await host.peer()
-            params = {"name": name, "input": left.request.input, "_meta": {wire.META_KEY: left.id}}
-            if left.thread is not None:
-                params["_meta"][wire.META_THREAD] = str(uuid.uuid5(_THREADS, left.thread))
-            request = asyncio.ensure_future(peer.request("agents/run", params))
-            request.add_done_callback(_noticed)
-            await asyncio.wait({request}, timeout=_BEGUN)
-            request.cancel()
-            await asyncio.wait({request})
-            await peer.rpc.drain()
+        async with asyncio.timeout(_CANCEL_WITHIN):
+            with host.using():
+                peer = await host.peer()
+                params = {"name": name, "input": left.request.input, "_meta": {wire.META_KEY: left.id}}
+                if left.thread is not None:
+                    params["_meta"][wire.META_THREAD] = str(uuid.uuid5(_THREADS, left.thread))
+                request = asyncio.ensure_future(peer.request("agents/run", params))
+                request.add_done_callback(_noticed)
+                await asyncio.wait({request}, timeout=_BEGUN)
+                request.cancel()
+                await asyncio.wait({request})
+                await peer.rpc.drain()
     except (ConnectionLost, RpcError) as error:
         raise Unavailable(f"{host.source.name} could not be told: {error}") from error
 

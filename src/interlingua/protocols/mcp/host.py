@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import msgspec
 from ...model.errors import InvalidRequest, Unavailable
 from ...security.redaction import redact_text
 from ...transports.children import Child, environment, words_of
+from ...transports.idle import Use
 from ...transports.links import AddressLink, Link, ProcessLink, Source
 from ...transports.rpc import ConnectionLost
 from .peer import Peer
@@ -91,8 +91,7 @@ class Host:
         self._link: Link | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
-        self._users = 0
-        self._idle: asyncio.TimerHandle | None = None
+        self._use = Use(settings.idle_timeout, self._too_idle)
         self._noise_told = False
         self.starts = 0
 
@@ -130,7 +129,7 @@ class Host:
             raise
         self._peer = peer
         self.starts += 1
-        self._rest()
+        self._use.rest()
 
     async def _asked(self, peer: Peer, work: Any) -> None:
         """Do something that the server must answer soon, and say plainly why it did not."""
@@ -164,34 +163,18 @@ class Host:
             found.append((f"the server wrote {lines} to its output", {"lines": count, "first": first}))
         return found
 
-    @contextlib.asynccontextmanager
-    async def using(self) -> AsyncIterator[None]:
+    def using(self) -> contextlib.AbstractContextManager[None]:
         """As long as this lasts, the server is not idle."""
-        self._users += 1
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-        try:
-            yield
-        finally:
-            self._users -= 1
-            self._rest()
-
-    def _rest(self) -> None:
-        if not self._users and self._idle is None:
-            self._idle = asyncio.get_running_loop().call_later(self.settings.idle_timeout, self._too_idle)
+        return self._use.counted()
 
     def _too_idle(self) -> None:
-        self._idle = None
-        if not self._users and self._keeper is not None:
+        if self._keeper is not None:
             log.info("%s is let go: nobody has used it for %g s", self.source.name, self.settings.idle_timeout)
             self._peer = None  # whoever comes now waits for its end, and starts it again
             self._keeper.cancel()
 
     async def close(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
+        self._use.stop()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])

@@ -12,8 +12,6 @@ import binascii
 import hashlib
 import hmac
 import json
-import os
-import secrets
 import stat
 import time
 from pathlib import Path
@@ -24,6 +22,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from ...model.errors import InvalidRequest
+from ...security.private import write_once
 from .frames import SIGNED, Frame, now_z, seconds_of
 
 WINDOW = 300.0  # seconds that a signed time may be away
@@ -311,7 +310,6 @@ class Identity:
         return identity
 
     def _write(self, file: Path) -> None:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         held = {
             "scheme": "ed25519",
             "public_key": self.public_key,
@@ -320,18 +318,7 @@ class Identity:
             "private_key": b64(self._private.private_bytes_raw()),
             "created_at": now_z(),
         }
-        draft = file.with_name(f".{file.name}.{secrets.token_hex(6)}")
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(handle, "w") as out:
-                out.write(json.dumps(held, indent=2) + "\n")
-                out.flush()
-                os.fsync(out.fileno())
-            file.hardlink_to(draft)  # whole or not at all, and never over the key of a process that was faster
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
+        write_once(file, (json.dumps(held, indent=2) + "\n").encode())
 
 
 # -- bytes ----------------------------------------------------------------------------------------------------
