@@ -1,7 +1,8 @@
 """The two servers that are measured beside each other, each in a process of its own: ours, and a bare endpoint.
 
 `python -m bench.servers` reads what to serve from the first line of stdin, says on stdout where, and serves until stdin
-ends. The bare one gets uvicorn's settings and the interpreter's from ours, so that they cannot differ.
+ends. The bare one gets uvicorn's settings and the interpreter's from ours, so that they cannot differ;
+but its HTTP protocol is uvicorn's own with httptools, as everybody has it, where ours writes an answer at once.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ async def serve_bare(answer: Any, like: Serving) -> None:
         Route("/connect/runs/wait", wait, methods=["POST"]),
         Route("/connect/runs/stream", stream, methods=["POST"]),
     ]
-    config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=0, **like.uvicorn)
+    settings = {**like.uvicorn, "http": "httptools"}
+    config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=0, **settings)
     server = uvicorn.Server(config)
     sock = config.bind_socket()
     # uvicorn's own socket names no protocol, so that asyncio leaves Nagle's algorithm on: 40 ms for every answer.

@@ -269,6 +269,8 @@ class Runs(Agents, Threads):
 
     async def _wait_for(self, request: Request, run: Run, caller: Caller, *, cancels: bool) -> Response:
         timeout = reading.seconds(request, "timeout")
+        if run.status.final:  # most short runs are over with their first commit
+            return self._wait_response(run, caller)
         waiting = asyncio.ensure_future(self.engine.wait(run.id, timeout=timeout, settled=True))
         gone = asyncio.ensure_future(reading.disconnected(request))
         with self._watching(run.id, cancels) as watch:
