@@ -10,10 +10,12 @@ from typing import Any
 
 from ...engine.engine import Engine
 from ...engine.log import LiveLog
+from ...model import values
 from ...model.events import RunFinished
 from ...model.run import Caller
 from ...security import scopes
 from ...transports import params as params_
+from ...transports.jsonrpc import Id
 from . import wire
 from .running import failed, request_of
 
@@ -49,3 +51,22 @@ def result(log: LiveLog) -> dict[str, Any] | None:
 
 def output(finished: RunFinished, run: str) -> dict[str, Any]:
     return {"output": finished.output, "_meta": {wire.META_RUN: run}}
+
+
+def answer(id_: Id, result: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id_, "result": wire.complete(result)}
+
+
+class SoonRun:
+    """A run that has begun, and is answered when its first commit is its last."""
+
+    __slots__ = ("_id", "begun", "committed")
+
+    def __init__(self, begun: LiveLog, id_: Id) -> None:
+        self.begun = begun
+        self.committed = begun.flushed()
+        self._id = id_
+
+    def answer(self) -> bytes | None:
+        told = result(self.begun)
+        return values.encode(answer(self._id, told)) if told is not None else None

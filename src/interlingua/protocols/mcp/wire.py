@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from ..._version import __version__
+
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Revisions with a handshake, oldest first."""
 MODERN = "2026-07-28"
@@ -104,3 +106,12 @@ class SetLevelRequest(_Wire):
 class ElicitResult(_Wire):
     action: str
     content: dict[str, Any] | None = None
+
+
+INFO = {"name": "interlingua", "version": __version__}
+
+
+def complete(result: dict[str, Any]) -> dict[str, Any]:
+    """A result, as the revision without a handshake tells it."""
+    meta = {**result.get("_meta", {}), META_SERVER: INFO}
+    return {"resultType": "complete", **result, "_meta": meta}
