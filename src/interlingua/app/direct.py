@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -61,7 +61,8 @@ class DirectProtocol(OneWriteProtocol):
                 super().on_body(self._body)
 
     def on_headers_complete(self) -> None:
-        if self.url in self._direct and (self.cycle is None or self.cycle.response_complete):
+        before = cast("RequestResponseCycle | None", self.cycle)
+        if self.url in self._direct and (before is None or before.response_complete):
             parser = self.parser
             if parser.get_method() == b"POST" and parser.should_keep_alive() and not self.expect_100_continue:
                 self._taken, self._body = self._direct[self.url], b""
@@ -121,8 +122,14 @@ class DirectProtocol(OneWriteProtocol):
         )  # fmt: skip
         cycle.body += body
         cycle.more_body = False
-        cycle.disconnected = waiting.disconnected
         cycle.message_event.set()
         if self.cycle is waiting:  # type: ignore[comparison-overlap]  # else the next request is here already, and waits for this one
             self.cycle = cycle
         self._start_asgi_task(cycle, self.app)
+        if waiting.disconnected:
+            self.loop.call_soon(_leave, cycle)  # after the first step of the task, in which it reads the body
+
+
+def _leave(cycle: RequestResponseCycle) -> None:
+    cycle.disconnected = True
+    cycle.message_event.set()
