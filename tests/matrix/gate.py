@@ -1,7 +1,7 @@
 """Where a test and the agents of a source meet: a small HTTP server in the test's own event loop.
 
-An agent waits at `/pass/NAME` until the test opens it, and leaves word at `/note/NAME`; the test waits for either. Files
-that a wire carries by address only are at `/file/NAME`. Nothing here waits for time to pass.
+An agent waits at `/pass/NAME` until the test opens it, and leaves word at `/note/NAME`; the test waits for either.
+Files that a wire carries by address only are at `/file/NAME`. Nothing here waits for time to pass.
 """
 
 from __future__ import annotations
