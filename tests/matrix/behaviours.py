@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import re
+from collections.abc import Coroutine
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -131,9 +132,8 @@ async def talk(text: str, line: Line) -> None:
             await call("POST", f"{rest[0]}/note/begun")
             try:
                 await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                await call("POST", f"{rest[0]}/note/cancelled")
-                raise
+            finally:
+                beside(call("POST", f"{rest[0]}/note/cancelled"))
         case "fail":
             raise Failure(rest[0], rest[1] == "yes")
         case "meta":
@@ -141,6 +141,16 @@ async def talk(text: str, line: Line) -> None:
             await line.say("ok")
         case _:
             raise Failure("unknown_word", False)
+
+
+_beside: set[asyncio.Future[Any]] = set()
+
+
+def beside(work: Coroutine[Any, Any, Any]) -> None:
+    """Do something in a task of its own: whoever is being cancelled may not be let wait for anything."""
+    task = asyncio.ensure_future(work)
+    _beside.add(task)
+    task.add_done_callback(_beside.discard)
 
 
 async def told(file: dict[str, Any]) -> dict[str, Any]:

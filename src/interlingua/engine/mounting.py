@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ..model.card import AgentCard, Schema
-from ..model.content import Part
+from ..model.content import DataPart, Part, TextPart
 from ..model.errors import ErrorInfo, Invalid, RunError
 from ..model.events import Emission
 from ..model.run import Option, RunRequest
@@ -94,6 +94,11 @@ class Mounted:
         """The keys of all questions that this run had asked when its handler was entered."""
         return [place.removeprefix("ask:") for place in self._run.replay.questions]
 
+    def beside(self, input_: dict[str, Any]) -> list[Part]:
+        """What the caller said beside the input: files, and data that are no members of it."""
+        said = [part for message in self._ctx.messages if message.role == "user" for part in message.parts]
+        return [part for part in said if not isinstance(part, TextPart) and not _holds(input_, part)]
+
     def recorded(self, step: str) -> bool:
         """Whether a step was done when the handler was entered, by the key that it was given."""
         return step_place(step) in self._run.replay.records
@@ -115,6 +120,10 @@ class Mounted:
         """
         question = RemoteQuestion(type_, payload, prompt, options or [])
         return await self._run.ask(question, deadline, key, RemoteCodec(type_, answer), attachments=attachments)
+
+
+def _holds(input_: dict[str, Any], part: Part) -> bool:
+    return isinstance(part, DataPart) and isinstance(part.data, dict) and part.data.items() <= input_.items()
 
 
 def step_place(key: str) -> str:

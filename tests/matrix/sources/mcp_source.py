@@ -1,11 +1,12 @@
 """Agents over MCP on the low-level server of the PyPI SDK `mcp` 2.3, over Streamable HTTP. Knows nothing of our code.
 
-Threads and metadata come in `_meta` under `interlingua/thread` and `interlingua/metadata`, because the protocol has no
-place of its own for them; an error has its code and whether it may pass in `data`.
+Threads, metadata and files have their place in `_meta`, because the protocol has none of its own for them; an error has
+its code and whether it may pass in `data`.
 """
 
 from __future__ import annotations
 
+import base64
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ CHOICE = {
     "required": ["choice"],
 }
 
+MEANT = ("progressToken", "traceparent", "tracestate", "baggage")
+
 threads: dict[str, dict[str, str]] = {}
 
 
@@ -57,10 +60,14 @@ class Running:
         self.token = meta.get("progressToken")
         thread = meta.get("interlingua/thread")
         self.memory = {} if thread is None else threads.setdefault(thread, {})
-        self.files: list[Json] = []
-        self.data = [{"note": params.input["note"]}] if "note" in params.input else []
+        beside = meta.get("interlingua/parts", [])
+        self.files = [_file(part) for part in beside if part["type"] == "file"]
+        self.data = [part["data"] for part in beside if part["type"] == "data"]
+        self.data += [{"note": params.input["note"]}] if "note" in params.input else []
+        self.given: list[Json] = []
         headers = ctx.request.headers if ctx.request is not None else {}
-        self.heard = {"metadata": meta.get("interlingua/metadata"), **web.trace_of(headers), **web.trace_of(meta)}
+        own = {name: value for name, value in meta.items() if name not in MEANT and "/" not in name}
+        self.heard = {"metadata": own or None, **web.trace_of(headers), **web.trace_of(meta)}
 
     async def show(self, delta: Json) -> None:
         if self.token is not None:
@@ -76,7 +83,10 @@ class Running:
         await self.show({"text": text})
 
     async def give(self) -> None:
-        self.output |= does.DATA_OUT  # there is no place for the file
+        name, media_type, body = does.FILE_OUT
+        told = {"name": name, "media_type": media_type, "data": base64.b64encode(body).decode()}
+        self.given = [{"type": "file", **told}]
+        self.output |= does.DATA_OUT
         await self.show(does.DATA_OUT)
 
     async def elicit(self, message: str, schema: Json) -> Json:
@@ -111,7 +121,12 @@ async def run_agent(ctx: Any, params: RunParams) -> Json:
     except does.Failure as error:
         told = {"code": error.code, "transient": error.transient}
         raise MCPError(-32050, error.message, told) from None
-    return {"output": running.output}
+    return {"output": running.output, "_meta": {"interlingua/parts": running.given}}
+
+
+def _file(part: Json) -> Json:
+    inline = {"data": base64.b64decode(part["data"])} if "data" in part else {"url": part["url"]}
+    return {"name": part.get("name"), "media_type": part.get("media_type"), **inline}
 
 
 async def declare_agents(ctx: Any, call_next: Any) -> Any:

@@ -23,6 +23,7 @@ from ...model.events import Form, Said
 from ...model.forms import choices, written_answer
 from ...model.run import Question, Run
 from ...model.status import Status
+from ..parity import Carried
 from . import wire
 
 EXTRA = "cap"
@@ -359,3 +360,32 @@ def readings(task: str) -> list[tuple[str, str]]:
             below = "." + ".".join(steps[-count:])
             found.append((task.removesuffix(below), below))
     return found
+
+
+# -- parity ---------------------------------------------------------------------------------------------------
+
+MOUNT: dict[str, Carried] = {
+    "list": Carried("manifests of `/agents`; a program is one agent"),
+    "run": Carried("a `delegation_notice`, and the message back"),
+    "stream": Carried("`delta` events of the task"),
+    "structured_in": Carried("`metadata.input` of the notice"),
+    "structured_out": Carried("`output` of the task, or `metadata.output` of the message back"),
+    "files_in": Carried("`file` attachments; bytes as a `data:` address"),
+    "data_in": Carried("`python_object` attachments"),
+    "files_out": Carried("`file` attachments of the message back"),
+    "data_out": Carried("`python_object` attachments of the message back"),
+    "threads": Carried(
+        "-", "Threads: a task is a conversation of its own, and nothing has a name that lasts longer than a task."
+    ),
+    "choose": Carried("a message to the user with `options` and `answer_schema` in its metadata"),
+    "form": Carried("a message to the user with `answer_schema` in its metadata"),
+    "ask": Carried("a message to the user"),
+    "cancel": Carried("`cancel` of the task; an `error_response` with the code 499 to a program"),
+    "error_code": Carried(
+        "`metadata.code` of the `error_response`; else the code of the tree that is nearest its number"
+    ),
+    "error_transient": Carried("`metadata.transient` of the `error_response`; else what its number means"),
+    "metadata": Carried("`metadata` of the notice"),
+    "trace": Carried("headers of the request; `metadata` of the notice to a program"),
+}
+"""How what the engine has travels to a mounted agent, and back."""

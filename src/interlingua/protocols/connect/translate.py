@@ -23,6 +23,7 @@ from ...model.run import Checkpoint, Instance, Question, Run, Thread
 from ...model.status import Status
 from ...security.errors import HostRefused, KeysUnavailable, OriginRefused, Unauthenticated
 from ...transports.http import SlowBody, WrongContentType
+from ..parity import Carried
 from .wire import Message, RunCreate, RunStatus
 
 _AGENTS = uuid.UUID("5b1f1f5e-63a5-5bd1-9c33-3a6f1c1d7a10")
@@ -399,3 +400,31 @@ def thread_state(checkpoint: Checkpoint) -> dict[str, Any]:
             **({"run_id": checkpoint.run} if checkpoint.run else {}),
         },
     }
+
+
+# -- parity ---------------------------------------------------------------------------------------------------
+
+MOUNT: dict[str, Carried] = {
+    "list": Carried("`/agents/search` and each descriptor"),
+    "run": Carried("a run, on the thread's path where it has one"),
+    "stream": Carried("`values` events, compared with what was shown; `custom` fragments of servers of ours"),
+    "structured_in": Carried("`input`, as the descriptor describes it"),
+    "structured_out": Carried("`values` of the result"),
+    "files_in": Carried(
+        "the name and address of a file stand in the text",
+        "Its content: `input` is the agent's own object, and the protocol has no place for a file beside it.",
+    ),
+    "data_in": Carried("members of `input`, where the descriptor has them"),
+    "files_out": Carried("blocks of `messages` beside the result"),
+    "data_out": Carried("members of the result, and blocks of `messages` beside it"),
+    "threads": Carried("a thread named after ours, with its `values` as our state"),
+    "choose": Carried("an interrupt whose `resume_payload` has a list of values"),
+    "form": Carried("an interrupt with its `resume_payload`"),
+    "ask": Carried("an interrupt whose `resume_payload` is a text"),
+    "cancel": Carried("`cancel` of the run"),
+    "error_code": Carried("`code` beside `errcode`, and `description`"),
+    "error_transient": Carried("`transient` beside `errcode`"),
+    "metadata": Carried("`metadata` of the run"),
+    "trace": Carried("headers of the request"),
+}
+"""How what the engine has travels to a mounted agent, and back."""

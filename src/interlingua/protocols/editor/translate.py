@@ -24,6 +24,7 @@ from ...model.errors import ErrorInfo, InterlinguaError, InvalidInput
 from ...model.forms import Choices, choices, fenced, form, particulars, resolved, spoken, written_answer
 from ...model.prompts import file_name, prompt_input, prompt_text
 from ...transports.jsonrpc import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
+from ..parity import Carried
 from . import wire
 
 AUTH_REQUIRED = -32000
@@ -223,3 +224,32 @@ __all__ = [
     "form", "particulars", "parts", "prompt_input", "prompt_text", "rpc_error", "run_error", "said", "spoken", "title",
     "written_answer",
 ]  # fmt: skip
+
+
+# -- parity ---------------------------------------------------------------------------------------------------
+
+MOUNT: dict[str, Carried] = {
+    "list": Carried("`agentInfo`; the choices of the option `agent` where the other side has several"),
+    "run": Carried("`session/prompt`"),
+    "stream": Carried("`agent_message_chunk`"),
+    "structured_in": Carried(
+        "a text block with JSON in it", "That it is an object: agents tell no schema, and take content blocks alone."
+    ),
+    "structured_out": Carried("text", "That it is an object: agents tell no schema, and say content blocks alone."),
+    "files_in": Carried("image, audio and resource blocks"),
+    "data_in": Carried(
+        "a text block with JSON in it", "That it is data: there is no such block, and it is read as text."
+    ),
+    "files_out": Carried("image, audio and resource blocks of the agent's message"),
+    "data_out": Carried("text", "Data: there is no block for it, so that agents write it into their text."),
+    "threads": Carried("a session"),
+    "choose": Carried("`session/request_permission`"),
+    "form": Carried("`elicitation/create`"),
+    "ask": Carried("`elicitation/create` whose only field is a text"),
+    "cancel": Carried("`session/cancel`"),
+    "error_code": Carried("`data.code` of the error, and its message"),
+    "error_transient": Carried("`data.transient` of the error"),
+    "metadata": Carried("`_meta` of the prompt, `interlingua/metadata`"),
+    "trace": Carried("`_meta` of the prompt, in the members that are reserved for it"),
+}
+"""How what the engine has travels to a mounted agent, and back."""

@@ -30,6 +30,9 @@ META_KEY = "interlingua/key"
 """In a request's `_meta`: the same key from the same caller is the same run, which is joined instead of started."""
 META_QUESTION = "interlingua/question"
 """In an elicitation's `_meta`: the question that it shows, the same each time that it is shown."""
+META_PARTS = "interlingua/parts"
+"""In the `_meta` of a request and of a result: files and data that go along, as a list of parts. Input and output are
+objects of the agent's own, and have no place for them."""
 META_TOKEN = "interlingua/progressToken"  # noqa: S105 - a name, and no secret
 """In an elicitation's `_meta`: the progress token of the request whose run asks."""
 
