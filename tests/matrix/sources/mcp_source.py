@@ -35,8 +35,6 @@ CHOICE = {
     "required": ["choice"],
 }
 
-MEANT = ("progressToken", "traceparent", "tracestate", "baggage")
-
 threads: dict[str, dict[str, str]] = {}
 
 
@@ -66,8 +64,7 @@ class Running:
         self.data += [{"note": params.input["note"]}] if "note" in params.input else []
         self.given: list[Json] = []
         headers = ctx.request.headers if ctx.request is not None else {}
-        own = {name: value for name, value in meta.items() if name not in MEANT and "/" not in name}
-        self.heard = {"metadata": own or None, **web.trace_of(headers), **web.trace_of(meta)}
+        self.heard = {"metadata": meta.get("interlingua/metadata"), **web.trace_of(headers), **web.trace_of(meta)}
 
     async def show(self, delta: Json) -> None:
         if self.token is not None:

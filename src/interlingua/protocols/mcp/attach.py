@@ -29,7 +29,7 @@ from ...model.errors import (
 )
 from ...model.schemas import Validator
 from ...transports.rpc import ConnectionLost, RpcError
-from . import translate, wire
+from . import wire
 from .asking import Asking
 from .host import Host
 from .mirror import Mirror
@@ -170,11 +170,13 @@ class Attachment:
 
     async def _ask(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         self._token = token = f"il-{uuid.uuid4().hex}"  # a new one each time: what comes for an old one is too late
-        meta: dict[str, Any] = {**translate.metadata_of(self._ctx.metadata), "progressToken": token}
+        meta: dict[str, Any] = {"progressToken": token}
         if peer.ours:
             meta[wire.META_KEY] = self._ctx.run_id
         if self._ctx.thread_id is not None:
             meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, self._ctx.thread_id))
+        if self._ctx.metadata:
+            meta[wire.META_METADATA] = self._ctx.metadata
         if self._beside:
             meta[wire.META_PARTS] = self._beside
         peer.listeners[token] = self

@@ -10,10 +10,10 @@ import math
 from typing import Any
 
 from ...engine.mounting import Mounted, step_place
-from ...model.content import Artifact
+from ...model.content import Artifact, read_part
 from ...model.delta import ABSENT, DeltaError, Joiner, diff, require_object
 from ...model.events import ArtifactAdded, OutputDelta, Warned
-from . import translate
+from . import wire
 
 STEP = "run"
 """What all that is shown belongs to; it is never recorded, so that it can always be shown again."""
@@ -77,7 +77,9 @@ class Mirror:
 
     async def given(self, result: dict[str, Any]) -> None:
         """Show the files and data that came beside the output, once."""
-        parts = translate.parts_beside(result)
+        meta = result.get("_meta")
+        told = meta.get(wire.META_PARTS) if isinstance(meta, dict) else None
+        parts = [read_part(one) for one in told if isinstance(one, dict)] if isinstance(told, list) else []
         if parts and not self._gave:
             self._gave = True
             await self._mounted.show(ArtifactAdded(Artifact("beside", parts), _PLACE))

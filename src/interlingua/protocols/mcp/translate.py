@@ -10,7 +10,6 @@ What the wire has no place for, and what happens to it:
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
@@ -21,7 +20,6 @@ from typing import Any
 import msgspec
 
 from ...model.card import AgentCard, Schema
-from ...model.content import Part
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidAnswer
 from ...model.events import Plan, Said, Thought, ToolCall, Warned, overheard
 from ...model.forms import Choices, choices, form, particulars
@@ -215,28 +213,6 @@ def question_open(question: Question, run: str) -> RpcError:
     return RpcError(QUESTION_OPEN, say, told)
 
 
-# -- what goes along ------------------------------------------------------------------------------------------
-
-
-def metadata_of(metadata: dict[str, Any]) -> dict[str, Any]:
-    """A run's metadata as members of `_meta`. What has a meaning of its own there, the caller of a run does not say."""
-    return {name: value for name, value in metadata.items() if "/" not in name and name not in _MEANT}
-
-
-_MEANT = ("progressToken", "traceparent", "tracestate", "baggage")
-
-
-def parts_beside(result: dict[str, Any]) -> list[Part]:
-    """Files and data that a result brings along. What is no part is left out."""
-    meta = result.get("_meta")
-    told = meta.get(wire.META_PARTS) if isinstance(meta, dict) else None
-    found: list[Part] = []
-    for one in told if isinstance(told, list) else []:
-        with contextlib.suppress(msgspec.ValidationError):
-            found.append(msgspec.convert(one, Part))
-    return found
-
-
 # -- parity ---------------------------------------------------------------------------------------------------
 
 MOUNT: dict[str, Carried] = {
@@ -249,14 +225,14 @@ MOUNT: dict[str, Carried] = {
     "data_in": Carried("members of `input` where `inputSchema` has them; else `_meta` `interlingua/parts`"),
     "files_out": Carried("`_meta` of the result, `interlingua/parts`"),
     "data_out": Carried("members of `output`, or `_meta` of the result, `interlingua/parts`"),
-    "threads": Carried("`_meta` `interlingua/thread`"),
+    "threads": Carried("`_meta` of the request, `interlingua/thread`"),
     "choose": Carried("an elicitation whose only field has a list of values"),
     "form": Carried("an elicitation"),
     "ask": Carried("an elicitation whose only field is a text"),
     "cancel": Carried("`notifications/cancelled`; the end of the request in the revision without sessions"),
     "error_code": Carried("`data.code` of the error, and its message"),
     "error_transient": Carried("`data.transient` of the error"),
-    "metadata": Carried("`_meta`, beside the members that have a meaning of their own"),
+    "metadata": Carried("`_meta` of the request, `interlingua/metadata`"),
     "trace": Carried("`_meta`, in the members that are reserved for it"),
 }
 """How what the engine has travels to a mounted agent, and back."""
