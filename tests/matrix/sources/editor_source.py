@@ -1,13 +1,15 @@
 """An agent on the PyPI SDK `agent-client-protocol`, over stdio. Knows nothing of our code.
 
 Metadata comes in the `_meta` of a prompt under `interlingua/metadata`, and the trace context in the members that the
-protocol reserves there; an error has its code and whether it may pass in `data`.
+protocol reserves there. Data is JSON in a text block whose `_meta` has the value under `interlingua/data`, because
+there is no block for it; an error has its code and whether it may pass in its own `data`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import sys
 import uuid
 from pathlib import Path
@@ -36,9 +38,9 @@ class Turn:
 
     def __init__(self, connection: Any, session: str, memory: dict[str, str], prompt: list[Any], meta: Json) -> None:
         self.connection, self.session, self.memory = connection, session, memory
-        self.text = "".join(block.text for block in prompt if block.type == "text")
+        self.data = [block.field_meta["interlingua/data"] for block in prompt if _is_data(block)]
+        self.text = "".join(block.text for block in prompt if block.type == "text" and not _is_data(block))
         self.files = [file for block in prompt if (file := _file(block)) is not None]
-        self.data: list[Any] = []  # there is no block for data
         self.heard = {"metadata": meta.get("interlingua/metadata")}
         self.heard |= {name: meta[name] for name in ("traceparent", "tracestate", "baggage") if name in meta}
 
@@ -51,6 +53,10 @@ class Turn:
         resource = acp.embedded_blob_resource(f"file:///{name}", blob, mime_type=media_type)
         block = acp.resource_block(resource)
         await self.connection.session_update(self.session, acp.update_agent_message(block))
+        told = schema.TextContentBlock(
+            type="text", text=json.dumps(does.DATA_OUT), field_meta={"interlingua/data": does.DATA_OUT}
+        )
+        await self.connection.session_update(self.session, acp.update_agent_message(told))
 
     async def choose(self) -> str:
         options = [schema.PermissionOption(option_id=id_, name=name, kind=kind) for id_, name, kind in does.CHOICES]
@@ -72,6 +78,10 @@ class Turn:
 
     async def ask(self) -> str:
         return str((await self.elicit(does.WHAT, does.WORDS))["text"])
+
+
+def _is_data(block: Any) -> bool:
+    return block.type == "text" and "interlingua/data" in (block.field_meta or {})
 
 
 def _file(block: Any) -> Json | None:

@@ -2,6 +2,7 @@
 
 What the wire has no place for, and what happens to it:
 
+- any JSON value: JSON in a text block, whose `_meta` has the value;
 - structured output: shown as JSON text at the end of the turn, and whole in the answer's `_meta`;
 - a question that is neither a choice nor a flat form (or a form for a client without elicitation): asked as text, and
   the next prompt is the answer;
@@ -75,8 +76,11 @@ def _part(block: dict[str, Any], path: str, open_types: bool) -> Part:
     meta = dict(block.get("_meta") or {})
     if typed.annotations is not None:
         meta["annotations"] = block["annotations"]
+    data = meta.pop(wire.META_DATA, msgspec.UNSET)
     kept = meta or None
     match typed:
+        case wire.TextBlock() if data is not msgspec.UNSET:
+            return DataPart(data, meta=kept)
         case wire.TextBlock(text=text):
             return TextPart(text, kept)
         case wire.ImageBlock(data=data, mime_type=mime, uri=uri):
@@ -114,7 +118,7 @@ def block(part: Part) -> dict[str, Any]:
     if annotations is not None:
         told["annotations"] = annotations
     if meta:
-        told["_meta"] = meta
+        told["_meta"] = told.get("_meta", {}) | meta
     return told
 
 
@@ -124,7 +128,7 @@ def _block(part: Part) -> dict[str, Any]:
     if isinstance(part, DataPart):
         if isinstance(part.data, dict) and part.data.get("type") in wire.CONTENT_TYPES:
             return dict(part.data)
-        return {"type": "text", "text": fenced(part.data)}
+        return {"type": "text", "text": fenced(part.data), "_meta": {wire.META_DATA: part.data}}
     if isinstance(part, ToolResultPart):
         return {"type": "text", "text": fenced(msgspec.to_builtins(part))}
     mime = part.media_type or ""
@@ -237,11 +241,9 @@ MOUNT: dict[str, Carried] = {
     ),
     "structured_out": Carried("text", "That it is an object: agents tell no schema, and say content blocks alone."),
     "files_in": Carried("image, audio and resource blocks"),
-    "data_in": Carried(
-        "a text block with JSON in it", "That it is data: there is no such block, and it is read as text."
-    ),
+    "data_in": Carried("JSON in a text block, whose `_meta` has the value"),
     "files_out": Carried("image, audio and resource blocks of the agent's message"),
-    "data_out": Carried("text", "Data: there is no block for it, so that agents write it into their text."),
+    "data_out": Carried("JSON in a text block, whose `_meta` has the value"),
     "threads": Carried("a session"),
     "choose": Carried("`session/request_permission`"),
     "form": Carried("`elicitation/create`"),

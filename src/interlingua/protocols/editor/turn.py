@@ -28,6 +28,7 @@ from ...model.events import ToolCall, Warned
 from ...model.run import Option
 from ...transports.jsonrpc import CANCELLED, INVALID_PARAMS, Call
 from ...transports.rpc import ConnectionLost, RpcError
+from . import wire
 from .asking import Asking
 from .described import prompt_of
 from .host import Host
@@ -172,7 +173,8 @@ class Turn:
 
     async def _send(self, blocks: list[dict[str, Any]]) -> None:
         assert self._session is not None
-        self._prompting = self._session.prompting = asyncio.ensure_future(self._session.prompt(blocks))
+        meta = {wire.META_METADATA: self._ctx.metadata} if self._ctx.metadata else {}
+        self._prompting = self._session.prompting = asyncio.ensure_future(self._session.prompt(blocks, meta))
         self._prompting.add_done_callback(_noticed)
 
     # -- after a death ------------------------------------------------------------------------------------
