@@ -18,7 +18,7 @@ import pytest
 
 import interlingua as il
 from interlingua.app.targets import load_all, parse
-from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked
+from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked, Warned
 from interlingua.model.forms import choices, form
 from interlingua.model.prompts import prompt_input
 from interlingua.protocols.parity import FEATURES
@@ -182,6 +182,28 @@ async def test_files_and_data_go_along_with_what_an_agent_is_told(
         told = json.loads(ended.output["text"])
         assert told["files"] == ([] if lost(protocol, "files_in") else [does.EXPECTED_FILE])
         assert told["data"] == ([] if lost(protocol, "data_in") else [does.DATA_IN])
+
+
+async def test_bytes_reach_a_peer_by_an_address_where_this_process_offers_files(
+    targets: dict[str, str], store: Path
+) -> None:
+    name, media_type, body = does.FILE_IN
+    parts: list[Any] = [il.TextPart("files"), il.FilePart(name=name, media_type=media_type, data=body)]
+    async with mounted("peer", targets, store) as there:
+
+        async def kept() -> None:
+            pass
+
+        def told(run: il.Run) -> Any:
+            return json.loads(run.output["text"])["files"]
+
+        request = il.RunRequest(there.talker, input={"text": "files"}, messages=[il.Message("user", parts)])
+        run = await there.engine.submit(request)
+        assert told(await there.end(run)) == []
+        (warning,) = await there.bodies(run, Warned)
+        assert name in warning.message
+        there.engine.offer = lambda body, kind, name: (there.gate.offer(name or "", kind, body), kept())
+        assert told(await there.end(await there.engine.submit(request))) == [does.EXPECTED_FILE]
 
 
 @every

@@ -7,6 +7,7 @@ knowing why the handler is left. `LeftRun` is for telling the remote side when a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,8 +16,9 @@ import msgspec
 
 from ..model.card import AgentCard, Schema
 from ..model.content import DataPart, Part, TextPart
-from ..model.errors import ErrorInfo, Invalid, RunError
+from ..model.errors import ErrorInfo, Invalid, InvalidInput, RunError
 from ..model.events import Emission
+from ..model.prompts import prompt_input
 from ..model.run import Option, RunRequest
 from .questions import Question, QuestionCodec
 
@@ -31,6 +33,10 @@ log_ = logging.getLogger("interlingua.engine")
 MOUNTED_FROM = "mounted_from"
 """The member of a card's metadata that says where a mounted agent comes from. Every mount sets it: a process without
 the agent's code leaves such a run to one that has it, and can tell the remote side."""
+
+
+Offer = Callable[[bytes, str, str | None], tuple[str, Awaitable[object]]]
+"""Offers a file: bytes, media type, name → an address, and what to wait for before it is told to anybody."""
 
 
 class RemoteError(RunError):
@@ -94,10 +100,20 @@ class Mounted:
         """The keys of all questions that this run had asked when its handler was entered."""
         return [place.removeprefix("ask:") for place in self._run.replay.questions]
 
+    def said(self) -> list[Part]:
+        """What the caller said, in full; nothing where the input is all there is."""
+        return [part for message in self._ctx.messages if message.role == "user" for part in message.parts]
+
+    def said_as(self, card: AgentCard, input_: dict[str, Any]) -> list[Part]:
+        """The same, where an agent with this card makes exactly this input of it."""
+        said = self.said()
+        with contextlib.suppress(InvalidInput):
+            return said if said and prompt_input(card, said) == input_ else []
+        return []
+
     def beside(self, input_: dict[str, Any]) -> list[Part]:
         """What the caller said beside the input: files, and data that are no members of it."""
-        said = [part for message in self._ctx.messages if message.role == "user" for part in message.parts]
-        return [part for part in said if not isinstance(part, TextPart) and not _holds(input_, part)]
+        return [part for part in self.said() if not isinstance(part, TextPart) and not _holds(input_, part)]
 
     def recorded(self, step: str) -> bool:
         """Whether a step was done when the handler was entered, by the key that it was given."""

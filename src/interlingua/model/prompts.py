@@ -38,8 +38,9 @@ def prompt_input(card: AgentCard, given: list[Part]) -> dict[str, Any]:
     also one that is written as text."""
     text = prompt_text(given)
     properties = card.input.get("properties", {})
-    members = _members(given)
-    if members is not None and (not properties or set(members) <= set(properties)):
+    # One that the agent does not take whole is no part of its input: it finds it in `ctx.messages`.
+    members = _members([part for part in given if not properties or _fits(part, properties)])
+    if members is not None:
         if card.input_text is not None and text.strip() and card.input_text not in members:
             members[card.input_text] = text
         return members
@@ -56,6 +57,10 @@ def prompt_input(card: AgentCard, given: list[Part]) -> dict[str, Any]:
         wanted = ", ".join(properties) or "its members"
         raise InvalidInput(f"{card.name} takes a JSON object with {wanted}; write it as the prompt")
     return written
+
+
+def _fits(part: Part, properties: dict[str, Any]) -> bool:
+    return isinstance(part, DataPart) and isinstance(part.data, dict) and set(part.data) <= set(properties)
 
 
 def _members(given: list[Part]) -> dict[str, Any] | None:
