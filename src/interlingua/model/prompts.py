@@ -11,8 +11,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from .card import AgentCard
-from .content import DataPart, FilePart, Part, TextPart
+from .content import DataPart, FilePart, Message, Part, TextPart
 from .errors import InvalidInput
+from .events import ArtifactAdded, Event, MessageSent, RunRestarted
+from .oversight import whole
 
 
 def prompt_text(given: list[Part]) -> str:
@@ -75,6 +77,37 @@ def output_parts(card: AgentCard, output: Any) -> list[Part]:
     if not isinstance(text, str):
         return [DataPart(output)]
     return [TextPart(text)] if len(output) == 1 else [TextPart(text), DataPart(output)]
+
+
+class Given:
+    """What a run gives beside its output: its messages, and its artifacts whole. For wires that tell it at the end."""
+
+    def __init__(self) -> None:
+        self._said: list[tuple[int, ArtifactAdded | MessageSent]] = []
+
+    def feed(self, event: Event) -> None:
+        body = event.body
+        if isinstance(body, ArtifactAdded | MessageSent):
+            self._said.append((event.seq, body))
+        elif isinstance(body, RunRestarted) and self._said:
+            self._said = [(seq, said) for seq, said in self._said if seq <= body.keep]
+
+    def messages(self) -> list[Message]:
+        """In the order in which they began. An artifact is a message whose metadata says what it is called."""
+        bodies = [body for _, body in self._said]
+        chunks = [body.artifact for body in bodies if isinstance(body, ArtifactAdded)]
+        artifacts = {artifact.id: artifact for artifact in whole(chunks)}
+        found = []
+        for body in bodies:
+            if isinstance(body, MessageSent):
+                found.append(body.message)
+            elif (artifact := artifacts.pop(body.artifact.id, None)) is not None:
+                about = {**artifact.metadata, "artifact": artifact.name or artifact.id}
+                found.append(Message("agent", artifact.parts, metadata=about))
+        return found
+
+    def parts(self) -> list[Part]:
+        return [part for message in self.messages() for part in message.parts]
 
 
 def _object(text: str) -> dict[str, Any] | None:
