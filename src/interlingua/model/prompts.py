@@ -71,6 +71,17 @@ def _members(given: list[Part]) -> dict[str, Any] | None:
     return members
 
 
+def completed(card: AgentCard, input_: dict[str, Any], given: list[Part]) -> dict[str, Any]:
+    """An input, with the objects among what goes along with it as members, where the agent takes such."""
+    members = _members(given)
+    return {**members, **input_} if members is not None and set(members) <= _properties(card) else input_
+
+
+def _properties(card: AgentCard) -> set[str]:
+    found = card.input.get("properties", {})
+    return set(found) if isinstance(found, dict) else set()
+
+
 def output_parts(card: AgentCard, output: Any) -> list[Part]:
     """What a run gave: its text, and the whole object where that is more than the text."""
     text = output.get(card.output_text) if card.output_text and isinstance(output, dict) else None

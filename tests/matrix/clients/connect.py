@@ -5,6 +5,7 @@ A stream ends where the run asks, and is taken up again after the answer.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -17,40 +18,38 @@ class ConnectTurn(Turn):
         self.client = client
         self.run = run
         self._last = "0"  # the id of the last update
-        self._schema: Json = {}
+        self._schema: Json = {}  # of the answer that is awaited
+        self._answered = asyncio.Event()
 
     async def follow(self) -> None:
-        async with self.client.events(f"/runs/{self.run}/stream", **{"last-event-id": self._last}) as updates:
-            async for event in updates:
-                assert event.kind == "agent_event"
-                self._last = event.id
-                if self._take(event.data):
-                    return
+        while not self._ended.done():
+            async with self.client.events(f"/runs/{self.run}/stream", **{"last-event-id": self._last}) as updates:
+                async for event in updates:
+                    assert event.kind == "agent_event"
+                    self._last = event.id
+                    self._take(event.data)
+            if not self._ended.done():
+                assert self._schema, "the stream ended, and nothing was asked"
+                await self._answered.wait()
+                self._answered.clear()
 
-    def _take(self, told: Json) -> bool:
-        """Whether the stream has come to its end."""
+    def _take(self, told: Json) -> None:
         assert told["run_id"] == self.run
         match told["type"]:
             case "custom":
                 self._update(told["update"])
-                return False
-            case "values":
-                if told["status"] != "success":
-                    return False
+            case "values" if told["status"] == "success":
                 output = told["values"]
                 self.so_far.output, self.so_far.text = output, output.get("text", "")
+                for message in told.get("messages", []):
+                    assert message["role"] == "assistant"
+                    self._parts(message["content"])
                 self.over("succeeded")
             case "interrupt":
                 self.asked(self._asked(told))
-                self.read(self._wait())
             case "error":
                 error = Failed(told["code"], told["description"], told["transient"])
                 self.over("cancelled" if told["code"] == "cancelled" else "failed", error)
-        return True
-
-    async def _wait(self) -> None:
-        """Until the answer is given, there is nothing to read."""
-        await self._ended
 
     def _asked(self, told: Json) -> Asked:
         ((kind, payload),) = told["interrupt"].items()
@@ -59,16 +58,13 @@ class ConnectTurn(Turn):
         return question(told["prompt"], self._schema, told.get("options"))
 
     def _update(self, update: Json) -> None:
-        match update["kind"]:
-            case "delta":
-                delta = update["delta"]
-                self.piece(delta["text"] if set(delta) == {"text"} else delta)
-            case "artifact":
-                self._parts(update["artifact"]["parts"])
-            case "message":
-                self._parts(update["message"]["parts"])
+        if update["kind"] == "delta":
+            delta = update["delta"]
+            self.piece(delta["text"] if set(delta) == {"text"} else delta)
 
-    def _parts(self, parts: list[Json]) -> None:
+    def _parts(self, parts: list[Json] | str) -> None:
+        if isinstance(parts, str):
+            return
         for part in parts:
             if part["type"] == "data":
                 self.so_far.data.append(part["data"])
@@ -77,9 +73,9 @@ class ConnectTurn(Turn):
                 self.so_far.files.append(File(part["name"], part["media_type"], body, part.get("url", "")))
 
     async def answer(self, value: Any) -> None:
-        await self.leave()
         await self.client.post(f"/runs/{self.run}", fitted(self._schema, value))
-        self.read(self.follow())
+        self._schema = {}
+        self._answered.set()
 
     async def cancel(self) -> None:
         await self.client.post(f"/runs/{self.run}/cancel", {})

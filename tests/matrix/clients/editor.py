@@ -73,9 +73,9 @@ class EditorTurn(Turn):
         if update["sessionUpdate"] != "agent_message_chunk":
             return
         block = update["content"]
-        ours = block.get("_meta", {}).get("interlingua", {})
-        if "data" in ours:
-            self.so_far.data.append(ours["data"])
+        ours = block.get("_meta", {})
+        if "interlingua/data" in ours:
+            self.so_far.data.append(ours["interlingua/data"])
         elif block["type"] == "text":
             self.so_far.text += block["text"]
             self.piece(block["text"])
@@ -206,18 +206,14 @@ class EditorClient(DoorClient):
             session = thread
         if agents:
             value = next(one["value"] for one in agents if one["name"] == agent)
-            await self.result(
-                "session/set_config_option", {"sessionId": session, "configId": "agent", "value": value}
-            )
+            await self.result("session/set_config_option", {"sessionId": session, "configId": "agent", "value": value})
         turn = EditorTurn(self, session)
         self.turns.append(turn)
         self._sessions[session] = turn
         blocks: list[Json] = [{"type": "text", "text": text if data is None else json.dumps(data)}]
         blocks += map(_block, files)
         for value in parts:
-            blocks.append(
-                {"type": "text", "text": json.dumps(value), "_meta": {"interlingua": {"data": value}}}
-            )
+            blocks.append({"type": "text", "text": json.dumps(value), "_meta": {"interlingua/data": value}})
         params: Json = {"sessionId": session, "prompt": blocks}
         if metadata or trace:
             params["_meta"] = {**(metadata or {}), **(trace or {})}

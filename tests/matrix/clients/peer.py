@@ -93,9 +93,7 @@ class PeerClient(DoorClient):
         thread: str | None = None, metadata: Json | None = None, trace: dict[str, str] | None = None,
     ) -> Turn:  # fmt: skip
         given: list[Json] = [{"type": "text", "content": text}] if text else []
-        given += [
-            {"type": "file", "url": one.url, "media_type": one.media_type, "filename": one.name} for one in files
-        ]
+        given += [{"type": "file", "url": one.url, "media_type": one.media_type, "filename": one.name} for one in files]
         given += [{"type": "data", "content": value} for value in (*parts, *(() if data is None else (data,)))]
         body: Json = {"task_id": f"task_{uuid.uuid4().hex[:12]}", "skill_id": agent, "input": {"parts": given}}
         if thread is not None:

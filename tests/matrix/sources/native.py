@@ -5,21 +5,21 @@ They are served beside the mounts, and reached through every door like them.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
-from collections.abc import AsyncIterator
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypedDict
 
-import httpx2
-
 import interlingua as il
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import behaviours as does  # noqa: E402
 
 
 @dataclass
 class Chat:
-    remembered: str = "nothing"
+    kept: str | None = None
 
 
 @dataclass
@@ -35,74 +35,59 @@ class WhoAreYou(il.Question[Person]):
 class Broken(il.AgentError):
     """It broke, as it was asked to."""
 
-    def __init__(self, code: str, transient: bool) -> None:
-        super().__init__(f"it broke: {code}", transient=transient)
-        self.code = code  # type: ignore[misc]  # of the instance: whoever asks says which
+    def __init__(self, failure: does.Failure) -> None:
+        super().__init__(failure.message, transient=failure.transient)
+        self.code = failure.code  # type: ignore[misc]  # of this one: whoever asks says which
+
+
+class Line:
+    """One run, as far as its agent meets it."""
+
+    def __init__(self, ctx: il.Context[Chat, None]) -> None:
+        self.ctx = ctx
+        self.said = ""
+        self.memory = {} if ctx.state.kept is None else {"kept": ctx.state.kept}
+        parts = [part for message in ctx.messages for part in message.parts]
+        self.files = [_file(part) for part in parts if isinstance(part, il.FilePart)]
+        self.data = [part.data for part in parts if isinstance(part, il.DataPart)]
+        self.heard = {"metadata": ctx.metadata, **(ctx._run.request.trace or {})}  # of a trace, agents see only spans
+
+    async def say(self, text: str) -> None:
+        self.said += text
+        await self.ctx.emit(text)
+
+    async def give(self) -> None:
+        name, media_type, body = does.FILE_OUT
+        file = il.FilePart(data=body, media_type=media_type, name=name)
+        await self.ctx.artifact([file, il.DataPart(does.DATA_OUT)], name="answer")
+
+    async def choose(self) -> str:
+        options = [il.Option(id_, label, kind) for id_, label, kind in does.CHOICES]  # type: ignore[arg-type]
+        return (await self.ctx.ask(il.Choose(does.MAY_I, options))).choice
+
+    async def form(self) -> dict[str, Any]:
+        person = await self.ctx.ask(WhoAreYou())
+        return {"name": person.name, "age": person.age}
+
+    async def ask(self) -> str:
+        return (await self.ctx.ask(il.AskText(does.WHAT))).text
+
+
+def _file(part: il.FilePart) -> dict[str, Any]:
+    body = part.text.encode() if part.text is not None else part.data
+    return {"name": part.name, "media_type": part.media_type, "data": body, "url": part.url}
 
 
 @il.agent(name="talker-native", asks=[il.Choose, WhoAreYou, il.AskText])
-async def talker(text: str, ctx: il.Context[Chat, None]) -> AsyncIterator[str]:
+async def talker(text: str, ctx: il.Context[Chat, None]) -> str:
     """Does what the first word says."""
-    word, _, rest = text.strip().partition(" ")
-    async with httpx2.AsyncClient(timeout=60) as http:
-        if word == "say":
-            for one in rest.split():
-                yield one + " "
-        elif word == "stream":
-            yield "one "
-            (await http.get(f"{rest}/pass/stream")).raise_for_status()
-            yield "two "
-        elif word == "files":
-            yield await parts(ctx, http)
-        elif word == "remember":
-            ctx.state.remembered = rest
-            yield "ok"
-        elif word == "recall":
-            yield ctx.state.remembered
-        elif word == "choose":
-            options = [il.Option("allow", "Allow", "allow_once"), il.Option("reject", "Reject", "reject_once")]
-            yield f"chose {(await ctx.ask(il.Choose('May I go on?', options))).choice}"
-        elif word == "form":
-            person = await ctx.ask(WhoAreYou())
-            yield f"name is {person.name}, age is {person.age}"
-        elif word == "ask":
-            yield f"you said: {(await ctx.ask(il.AskText('What do you want?'))).text}"
-        elif word == "wait":
-            yield "waiting "
-            await http.post(f"{rest}/note/begun", json={})
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                await http.post(f"{rest}/note/cancelled", json={})
-                raise
-        elif word == "fail":
-            code, _, transient = rest.partition(" ")
-            raise Broken(code, transient == "yes")
-        elif word == "meta":
-            trace = ctx._run.request.trace or {}  # agents are not shown it: their spans are
-            await http.post(f"{rest}/note/meta", json={"metadata": ctx.metadata, **trace})
-            yield "ok"
-        else:
-            yield f"unknown: {word}"
-
-
-async def parts(ctx: il.Context[Chat, None], http: httpx2.AsyncClient) -> str:
-    """What files and data came; and one of each is given back."""
-    told: dict[str, list[Any]] = {"files": [], "data": []}
-    for message in ctx.messages:
-        for part in message.parts:
-            if isinstance(part, il.FilePart):
-                body = part.data if part.data is not None else (part.text or "").encode()
-                if part.data is None and part.text is None and part.url:
-                    body = (await http.get(part.url)).raise_for_status().content
-                told["files"].append(
-                    {"name": part.name, "media_type": part.media_type, "sha256": hashlib.sha256(body).hexdigest()}
-                )
-            elif isinstance(part, il.DataPart):
-                told["data"].append(part.data)
-    answer = il.FilePart(data=b"\x00\x01\x02\x03\xff", media_type="application/octet-stream", name="answer.bin")
-    await ctx.artifact([answer, il.DataPart({"k": [1, 2]})], name="answer")
-    return json.dumps(told)
+    line = Line(ctx)
+    try:
+        await does.talk(text, line)
+    except does.Failure as failure:
+        raise Broken(failure) from None
+    ctx.state.kept = line.memory.get("kept")
+    return line.said
 
 
 class Total(TypedDict):
@@ -111,8 +96,8 @@ class Total(TypedDict):
 
 
 @il.agent(name="typed-native")
-async def typed(numbers: list[int]) -> AsyncIterator[Total]:
-    """Adds up numbers."""
-    yield {"total": 0, "seen": []}
+async def typed(numbers: list[int], ctx: il.Context[None, None]) -> Total:
+    """Adds numbers."""
     for number in numbers:
-        yield {"total": number, "seen": [None, number]}
+        await ctx.emit({"total": number, "seen": [None, number]})
+    return Total(total=sum(numbers), seen=numbers)

@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from ...model.card import AgentCard
-from ...model.content import Message
+from ...model.content import Message, read_part
 from ...model.errors import InvalidRequest
 from ...model.prompts import prompt_input
 from ...model.run import Caller, Run
 from ...security import scopes
 from ...transports.http import header
-from . import translate
 from .stream import Place, place_of
 
 _SECONDS = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -60,7 +59,7 @@ def agent_input(given: Any, card: AgentCard) -> tuple[Any, list[Message]]:
     if isinstance(given, str) and card.input_text is not None:
         return {card.input_text: given}, []
     if isinstance(given, list) and given and all(_is_block(one) for one in given):
-        said = translate.content(given)
+        said = [read_part(block) for block in given]
         return prompt_input(card, said), [Message("user", said)]
     return given, []
 

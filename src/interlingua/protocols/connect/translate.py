@@ -16,8 +16,8 @@ import msgspec
 
 from ...engine.mounting import MOUNTED_FROM
 from ...model.card import AgentCard
-from ...model.content import DataPart, Part, TextPart
 from ...model.content import Message as ModelMessage
+from ...model.content import Part, TextPart, read_part
 from ...model.errors import ErrorInfo, InterlinguaError, all_errors
 from ...model.run import Checkpoint, Instance, Question, Run, Thread
 from ...model.status import Status
@@ -374,27 +374,9 @@ def _block(part: Part) -> dict[str, Any]:
 
 
 def to_message(wire: Message) -> ModelMessage:
-    parts: list[Part] = [TextPart(wire.content)] if isinstance(wire.content, str) else content(wire.content)
+    parts: list[Part] = [TextPart(wire.content)] if isinstance(wire.content, str) else [*map(read_part, wire.content)]
     role = "user" if wire.role in ("user", "human") else "system" if wire.role == "system" else "agent"
     return ModelMessage(role, parts, wire.id or "", metadata=wire.metadata or {})  # type: ignore[arg-type]
-
-
-def content(blocks: list[dict[str, Any]]) -> list[Part]:
-    """The blocks of a message as parts: text, and files and data as `message` writes them. The protocol leaves all
-    other types open: they are data."""
-    return [_part(block) for block in blocks]
-
-
-def _part(block: dict[str, Any]) -> Part:
-    kind = block.get("type")
-    known = kind in ("text", "tool_result") or (kind == "data" and "data" in block)
-    if known or (kind == "file" and any(isinstance(block.get(name), str) for name in ("url", "data", "text"))):
-        try:
-            part: Part = msgspec.convert(block, Part)
-        except msgspec.ValidationError:
-            return DataPart(block)  # another's block, of a type that is called the same
-        return part
-    return DataPart(block)
 
 
 def thread(model: Thread, messages: list[ModelMessage] | None = None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 What the wire has no place for, and what happens to it:
 
+- any JSON value: JSON in a text block, whose `_meta` has the value;
 - structured output: shown as JSON text at the end of the turn, and whole in the answer's `_meta`;
 - a question that is neither a choice nor a flat form (or a form for a client without elicitation): asked as text, and
   the next prompt is the answer;
@@ -74,8 +75,11 @@ def _part(block: dict[str, Any], path: str, open_types: bool) -> Part:
     meta = dict(block.get("_meta") or {})
     if typed.annotations is not None:
         meta["annotations"] = block["annotations"]
+    data = meta.pop(wire.META_DATA, msgspec.UNSET)
     kept = meta or None
     match typed:
+        case wire.TextBlock() if data is not msgspec.UNSET:
+            return DataPart(data, meta=kept)
         case wire.TextBlock(text=text):
             return TextPart(text, kept)
         case wire.ImageBlock(data=data, mime_type=mime, uri=uri):
@@ -113,7 +117,7 @@ def block(part: Part) -> dict[str, Any]:
     if annotations is not None:
         told["annotations"] = annotations
     if meta:
-        told["_meta"] = meta
+        told["_meta"] = told.get("_meta", {}) | meta
     return told
 
 
@@ -123,7 +127,7 @@ def _block(part: Part) -> dict[str, Any]:
     if isinstance(part, DataPart):
         if isinstance(part.data, dict) and part.data.get("type") in wire.CONTENT_TYPES:
             return dict(part.data)
-        return {"type": "text", "text": fenced(part.data)}
+        return {"type": "text", "text": fenced(part.data), "_meta": {wire.META_DATA: part.data}}
     if isinstance(part, ToolResultPart):
         return {"type": "text", "text": fenced(msgspec.to_builtins(part))}
     mime = part.media_type or ""
@@ -155,6 +159,20 @@ def _block(part: Part) -> dict[str, Any]:
     if part.media_type is not None:
         inner["mimeType"] = part.media_type
     return {"type": "resource", "resource": inner}
+
+
+def metadata(meta: dict[str, Any] | None) -> dict[str, Any]:
+    """The metadata of a run: all of a prompt's `_meta` that is neither the protocol's nor ours."""
+    found = {
+        name: value
+        for name, value in (meta or {}).items()
+        if name not in _RESERVED and name != "interlingua" and not name.startswith("interlingua/")
+    }
+    named = (meta or {}).get(wire.META_METADATA)
+    return found | named if isinstance(named, dict) else found
+
+
+_RESERVED = frozenset({"traceparent", "tracestate", "baggage"})
 
 
 def said(message: Message) -> list[dict[str, Any]]:
@@ -220,6 +238,6 @@ def _one_of(current: Any, offered: list[tuple[str, str, str]]) -> str:
 
 __all__ = [
     "AUTH_REQUIRED", "ERRORS", "NOT_FOUND", "Choices", "ConfigOption", "block", "choices", "config_options", "fenced",
-    "form", "particulars", "parts", "prompt_input", "prompt_text", "rpc_error", "run_error", "said", "spoken", "title",
-    "written_answer",
+    "form", "metadata", "particulars", "parts", "prompt_input", "prompt_text", "rpc_error", "run_error", "said", "spoken",
+    "title", "written_answer",
 ]  # fmt: skip
