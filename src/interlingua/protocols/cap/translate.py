@@ -21,6 +21,7 @@ from ...model.content import DataPart, FilePart, Message, Part, Role, TextPart, 
 from ...model.errors import ErrorInfo, InvalidRequest
 from ...model.events import Form, Said
 from ...model.forms import choices, written_answer
+from ...model.prompts import completed
 from ...model.run import Question, Run
 from ...model.status import Status
 from ..parity import Carried
@@ -62,8 +63,12 @@ def part(attachment: wire.Attachment) -> Part:
 
 def _file_part(given: wire.File, extra: dict[str, Any]) -> FilePart:
     inline = _inline(given, dict(extra))
-    if inline is not None and wire.write(attachment(inline)) == wire.write(given):
-        return inline
+    if inline is not None:
+        told, came = wire.write(attachment(inline)), wire.write(given)
+        if "media_type" not in told and came.get("media_type") == inline.media_type:
+            del came["media_type"]  # it is in the address, too
+        if told == came:
+            return inline
     known = _take(extra, _FILE_MEMBERS)
     address = given.address
     if given.path is not None and address.startswith("/"):
@@ -230,18 +235,19 @@ def error_in(message: wire.ErrorResponse) -> ErrorInfo:
 
 # -- what a notice asks for -----------------------------------------------------------------------------------
 
-CONTROLS = ("input", "config", "version", "stream")
+CONTROLS = ("input", "config", "version", "stream", "thread")
 """Members of a notice's metadata that say how to run the agent, and are no metadata of the run."""
 
 
 def input_of(notice: wire.DelegationNotice, card: AgentCard) -> dict[str, Any]:
-    """The input of an agent: the summary as its text, and all else from `metadata.input`, or from the one object that
-    is attached where the agent takes no text."""
+    """The input of an agent: the summary as its text, and all else from `metadata.input` and from objects that are
+    attached; an agent that takes no text takes the one object that is."""
     given = (notice.metadata or {}).get("input", {})
     if not isinstance(given, dict):
         raise InvalidRequest("/metadata/input is an object: the input of the agent", path="/metadata/input")
     if card.input_text is not None:
-        return {card.input_text: notice.context_summary, **given}
+        attached = [part(one) for one in notice.attachments or []]
+        return completed(card, {card.input_text: notice.context_summary, **given}, attached)
     objects = [one.object for one in notice.attachments or [] if isinstance(one, wire.PythonObject)]
     if not given and len(objects) == 1 and isinstance(objects[0], dict):
         return dict(objects[0])
@@ -336,7 +342,8 @@ def outcome(status: Status, output: Any, error: ErrorInfo | None) -> dict[str, A
         return {"output": output}
     if error is None:
         return {}
-    return {"error": {"error_code": int(code_of(error)), "error_message": error.message, "code": error.code}}
+    told = {"error_code": int(code_of(error)), "error_message": error.message, "code": error.code}
+    return {"error": {**told, "transient": True} if error.transient else told}
 
 
 # -- names of tasks -------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ import msgspec
 
 from ...engine.mounting import MOUNTED_FROM
 from ...model.card import AgentCard
-from ...model.content import DataPart, Part, TextPart
 from ...model.content import Message as ModelMessage
+from ...model.content import Part, TextPart, read_part
 from ...model.errors import ErrorInfo, InterlinguaError, all_errors
 from ...model.run import Checkpoint, Instance, Question, Run, Thread
 from ...model.status import Status
@@ -302,16 +302,23 @@ def run(model: Run, card_id: str) -> dict[str, Any]:
 def interrupt(question: Question, reader: str) -> dict[str, Any]:
     """The type comes first: published clients take the first key. The other members are the earlier spelling.
 
-    What is asked of somebody else is not shown: it may be a result that waits for their approval.
+    What is asked of somebody else is not shown: it may be a result that waits for their approval. To whom it is asked,
+    the interrupt itself says what is wanted: a mounted agent may ask what no descriptor has listed.
     """
-    payload = question.payload if question.answerer in (None, reader) else {}
-    return {
+    shown = question.answerer in (None, reader)
+    payload = question.payload if shown else {}
+    told: dict[str, Any] = {
         "type": "interrupt",
         "interrupt": {question.type: payload},
         "interrupt_type": question.type,
         "interrupt_payload": payload,
         "interrupt_id": question.id,
     }
+    if shown:
+        told |= {"prompt": question.prompt, "answer_schema": question.answer_schema}
+        if question.options:
+            told["options"] = msgspec.to_builtins(question.options)
+    return told
 
 
 def error(run_id: str, info: ErrorInfo | None, status: Status, card: AgentCard | None) -> dict[str, Any]:
@@ -329,15 +336,20 @@ def error(run_id: str, info: ErrorInfo | None, status: Status, card: AgentCard |
     return told
 
 
-def output(model: Run, card: AgentCard | None, reader: str) -> dict[str, Any] | None:
-    """What the run has to say now to a caller; None while it says nothing."""
+def output(model: Run, card: AgentCard | None, reader: str, given: list[ModelMessage]) -> dict[str, Any] | None:
+    """What the run has to say now to a caller; None while it says nothing. `given` it gave beside its output."""
     if model.status is Status.SUCCEEDED:
-        return {"type": "result", "values": model.output, "result": model.output}
+        return {"type": "result", "values": model.output, "result": model.output, **returned(given)}
     if model.status is Status.WAITING and model.questions:
         return interrupt(model.questions[0], reader)
     if model.status.final:
         return error(model.id, model.error, model.status, card)
     return None
+
+
+def returned(given: list[ModelMessage]) -> dict[str, Any]:
+    """The member of a result for messages of the run; none where it gave nothing but its output."""
+    return {"messages": [message(one) for one in given]} if given else {}
 
 
 # -- threads and messages -------------------------------------------------------------------------------------
@@ -363,15 +375,7 @@ def _block(part: Part) -> dict[str, Any]:
 
 
 def to_message(wire: Message) -> ModelMessage:
-    if isinstance(wire.content, str):
-        parts: list[Part] = [TextPart(wire.content)]
-    else:
-        parts = [
-            TextPart(block["text"])
-            if block.get("type") == "text" and isinstance(block.get("text"), str)
-            else DataPart(block)
-            for block in wire.content
-        ]
+    parts: list[Part] = [TextPart(wire.content)] if isinstance(wire.content, str) else [*map(read_part, wire.content)]
     role = "user" if wire.role in ("user", "human") else "system" if wire.role == "system" else "agent"
     return ModelMessage(role, parts, wire.id or "", metadata=wire.metadata or {})  # type: ignore[arg-type]
 

@@ -162,6 +162,20 @@ def _block(part: Part) -> dict[str, Any]:
     return {"type": "resource", "resource": inner}
 
 
+def metadata(meta: dict[str, Any] | None) -> dict[str, Any]:
+    """The metadata of a run: all of a prompt's `_meta` that is neither the protocol's nor ours."""
+    found = {
+        name: value
+        for name, value in (meta or {}).items()
+        if name not in _RESERVED and name != "interlingua" and not name.startswith("interlingua/")
+    }
+    named = (meta or {}).get(wire.META_METADATA)
+    return found | named if isinstance(named, dict) else found
+
+
+_RESERVED = frozenset({"traceparent", "tracestate", "baggage"})
+
+
 def said(message: Message) -> list[dict[str, Any]]:
     return [block(part) for part in message.parts]
 
@@ -225,8 +239,8 @@ def _one_of(current: Any, offered: list[tuple[str, str, str]]) -> str:
 
 __all__ = [
     "AUTH_REQUIRED", "ERRORS", "NOT_FOUND", "Choices", "ConfigOption", "block", "choices", "config_options", "fenced",
-    "form", "particulars", "parts", "prompt_input", "prompt_text", "rpc_error", "run_error", "said", "spoken", "title",
-    "written_answer",
+    "form", "metadata", "particulars", "parts", "prompt_input", "prompt_text", "rpc_error", "run_error", "said", "spoken",
+    "title", "written_answer",
 ]  # fmt: skip
 
 

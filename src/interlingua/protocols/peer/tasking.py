@@ -108,7 +108,9 @@ class Tasking:
             node.name, surface.scope, None, surface.feed, task.id, task.message_id, context_id=task.context_id
         )
         trace = {name: body[name] for name in ("traceparent", "tracestate") if isinstance(body.get(name), str)}
-        await node.working.begin(origin, card, given, surface.caller, task=task, trace=trace or None)
+        await node.working.begin(
+            origin, card, given, surface.caller, task=task, trace=trace or None, metadata=task.metadata
+        )
         return await node.journal.task(task.scope, task.id) or task
 
     async def _for_peer(self, task: Task, given: list[dict[str, Any]], named: Any) -> Task:

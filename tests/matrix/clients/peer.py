@@ -1,0 +1,110 @@
+"""The peer-to-peer Agent Communication Protocol by hand, over its HTTP binding: tasks, and their events.
+
+The wire carries files by their address, so a client that gives one has to offer it somewhere.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from .base import DoorClient, Failed, File, Json, Listed, Turn, fitted, question
+
+_KINDS = {"status": "acp.task.status", "artifact": "acp.task.artifact", "message": "acp.message"}
+
+
+class PeerTurn(Turn):
+    def __init__(self, client: PeerClient, task: str) -> None:
+        super().__init__()
+        self.client = client
+        self.task = task
+        self._schema: Json = {}
+
+    async def follow(self) -> None:
+        async with self.client.events(f"/tasks/{self.task}:subscribe") as events:
+            async for event in events:
+                match event.kind:
+                    case "acp.task.status":
+                        await self._moved(event.data)
+                    case "acp.task.artifact":
+                        await self._artifact(event.data["artifact"])
+                    case "acp.message":
+                        if not any("question" in p["content"] for p in event.data["parts"] if p["type"] == "data"):
+                            await self._parts(event.data["parts"])
+
+    async def _moved(self, told: Json) -> None:
+        match told["state"]:
+            case "input_required":
+                asked = told["question"]
+                self._schema = asked["answer_schema"]
+                self.asked(question(asked["prompt"], self._schema, asked.get("options")))
+            case "completed":
+                task = await self.client.get(f"/tasks/{self.task}")
+                assert task["status"] == "completed"
+                said = task["artifact"]["parts"]
+                self.so_far.text = "".join(part["content"] for part in said if part["type"] == "text")
+                self.so_far.output = next((part["content"] for part in said if part["type"] == "data"), None)
+                self.over("succeeded")
+            case "failed":
+                info = told["error_info"]
+                assert told["error"] == info["message"]
+                self.over("failed", Failed(info["code"], info["message"], info.get("transient", False)))
+            case "canceled":
+                self.over("cancelled")
+
+    async def _artifact(self, artifact: Json) -> None:
+        if artifact["artifact_id"] != "output":
+            await self._parts(artifact["parts"])
+            return
+        for part in artifact["parts"]:
+            if part["content"] or part["type"] == "data":
+                self.piece(part["content"])
+
+    async def _parts(self, parts: list[Json]) -> None:
+        for part in parts:
+            if part["type"] == "data" and "activity" not in part["content"]:
+                self.so_far.data.append(part["content"])
+            elif part["type"] == "file":
+                body = (await self.client.http.get(part["url"])).raise_for_status().content
+                self.so_far.files.append(File(part["filename"], part["media_type"], body, part["url"]))
+
+    async def answer(self, value: Any) -> None:
+        said = {"type": "text", "content": value}
+        if not isinstance(value, str):
+            said = {"type": "data", "content": {"answer": fitted(self._schema, value)}}
+        await self.client.post(f"/tasks/{self.task}:continue", {"parts": [said]})
+
+    async def cancel(self) -> None:
+        await self.client.post(f"/tasks/{self.task}:cancel", {})
+
+
+class PeerClient(DoorClient):
+    door = "peer"
+
+    def __init__(self, address: str) -> None:
+        super().__init__(f"{address}/peer")
+
+    async def list(self) -> list[Listed]:
+        found = await self.get("/skills?limit=100")
+        return [Listed(skill["id"], skill["description"]) for skill in found["skills"]]
+
+    async def start(
+        self, agent: str, text: str = "", *, data: Any = None, files: tuple[File, ...] = (), parts: tuple[Any, ...] = (),
+        thread: str | None = None, metadata: Json | None = None, trace: dict[str, str] | None = None,
+    ) -> Turn:  # fmt: skip
+        given: list[Json] = [{"type": "text", "content": text}] if text else []
+        given += [{"type": "file", "url": one.url, "media_type": one.media_type, "filename": one.name} for one in files]
+        given += [{"type": "data", "content": value} for value in (*parts, *(() if data is None else (data,)))]
+        body: Json = {"task_id": f"task_{uuid.uuid4().hex[:12]}", "skill_id": agent, "input": {"parts": given}}
+        if thread is not None:
+            body["context_id"] = thread
+        if metadata is not None:
+            body["metadata"] = metadata
+        made = await self.post("/tasks", body, **(trace or {}))
+        turn = PeerTurn(self, made["task_id"])
+        self.turns.append(turn)
+        turn.read(turn.follow())
+        return turn
+
+    async def new_thread(self) -> str:
+        return f"context-{uuid.uuid4().hex}"  # a context is there as soon as somebody names it
