@@ -12,5 +12,5 @@ from . import running
 @pytest.fixture(scope="session")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the hub."""
-    with running.running_all(tmp_path_factory.mktemp("matrix"), running.SERVED) as address:
+    with running.running_all(tmp_path_factory.mktemp("matrix")) as address:
         yield address

@@ -16,53 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..cli.conftest import clean_env
+from .sources.started import started
 
-SOURCES = Path(__file__).parent / "sources"
+NATIVE = str(Path(__file__).parent / "sources" / "native.py")
 COMMAND = [sys.executable, "-m", "interlingua"]
-
-# What the mounted agents of each protocol are, for `interlingua serve`. {address}: of the source, which is a server;
-# the others are started by the hub itself.
-TARGETS: dict[str, str] = {
-    "connect": "connect+{address}",
-    "editor": "editor:{python} {source}",
-    "mcp": "mcp+{address}",
-    "peer": "peer+{address}",
-    "cap": "cap+{address}",
-}
-NATIVE = "native"
-SERVED: tuple[str, ...] = ()
-
-
-def source(name: str) -> Path:
-    return SOURCES / f"{name}_source.py"
-
-
-@contextlib.contextmanager
-def running_source(name: str, log: Path) -> Iterator[str]:
-    """A source that is a server; what it says of itself is its address. It ends when its input does."""
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            [sys.executable, str(source(name))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-            text=True, env=clean_env(),
-        )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        address = process.stdout.readline().strip()
-        assert address.startswith("http://"), f"{name} did not start: {log.read_text()}"
-        yield address
-    finally:
-        process.stdin.close()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
-
-
-def target(name: str, address: str = "") -> str:
-    return TARGETS[name].format(address=address, python=sys.executable, source=source(name))
 
 
 @contextlib.contextmanager
@@ -117,13 +74,7 @@ class Said:
 
 
 @contextlib.contextmanager
-def running_all(folder: Path, names: Sequence[str]) -> Iterator[str]:
-    """The hub, with these sources behind it, and our own agents beside them."""
-    with contextlib.ExitStack() as stack:
-        targets = []
-        for name in names:
-            served = "{address}" in TARGETS[name]
-            address = stack.enter_context(running_source(name, folder / f"{name}.log")) if served else ""
-            targets.append(target(name, address))
-        native = str(SOURCES / "native.py")
-        yield stack.enter_context(running_hub([*targets, native], folder / "hub"))
+def running_all(folder: Path) -> Iterator[str]:
+    """The hub, with every source behind it, and our own agents beside them."""
+    with started() as targets, running_hub([*targets.values(), NATIVE], folder) as address:
+        yield address

@@ -16,8 +16,8 @@ from . import behaviours as does
 from .clients import CLIENTS, DoorClient, Ended, File
 from .gate import Gate
 
-SOURCES = ("native",)
-DOORS = ("connect", "editor", "mcp", "peer", "cap")
+SOURCES = (*does.PROTOCOLS, "native")
+DOORS = does.PROTOCOLS
 PAIRS = pytest.mark.parametrize(
     ("source", "door"), [(source, door) for source in SOURCES for door in DOORS], ids=lambda name: name
 )

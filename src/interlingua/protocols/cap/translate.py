@@ -65,8 +65,8 @@ def _file_part(given: wire.File, extra: dict[str, Any]) -> FilePart:
     inline = _inline(given, dict(extra))
     if inline is not None:
         told, came = wire.write(attachment(inline)), wire.write(given)
-        if "media_type" not in told and came.get("media_type") == inline.media_type:
-            del came["media_type"]  # it is in the address, too
+        if "media_type" not in told and inline.media_type is not None:
+            came.pop("media_type", None)  # it is in the address, too
         if told == came:
             return inline
     known = _take(extra, _FILE_MEMBERS)
