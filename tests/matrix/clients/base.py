@@ -78,11 +78,9 @@ class Turn(abc.ABC):
             try:
                 await work
             except Exception as error:
-                if not self._ended.done():
-                    self._ended.set_exception(error)
+                self.broke(error)
                 raise
-            if not self._ended.done():
-                self._ended.set_exception(AssertionError("the wire ended before the run did"))
+            self.broke(AssertionError("the wire ended before the run did"))
 
         self._reading = asyncio.ensure_future(watched())
         self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -94,6 +92,11 @@ class Turn(abc.ABC):
             await asyncio.gather(self._reading, return_exceptions=True)
 
     # -- for the wires ------------------------------------------------------------------------------------
+
+    def broke(self, error: Exception) -> None:
+        """What came makes no sense."""
+        if not self._ended.done():
+            self._ended.set_exception(error)
 
     def piece(self, delta: Any) -> None:
         self._pieces.put_nowait(delta)
@@ -164,6 +167,10 @@ class DoorClient(abc.ABC):
     @abc.abstractmethod
     async def new_thread(self) -> str:
         """A thread for runs that share their state."""
+
+    async def body(self, file: File) -> bytes:
+        """What is in a file, which may be somewhere else."""
+        return (await self.http.get(file.url)).raise_for_status().content if file.url else file.data
 
     async def close(self) -> None:
         for turn in self.turns:

@@ -105,6 +105,7 @@ class CapClient(DoorClient):
 
 def _read(attached: Json) -> File:
     address = attached["path"]
-    assert address.startswith("data:"), address
+    if not address.startswith("data:"):
+        return File(attached["name"], attached["media_type"], url=address)
     kind, _, body = address.removeprefix("data:").partition(";base64,")
     return File(attached["name"], attached.get("media_type", kind), base64.b64decode(body))

@@ -57,6 +57,7 @@ class EditorTurn(Turn):
         self.client = client
         self.session = session
         self._request: Json = {}
+        self._message = ""
         self._member = ""  # of the form that asks for one word
 
     async def prompt(self, params: Json) -> None:
@@ -77,8 +78,12 @@ class EditorTurn(Turn):
         if "interlingua/data" in ours:
             self.so_far.data.append(ours["interlingua/data"])
         elif block["type"] == "text":
+            if update["messageId"] != self._message:  # another one: the last is what the agent has to say
+                self._message, self.so_far.text = update["messageId"], ""
             self.so_far.text += block["text"]
             self.piece(block["text"])
+        elif block["type"] == "resource_link":
+            self.so_far.files.append(File(block["name"], block["mimeType"], url=block["uri"]))
         elif block["type"] == "resource":
             found = block["resource"]
             name = unquote(urlsplit(found["uri"]).path.rpartition("/")[2])
@@ -157,10 +162,13 @@ class EditorClient(DoorClient):
         turn = self._sessions.get(message.get("params", {}).get("sessionId", ""))
         if turn is None:
             return
-        if message["method"] == "session/update":
-            turn.told(message["params"]["update"])
-        elif "id" in message:
-            turn.request(message)
+        try:
+            if message["method"] == "session/update":
+                turn.told(message["params"]["update"])
+            elif "id" in message:
+                turn.request(message)
+        except Exception as error:
+            turn.broke(error)
 
     async def begin(self) -> Json:
         """Connect and shake hands, once."""

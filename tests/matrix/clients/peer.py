@@ -10,8 +10,6 @@ from typing import Any
 
 from .base import DoorClient, Failed, File, Json, Listed, Turn, fitted, question
 
-_KINDS = {"status": "acp.task.status", "artifact": "acp.task.artifact", "message": "acp.message"}
-
 
 class PeerTurn(Turn):
     def __init__(self, client: PeerClient, task: str) -> None:
@@ -23,14 +21,15 @@ class PeerTurn(Turn):
     async def follow(self) -> None:
         async with self.client.events(f"/tasks/{self.task}:subscribe") as events:
             async for event in events:
-                match event.kind:
-                    case "acp.task.status":
+                match event.data["type"]:
+                    case "status":
+                        assert event.kind == "acp.task.status"
                         await self._moved(event.data)
-                    case "acp.task.artifact":
-                        await self._artifact(event.data["artifact"])
-                    case "acp.message":
-                        if not any("question" in p["content"] for p in event.data["parts"] if p["type"] == "data"):
-                            await self._parts(event.data["parts"])
+                    case "artifact":
+                        assert event.kind == "acp.task.artifact"
+                        self._artifact(event.data["artifact"])
+                    case "message":
+                        self._parts(event.data["parts"])
 
     async def _moved(self, told: Json) -> None:
         match told["state"]:
@@ -52,21 +51,20 @@ class PeerTurn(Turn):
             case "canceled":
                 self.over("cancelled")
 
-    async def _artifact(self, artifact: Json) -> None:
+    def _artifact(self, artifact: Json) -> None:
         if artifact["artifact_id"] != "output":
-            await self._parts(artifact["parts"])
+            self._parts(artifact["parts"])
             return
         for part in artifact["parts"]:
             if part["content"] or part["type"] == "data":
                 self.piece(part["content"])
 
-    async def _parts(self, parts: list[Json]) -> None:
+    def _parts(self, parts: list[Json]) -> None:
         for part in parts:
-            if part["type"] == "data" and "activity" not in part["content"]:
+            if part["type"] == "data" and not {"activity", "question"} & set(part["content"]):
                 self.so_far.data.append(part["content"])
             elif part["type"] == "file":
-                body = (await self.client.http.get(part["url"])).raise_for_status().content
-                self.so_far.files.append(File(part["filename"], part["media_type"], body, part["url"]))
+                self.so_far.files.append(File(part["filename"], part["media_type"], url=part["url"]))
 
     async def answer(self, value: Any) -> None:
         said = {"type": "text", "content": value}

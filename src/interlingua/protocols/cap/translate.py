@@ -371,6 +371,28 @@ def readings(task: str) -> list[tuple[str, str]]:
 
 # -- parity ---------------------------------------------------------------------------------------------------
 
+DOOR: dict[str, Carried] = {
+    "list": Carried("manifests of `/agents`"),
+    "run": Carried("a `delegation_notice`, and the message back"),
+    "stream": Carried("`delta` events of the task"),
+    "structured_in": Carried("`metadata.input` of the notice, or the one `python_object` that is attached"),
+    "structured_out": Carried("`output` of the task, and a `python_object` of the message back; `delta` events"),
+    "files_in": Carried("`file` attachments; bytes as a `data:` address"),
+    "data_in": Carried("`python_object` attachments"),
+    "files_out": Carried("`file` attachments of the message back; bytes as a `data:` address"),
+    "data_out": Carried("`python_object` attachments of the message back"),
+    "threads": Carried("`metadata.thread` of the notice"),
+    "choose": Carried("a message to the user with `options` and `answer_schema` in its metadata"),
+    "form": Carried("a message to the user with `answer_schema` in its metadata"),
+    "ask": Carried("the same"),
+    "cancel": Carried("`cancel` of the task, or an `error_response` with the code 499"),
+    "error_code": Carried("`metadata.code` of the `error_response`, beside the number that is nearest"),
+    "error_transient": Carried("`metadata.transient` of the `error_response`"),
+    "metadata": Carried("`metadata` of the notice"),
+    "trace": Carried("headers of the request; `metadata` of the notice in a program's lines"),
+}
+"""How what the engine has travels to a client, and back."""
+
 MOUNT: dict[str, Carried] = {
     "list": Carried("manifests of `/agents`; a program is one agent"),
     "run": Carried("a `delegation_notice`, and the message back"),

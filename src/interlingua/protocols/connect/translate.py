@@ -408,6 +408,28 @@ def thread_state(checkpoint: Checkpoint) -> dict[str, Any]:
 
 # -- parity ---------------------------------------------------------------------------------------------------
 
+DOOR: dict[str, Carried] = {
+    "list": Carried("`/agents/search` and each descriptor"),
+    "run": Carried("a run, on its thread's path where it has one"),
+    "stream": Carried("`custom` updates, one per fragment; `values` updates with the newest whole"),
+    "structured_in": Carried("`input`"),
+    "structured_out": Carried("`values` of the result; fragments of it in `custom` updates"),
+    "files_in": Carried("blocks of an `input` that is a list, as the protocol writes the content of a message"),
+    "data_in": Carried("members of `input`; or blocks, as for files"),
+    "files_out": Carried("blocks of `messages` beside the result; `custom` updates as they come"),
+    "data_out": Carried("the same; members of `values` where the agent gives them as such"),
+    "threads": Carried("a thread"),
+    "choose": Carried("an interrupt with `options` and `answer_schema` beside its payload"),
+    "form": Carried("an interrupt with `answer_schema` beside its payload"),
+    "ask": Carried("an interrupt whose `answer_schema` is a text"),
+    "cancel": Carried("`cancel` of the run, which ends as an error whose `code` is `cancelled`"),
+    "error_code": Carried("`code` beside `errcode`, and `description`"),
+    "error_transient": Carried("`transient` beside `errcode`"),
+    "metadata": Carried("`metadata` of the run"),
+    "trace": Carried("headers of the request"),
+}
+"""How what the engine has travels to a client, and back."""
+
 MOUNT: dict[str, Carried] = {
     "list": Carried("`/agents/search` and each descriptor"),
     "run": Carried("a run, on the thread's path where it has one"),

@@ -246,6 +246,31 @@ __all__ = [
 
 # -- parity ---------------------------------------------------------------------------------------------------
 
+DOOR: dict[str, Carried] = {
+    "list": Carried("the choices of the option `agent` of a session; `agentInfo` where there is one agent"),
+    "run": Carried("`session/prompt`"),
+    "stream": Carried("`agent_message_chunk`"),
+    "structured_in": Carried("JSON as the text of the prompt"),
+    "structured_out": Carried(
+        "JSON as text at the end of the turn, and the value in the answer's `_meta` up to 256 KiB",
+        "The pieces of an object that grows: a message is made of text, and half an object is none.",
+    ),
+    "files_in": Carried("image, audio, resource and resource_link blocks"),
+    "data_in": Carried("JSON in a text block, with the value in its `_meta`, `interlingua/data`"),
+    "files_out": Carried("image, audio, resource and resource_link blocks of the agent's messages"),
+    "data_out": Carried("JSON in a text block, with the value in its `_meta`, `interlingua/data`"),
+    "threads": Carried("a session"),
+    "choose": Carried("`session/request_permission`"),
+    "form": Carried("`elicitation/create`; to clients that show no forms, words that the next prompt answers"),
+    "ask": Carried("`elicitation/create` whose only field is a text; or words, as for forms"),
+    "cancel": Carried("`session/cancel`, and the stop reason `cancelled`"),
+    "error_code": Carried("`data.code` of the error, and its message"),
+    "error_transient": Carried("`data.transient` of the error"),
+    "metadata": Carried("`_meta` of the prompt: `interlingua/metadata`, and members that are nobody's"),
+    "trace": Carried("`_meta` of the prompt, in the members that are reserved for it"),
+}
+"""How what the engine has travels to a client, and back."""
+
 MOUNT: dict[str, Carried] = {
     "list": Carried("`agentInfo`; the choices of the option `agent` where the other side has several"),
     "run": Carried("`session/prompt`"),

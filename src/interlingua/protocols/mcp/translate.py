@@ -283,6 +283,28 @@ def question_open(question: Question, run: str) -> RpcError:
 
 # -- parity ---------------------------------------------------------------------------------------------------
 
+DOOR: dict[str, Carried] = {
+    "list": Carried("`agents/list`; each is a tool as well"),
+    "run": Carried("`agents/run`, or `tools/call`"),
+    "stream": Carried("`notifications/agents/run/progress`; a tool's text so far in `notifications/progress`"),
+    "structured_in": Carried("`input`, or the tool's `arguments`"),
+    "structured_out": Carried("`output`, or the tool's `structuredContent`"),
+    "files_in": Carried("`_meta` of the request, `interlingua/parts`"),
+    "data_in": Carried("members of `input` where the agent has them; else `_meta`, as for files"),
+    "files_out": Carried("`_meta` of the result, `interlingua/parts`; the content blocks of a tool's result"),
+    "data_out": Carried("members of `output`; else as for files"),
+    "threads": Carried("`_meta` of the request, `interlingua/thread`"),
+    "choose": Carried("an elicitation whose only field has a list of values"),
+    "form": Carried("an elicitation"),
+    "ask": Carried("an elicitation whose only field is a text"),
+    "cancel": Carried("`notifications/cancelled`; in the revision without sessions, leaving the request"),
+    "error_code": Carried("`data.code` of the error, and its message; `_meta` of a tool's result, `interlingua/error`"),
+    "error_transient": Carried("`data.transient` of the error; `_meta` of a tool's result, `interlingua/error`"),
+    "metadata": Carried("`_meta` of the request: `interlingua/metadata`, and members that are nobody's"),
+    "trace": Carried("`_meta` of the request, in the members that are reserved for it"),
+}
+"""How what the engine has travels to a client, and back."""
+
 MOUNT: dict[str, Carried] = {
     "list": Carried("`agents/list`"),
     "run": Carried("`agents/run`"),
