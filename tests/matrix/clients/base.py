@@ -115,6 +115,10 @@ class Turn(abc.ABC):
         """The next piece of the output, as it arrives: text, or a part of an object."""
         return await self._first(self._pieces, "piece of output")
 
+    def pieces(self) -> list[Any]:
+        """All pieces that came and that nobody has looked at."""
+        return [self._pieces.get_nowait() for _ in range(self._pieces.qsize())]
+
     async def question(self) -> Asked:
         found: Asked = await self._first(self._questions, "question")
         return found
@@ -170,7 +174,7 @@ class DoorClient(abc.ABC):
 
     async def body(self, file: File) -> bytes:
         """What is in a file, which may be somewhere else."""
-        return (await self.http.get(file.url)).raise_for_status().content if file.url else file.data
+        return file.data or (await self.http.get(file.url)).raise_for_status().content
 
     async def close(self) -> None:
         for turn in self.turns:

@@ -90,6 +90,11 @@ class McpTurn(Turn):
 class ModernTurn(McpTurn):
     """In this revision the request that runs is answered with the question, and sent again with what was said."""
 
+    def __init__(self, client: McpClient, params: Json) -> None:
+        super().__init__(client, params)
+        self._given = asyncio.Event()
+        self._key = self._state = ""
+
     def _result(self, result: Json) -> None:
         if result["resultType"] == "complete":
             super()._result(result)
@@ -102,13 +107,14 @@ class ModernTurn(McpTurn):
 
     async def run(self) -> None:
         await super().run()
-        if not self._ended.done():
-            await self._ended  # it is asked, and goes on with the answer
+        while not self._ended.done():  # it is asked, and goes on with the answer
+            await self._given.wait()
+            self._given.clear()
+            await super().run()
 
     async def answer(self, value: Any) -> None:
-        await self.leave()
         self.params = {**self.params, "requestState": self._state, "inputResponses": {self._key: self._content(value)}}
-        self.read(self.run())
+        self._given.set()
 
     async def cancel(self) -> None:
         """To leave before the answer is how it is cancelled: nobody is told how it ended."""

@@ -78,9 +78,8 @@ def _file(part: il.FilePart) -> dict[str, Any]:
     return {"name": part.name, "media_type": part.media_type, "data": body, "url": part.url}
 
 
-@il.agent(name="talker-native", asks=[il.Choose, WhoAreYou, il.AskText])
+@il.agent(name="talker-native", description=does.TALKER, asks=[il.Choose, WhoAreYou, il.AskText])
 async def talker(text: str, ctx: il.Context[Chat, None]) -> str:
-    """Does what the first word says."""
     line = Line(ctx)
     try:
         await does.talk(text, line)
@@ -95,9 +94,8 @@ class Total(TypedDict):
     seen: list[int]
 
 
-@il.agent(name="typed-native")
+@il.agent(name="typed-native", description=does.TYPED)
 async def typed(numbers: list[int], ctx: il.Context[None, None]) -> Total:
-    """Adds numbers."""
     for number in numbers:
         await ctx.emit({"total": number, "seen": [None, number]})
     return Total(total=sum(numbers), seen=numbers)
