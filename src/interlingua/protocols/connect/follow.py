@@ -170,7 +170,9 @@ class Follower:
         if kind == "error" or status in ("error", "timeout"):
             return Stretch("error", {"description": f"the run ended with status {status}", **output, "status": status})
         if kind == "result":
-            return Stretch("result", {"values": whole_value(output.get("values", output.get("result")))})
+            messages = output.get("messages")
+            told = {"messages": messages} if isinstance(messages, list) and messages else {}
+            return Stretch("result", {"values": whole_value(output.get("values", output.get("result"))), **told})
         if status == "success":
             if self._mirror.last is ABSENT:
                 json_of(response)
