@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from interlingua.app.serve import ServeSettings, serving
 from interlingua.app.targets import load_all, parse
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked, Warned
 from interlingua.model.forms import choices, form
@@ -84,6 +85,18 @@ class Mounted:
     async def bodies(self, run: il.Run, *kinds: type) -> list[Any]:
         events = [event async for event in self.engine.events(run.id, follow=False)]
         return [event.body for event in events if isinstance(event.body, kinds)]
+
+    async def given(self, run: il.Run) -> tuple[list[Any], list[Any]]:
+        """Files and data that came beside the output."""
+        parts: list[Any] = []
+        for shown in await self.bodies(run, ArtifactAdded, MessageSent):
+            parts += shown.artifact.parts if isinstance(shown, ArtifactAdded) else shown.message.parts
+        files = [
+            (part.name, part.media_type, part.data or await does.call("GET", part.url))
+            for part in parts
+            if isinstance(part, il.FilePart)
+        ]
+        return files, [part.data for part in parts if isinstance(part, il.DataPart)]
 
 
 @contextlib.asynccontextmanager
@@ -212,16 +225,8 @@ async def test_files_and_data_come_back(protocol: str, targets: dict[str, str], 
         run = await there.tell("files")
         ended = await there.end(run)
         assert ended.status is il.Status.SUCCEEDED, ended.error
-        given = []
-        for shown in await there.bodies(run, ArtifactAdded, MessageSent):
-            given += shown.artifact.parts if isinstance(shown, ArtifactAdded) else shown.message.parts
-        files = [
-            (part.name, part.media_type, part.data or await does.call("GET", part.url))
-            for part in given
-            if isinstance(part, il.FilePart)
-        ]
+        files, data = await there.given(run)
         assert files == ([] if lost(protocol, "files_out") else [does.FILE_OUT])
-        data = [part.data for part in given if isinstance(part, il.DataPart)]
         assert data == ([] if lost(protocol, "data_out") else [does.DATA_OUT])
 
 
@@ -328,3 +333,48 @@ async def test_metadata_goes_along(protocol: str, targets: dict[str, str], store
         assert await there.hear(f"meta {there.gate.url}", metadata=metadata) == "ok"
         heard = await there.gate.note("meta")
         assert heard["metadata"] == (None if lost(protocol, "metadata") else metadata)
+
+
+# -- servers of ours ------------------------------------------------------------------------------------------
+
+WAYS = {
+    "connect": "connect+{}/connect", "editor": "editor+{}/editor", "mcp": "mcp+{}/mcp", "peer": "peer+{}/peer",
+    "cap": "cap+{}/cap",
+}  # fmt: skip
+
+
+@every
+async def test_an_agent_of_ours_meets_the_same_over_every_wire(protocol: str, store: Path, tmp_path: Path) -> None:
+    name, media_type, body = does.FILE_IN
+    native = await load_all(parse(str(Path(__file__).parent / "sources" / "native.py")))
+    settings = ServeSettings(port=0, engine=SETTINGS)
+    async with (
+        serving(tmp_path / "there.db", native, settings) as server,
+        mounted(protocol, {protocol: f"{WAYS[protocol].format(server.address)}#talker-native"}, store) as there,
+        asyncio.timeout(PATIENCE),
+    ):
+        there.talker = "talker-native"
+        there.engine.offer = lambda body, kind, name: (there.gate.offer(name or "", kind, body), asyncio.sleep(0))
+        parts: list[Any] = [
+            il.TextPart("files"), il.FilePart(name=name, media_type=media_type, data=body), il.DataPart(does.DATA_IN),
+        ]  # fmt: skip
+        request = il.RunRequest(
+            there.talker, input=prompt_input(there.cards[there.talker], parts), messages=[il.Message("user", parts)]
+        )
+        run = await there.engine.submit(request)
+        ended = await there.end(run)
+        assert ended.status is il.Status.SUCCEEDED, ended.error
+        told = json.loads(ended.output["text"])
+        assert (told["files"], told["data"]) == ([does.EXPECTED_FILE], [does.DATA_IN])
+        assert await there.given(run) == ([does.FILE_OUT], [does.DATA_OUT])
+        thread = (await there.engine.create_thread()).id
+        await there.hear("remember blue", thread=thread)
+        assert await there.hear("recall", thread=thread) == "blue"
+        run = await there.tell("choose")
+        offered = choices(question := await there.asked(run))
+        assert offered is not None
+        assert (question.prompt, list(offered.answers)) == (does.MAY_I, ["allow", "reject"])
+        await there.engine.answer(question.id, offered.answers["allow"])
+        assert (await there.end(run)).output == {"text": "chose allow"}
+        await there.hear(f"meta {there.gate.url}", metadata={"ticket": "42"})
+        assert (await there.gate.note("meta"))["metadata"] == {"ticket": "42"}
