@@ -17,14 +17,17 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import ServeSettings, serving
+from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
-from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked, Warned
+from interlingua.engine import mounting
+from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked, QuestionWithdrawn, Warned
 from interlingua.model.forms import choices, form
 from interlingua.model.prompts import prompt_input
 from interlingua.protocols.parity import FEATURES
+from interlingua.store.base import RunFilter
 
-from ..engine.common import PATIENT, engine
+from ..engine.common import PATIENT, QUICK, engine
+from ..protocols.connect.mount_common import parked
 from . import behaviours as does
 from .gate import Gate
 from .sources.started import started
@@ -100,9 +103,11 @@ class Mounted:
 
 
 @contextlib.asynccontextmanager
-async def mounted(protocol: str, targets: dict[str, str], store: Path) -> AsyncIterator[Mounted]:
+async def mounted(
+    protocol: str, targets: dict[str, str], store: Path, settings: il.Settings = SETTINGS
+) -> AsyncIterator[Mounted]:
     agents = await load_all(parse(targets[protocol]))
-    async with engine(store, *agents, settings=SETTINGS) as eng, Gate() as gate:
+    async with engine(store, *agents, settings=settings) as eng, Gate() as gate:
         yield Mounted(protocol, eng, gate, agents)
 
 
@@ -343,17 +348,23 @@ WAYS = {
 }  # fmt: skip
 
 
-@every
-async def test_an_agent_of_ours_meets_the_same_over_every_wire(protocol: str, store: Path, tmp_path: Path) -> None:
-    name, media_type, body = does.FILE_IN
+@contextlib.asynccontextmanager
+async def mounted_ours(
+    protocol: str, store: Path, settings: il.Settings = SETTINGS
+) -> AsyncIterator[tuple[Server, Mounted]]:
+    """Our own agents behind a server of ours, mounted over one of its doors."""
     native = await load_all(parse(str(Path(__file__).parent / "sources" / "native.py")))
-    settings = ServeSettings(port=0, engine=SETTINGS)
-    async with (
-        serving(tmp_path / "there.db", native, settings) as server,
-        mounted(protocol, {protocol: f"{WAYS[protocol].format(server.address)}#talker-native"}, store) as there,
-        asyncio.timeout(PATIENCE),
-    ):
-        there.talker = "talker-native"
+    async with serving(store.with_name("there.db"), native, ServeSettings(port=0, engine=settings)) as server:
+        target = f"{WAYS[protocol].format(server.address)}#talker-native"
+        async with mounted(protocol, {protocol: target}, store, settings) as there, asyncio.timeout(PATIENCE):
+            there.talker = "talker-native"
+            yield server, there
+
+
+@every
+async def test_an_agent_of_ours_meets_the_same_over_every_wire(protocol: str, store: Path) -> None:
+    name, media_type, body = does.FILE_IN
+    async with mounted_ours(protocol, store) as (_, there):
         there.engine.offer = lambda body, kind, name: (there.gate.offer(name or "", kind, body), asyncio.sleep(0))
         parts: list[Any] = [
             il.TextPart("files"), il.FilePart(name=name, media_type=media_type, data=body), il.DataPart(does.DATA_IN),
@@ -378,3 +389,37 @@ async def test_an_agent_of_ours_meets_the_same_over_every_wire(protocol: str, st
         assert (await there.end(run)).output == {"text": "chose allow"}
         await there.hear(f"meta {there.gate.url}", metadata={"ticket": "42"})
         assert (await there.gate.note("meta"))["metadata"] == {"ticket": "42"}
+
+
+async def answer_there(server: Server, text: str) -> None:
+    (run,) = await server.engine.runs(RunFilter())
+    (question,) = (await server.engine.run(run.id)).questions
+    await server.engine.answer(question.id, {"text": text})
+
+
+@every
+async def test_a_question_that_is_answered_elsewhere_is_withdrawn_here_and_the_run_goes_on(
+    protocol: str, store: Path
+) -> None:
+    async with mounted_ours(protocol, store) as (server, there):
+        run = await there.tell("ask")
+        question = await there.asked(run)
+        await answer_there(server, "from elsewhere")
+        assert (await there.end(run)).output == {"text": "you said: from elsewhere"}
+        (withdrawn,) = await there.bodies(run, QuestionWithdrawn)
+        assert withdrawn.question == question.id
+        assert (await there.engine.run(run.id)).questions == []
+
+
+@pytest.mark.parametrize("protocol", ["connect", "cap"])
+async def test_a_run_that_was_set_aside_with_a_question_looks_whether_it_is_still_asked(
+    protocol: str, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounting, "LOOK_EVERY", 2.0)
+    async with mounted_ours(protocol, store, QUICK) as (server, there):
+        run = await there.tell("ask")
+        await there.asked(run)
+        await parked(there.engine, run.id)
+        await answer_there(server, "from elsewhere")
+        assert (await there.end(run)).output == {"text": "you said: from elsewhere"}
+        assert len(await there.bodies(run, QuestionWithdrawn)) == 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import uuid
 from typing import Any
 
@@ -18,7 +19,7 @@ import httpx2
 import msgspec
 
 from ...engine.context import Context
-from ...engine.mounting import Mounted, RemoteError
+from ...engine.mounting import Gone, Mounted, RemoteError
 from ...model.content import DataPart
 from ...model.errors import InterlinguaError, StepFailed, Unavailable
 from ...model.events import MessageSent
@@ -102,11 +103,16 @@ class Attachment:
                 raise error_of(stretch.output)
             follower.go_on_from(stretch)
             asked = interrupt_of(stretch.output, card)
-            answer = await self._mounted.ask(
-                asked.type, asked.payload, asked.answer_schema, key=f"interrupt-{number}", prompt=asked.prompt,
-                options=asked.options,
-            )  # fmt: skip
-            await ctx.step("resume", self._resume, follower, stretch.output, answer, key=f"resume-{number}")
+            key = f"interrupt-{number}"
+            again = key in self._mounted.asked()
+            try:
+                answer = await self._mounted.ask_while(
+                    functools.partial(follower.moved_on, stretch.output, at_once=again),
+                    asked.type, asked.payload, asked.answer_schema, key=key, prompt=asked.prompt, options=asked.options,
+                )  # fmt: skip
+                await ctx.step("resume", self._resume, follower, stretch.output, answer, key=f"resume-{number}")
+            except Gone:
+                pass
             follower.answered(stretch.output)
             number += 1
 
