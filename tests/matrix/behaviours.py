@@ -23,7 +23,7 @@ TEXT_IN = {
 }
 TEXT_OUT = {
     "type": "object",
-    "properties": {"text": {"type": "string"}, "k": {"type": "array", "items": {"type": "integer"}}},
+    "properties": {"text": {"type": "string"}},
     "required": ["text"],
 }
 NUMBERS = {
@@ -46,7 +46,7 @@ DATA_IN = {"note": {"deep": [1, None, "x"]}}
 """The data that is sent along with it. Wires whose input is an object have it as a member, which the agents take."""
 FILE_OUT = ("answer.bin", "application/octet-stream", b"\x00\x01\x02\x03\xff")
 DATA_OUT = {"k": [1, 2]}
-"""What `files` gives back. Wires whose output is an object have the data as a member."""
+"""What `files` gives back beside its output."""
 
 CHOICES = (("allow", "Allow", "allow_once"), ("reject", "Reject", "reject_once"))
 """Id, label and kind of what `choose` offers."""

@@ -17,13 +17,17 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
-from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked, Warned
+from interlingua.engine import mounting
+from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked, QuestionWithdrawn, Warned
 from interlingua.model.forms import choices, form
 from interlingua.model.prompts import prompt_input
 from interlingua.protocols.parity import FEATURES
+from interlingua.store.base import RunFilter
 
-from ..engine.common import PATIENT, engine
+from ..engine.common import PATIENT, QUICK, engine
+from ..protocols.connect.mount_common import parked
 from . import behaviours as does
 from .gate import Gate
 from .sources.started import started
@@ -85,11 +89,25 @@ class Mounted:
         events = [event async for event in self.engine.events(run.id, follow=False)]
         return [event.body for event in events if isinstance(event.body, kinds)]
 
+    async def given(self, run: il.Run) -> tuple[list[Any], list[Any]]:
+        """Files and data that came beside the output."""
+        parts: list[Any] = []
+        for shown in await self.bodies(run, ArtifactAdded, MessageSent):
+            parts += shown.artifact.parts if isinstance(shown, ArtifactAdded) else shown.message.parts
+        files = [
+            (part.name, part.media_type, part.data or await does.call("GET", part.url))
+            for part in parts
+            if isinstance(part, il.FilePart)
+        ]
+        return files, [part.data for part in parts if isinstance(part, il.DataPart)]
+
 
 @contextlib.asynccontextmanager
-async def mounted(protocol: str, targets: dict[str, str], store: Path) -> AsyncIterator[Mounted]:
+async def mounted(
+    protocol: str, targets: dict[str, str], store: Path, settings: il.Settings = SETTINGS
+) -> AsyncIterator[Mounted]:
     agents = await load_all(parse(targets[protocol]))
-    async with engine(store, *agents, settings=SETTINGS) as eng, Gate() as gate:
+    async with engine(store, *agents, settings=settings) as eng, Gate() as gate:
         yield Mounted(protocol, eng, gate, agents)
 
 
@@ -212,18 +230,9 @@ async def test_files_and_data_come_back(protocol: str, targets: dict[str, str], 
         run = await there.tell("files")
         ended = await there.end(run)
         assert ended.status is il.Status.SUCCEEDED, ended.error
-        given = []
-        for shown in await there.bodies(run, ArtifactAdded, MessageSent):
-            given += shown.artifact.parts if isinstance(shown, ArtifactAdded) else shown.message.parts
-        files = [
-            (part.name, part.media_type, part.data or await does.call("GET", part.url))
-            for part in given
-            if isinstance(part, il.FilePart)
-        ]
+        files, data = await there.given(run)
         assert files == ([] if lost(protocol, "files_out") else [does.FILE_OUT])
-        data = [part.data for part in given if isinstance(part, il.DataPart)]
-        held = does.DATA_OUT in data or does.DATA_OUT.items() <= ended.output.items()
-        assert held is not lost(protocol, "data_out")
+        assert data == ([] if lost(protocol, "data_out") else [does.DATA_OUT])
 
 
 # -- threads --------------------------------------------------------------------------------------------------
@@ -329,3 +338,88 @@ async def test_metadata_goes_along(protocol: str, targets: dict[str, str], store
         assert await there.hear(f"meta {there.gate.url}", metadata=metadata) == "ok"
         heard = await there.gate.note("meta")
         assert heard["metadata"] == (None if lost(protocol, "metadata") else metadata)
+
+
+# -- servers of ours ------------------------------------------------------------------------------------------
+
+WAYS = {
+    "connect": "connect+{}/connect", "editor": "editor+{}/editor", "mcp": "mcp+{}/mcp", "peer": "peer+{}/peer",
+    "cap": "cap+{}/cap",
+}  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def mounted_ours(
+    protocol: str, store: Path, settings: il.Settings = SETTINGS
+) -> AsyncIterator[tuple[Server, Mounted]]:
+    """Our own agents behind a server of ours, mounted over one of its doors."""
+    native = await load_all(parse(str(Path(__file__).parent / "sources" / "native.py")))
+    async with serving(store.with_name("there.db"), native, ServeSettings(port=0, engine=settings)) as server:
+        target = f"{WAYS[protocol].format(server.address)}#talker-native"
+        async with mounted(protocol, {protocol: target}, store, settings) as there, asyncio.timeout(PATIENCE):
+            there.talker = "talker-native"
+            yield server, there
+
+
+@every
+async def test_an_agent_of_ours_meets_the_same_over_every_wire(protocol: str, store: Path) -> None:
+    name, media_type, body = does.FILE_IN
+    async with mounted_ours(protocol, store) as (_, there):
+        there.engine.offer = lambda body, kind, name: (there.gate.offer(name or "", kind, body), asyncio.sleep(0))
+        parts: list[Any] = [
+            il.TextPart("files"), il.FilePart(name=name, media_type=media_type, data=body), il.DataPart(does.DATA_IN),
+        ]  # fmt: skip
+        request = il.RunRequest(
+            there.talker, input=prompt_input(there.cards[there.talker], parts), messages=[il.Message("user", parts)]
+        )
+        run = await there.engine.submit(request)
+        ended = await there.end(run)
+        assert ended.status is il.Status.SUCCEEDED, ended.error
+        told = json.loads(ended.output["text"])
+        assert (told["files"], told["data"]) == ([does.EXPECTED_FILE], [does.DATA_IN])
+        assert await there.given(run) == ([does.FILE_OUT], [does.DATA_OUT])
+        thread = (await there.engine.create_thread()).id
+        await there.hear("remember blue", thread=thread)
+        assert await there.hear("recall", thread=thread) == "blue"
+        run = await there.tell("choose")
+        offered = choices(question := await there.asked(run))
+        assert offered is not None
+        assert (question.prompt, list(offered.answers)) == (does.MAY_I, ["allow", "reject"])
+        await there.engine.answer(question.id, offered.answers["allow"])
+        assert (await there.end(run)).output == {"text": "chose allow"}
+        await there.hear(f"meta {there.gate.url}", metadata={"ticket": "42"})
+        assert (await there.gate.note("meta"))["metadata"] == {"ticket": "42"}
+
+
+async def answer_there(server: Server, text: str) -> None:
+    (run,) = await server.engine.runs(RunFilter())
+    (question,) = (await server.engine.run(run.id)).questions
+    await server.engine.answer(question.id, {"text": text})
+
+
+@every
+async def test_a_question_that_is_answered_elsewhere_is_withdrawn_here_and_the_run_goes_on(
+    protocol: str, store: Path
+) -> None:
+    async with mounted_ours(protocol, store) as (server, there):
+        run = await there.tell("ask")
+        question = await there.asked(run)
+        await answer_there(server, "from elsewhere")
+        assert (await there.end(run)).output == {"text": "you said: from elsewhere"}
+        (withdrawn,) = await there.bodies(run, QuestionWithdrawn)
+        assert withdrawn.question == question.id
+        assert (await there.engine.run(run.id)).questions == []
+
+
+@pytest.mark.parametrize("protocol", ["connect", "cap"])
+async def test_a_run_that_was_set_aside_with_a_question_looks_whether_it_is_still_asked(
+    protocol: str, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounting, "LOOK_EVERY", 2.0)
+    async with mounted_ours(protocol, store, QUICK) as (server, there):
+        run = await there.tell("ask")
+        await there.asked(run)
+        await parked(there.engine, run.id)
+        await answer_there(server, "from elsewhere")
+        assert (await there.end(run)).output == {"text": "you said: from elsewhere"}
+        assert len(await there.bodies(run, QuestionWithdrawn)) == 1

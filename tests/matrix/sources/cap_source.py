@@ -1,7 +1,8 @@
 """A server of CAP: messages are posted, and a task's are streamed as events. Knows nothing of our code.
 
-Messages are those of the document. What it leaves open is said in `metadata` (what a question is about and how it can
-be answered, the code of an error), and in events beside messages: the state of a task, and pieces of its output.
+Messages are those of the document. What it leaves open is said in `metadata` (the thread that tasks share, how a
+question can be answered, the code of an error), and in events beside messages: the state of a task, and pieces of its
+output.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import web
 Json = dict[str, Any]
 
 CHOICE = {"type": "object", "properties": {"choice": {"enum": [id_ for id_, *_ in does.CHOICES]}}}
-OWN = ("input", "stream")  # members of a notice's metadata that say how to run the agent
+OWN = ("input", "stream", "thread")  # members of a notice's metadata that say how to run the agent
 
 
 def manifest(id_: str, description: str, **ours: Any) -> Json:
@@ -43,6 +44,7 @@ AGENTS = [
     manifest("typed-cap", does.TYPED, input=does.NUMBERS, output=does.TOTAL),
 ]
 
+threads: dict[str, dict[str, str]] = {}
 tasks: dict[str, Task] = {}
 
 
@@ -58,12 +60,13 @@ class Task:
         self.feed = web.Feed()
         self.question = ""
         self.answer: asyncio.Future[Json] | None = None
-        self.memory: dict[str, str] = {}  # a task is a conversation of its own
         given = notice.get("attachments") or []
         self.files = [_file(one) for one in given if one["type"] == "file"]
         self.data = [one["object"] for one in given if one["type"] == "python_object"]
         metadata = notice.get("metadata") or {}
         self.input: Json = metadata.get("input") or {}
+        thread = metadata.get("thread")
+        self.memory = {} if thread is None else threads.setdefault(thread, {})
         self.heard: Json = {"metadata": {name: value for name, value in metadata.items() if name not in OWN}}
         self.heard |= {**web.trace_of(metadata), **web.trace_of(headers)}
         self.task = asyncio.ensure_future(self.work())

@@ -1,12 +1,14 @@
 """Agents behind the Agent Connect Protocol, by its OpenAPI document 0.2.3. Knows nothing of our code.
 
-Streams whole values; questions are interrupts whose types the descriptor lists; threads keep what was remembered. An
-error has `code` and `transient` beside what the document has, as errors are defined by the text that came before it.
+Streams whole values; questions are interrupts whose types the descriptor lists; threads keep what was remembered; files
+and data come as blocks of the messages of a result. An error has `code` and `transient` beside what the document has,
+because the text that it goes back to defines errors with both.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import datetime
 import sys
 import uuid
@@ -67,6 +69,7 @@ class Run:
         self.made = self.changed = _now()
         self.status, self.output = "pending", None
         self.values: Json = {}
+        self.messages: list[Json] = []
         self.feed = web.Feed()
         self.settled = asyncio.Event()  # it has ended, or asks
         self.answer: asyncio.Future[Any] | None = None
@@ -91,7 +94,7 @@ class Run:
             told = {"errcode": 499, "description": "cancelled", "code": "cancelled"}
             await self.end("error", {"type": "error", "run_id": self.id, **told})
         else:
-            await self.end("success", {"type": "result", "values": self.values})
+            await self.end("success", {"type": "result", "values": self.values, "messages": self.messages})
 
     async def show(self, values: Json) -> None:
         self.values = values
@@ -109,7 +112,9 @@ class Run:
         await self.show({**self.values, "text": self.values.get("text", "") + text})
 
     async def give(self) -> None:
-        self.values = {**self.values, **does.DATA_OUT}  # there is no place for the file
+        name, media_type, body = does.FILE_OUT
+        file = {"type": "file", "name": name, "media_type": media_type, "data": base64.b64encode(body).decode()}
+        self.messages = [{"role": "assistant", "content": [file, {"type": "data", "data": does.DATA_OUT}]}]
 
     async def interrupt(self, type_: str, message: str) -> Any:
         self.answer = asyncio.get_running_loop().create_future()

@@ -82,9 +82,7 @@ class Running:
     async def give(self) -> None:
         name, media_type, body = does.FILE_OUT
         told = {"name": name, "media_type": media_type, "data": base64.b64encode(body).decode()}
-        self.given = [{"type": "file", **told}]
-        self.output |= does.DATA_OUT
-        await self.show(does.DATA_OUT)
+        self.given = [{"type": "file", **told}, {"type": "data", "data": does.DATA_OUT}]
 
     async def elicit(self, message: str, schema: Json) -> Json:
         told = await self.ctx.session.elicit_form(message, schema, related_request_id=self.ctx.request_id)

@@ -403,9 +403,7 @@ MOUNT: dict[str, Carried] = {
     "data_in": Carried("`python_object` attachments"),
     "files_out": Carried("`file` attachments of the message back"),
     "data_out": Carried("`python_object` attachments of the message back"),
-    "threads": Carried(
-        "-", "Threads: a task is a conversation of its own, and nothing has a name that lasts longer than a task."
-    ),
+    "threads": Carried("`metadata.thread` of the notice"),
     "choose": Carried("a message to the user with `options` and `answer_schema` in its metadata"),
     "form": Carried("a message to the user with `answer_schema` in its metadata"),
     "ask": Carried("a message to the user"),

@@ -314,7 +314,7 @@ MOUNT: dict[str, Carried] = {
     "files_in": Carried("`_meta` of the request, `interlingua/parts`"),
     "data_in": Carried("members of `input` where `inputSchema` has them; else `_meta` `interlingua/parts`"),
     "files_out": Carried("`_meta` of the result, `interlingua/parts`"),
-    "data_out": Carried("members of `output`, or `_meta` of the result, `interlingua/parts`"),
+    "data_out": Carried("`_meta` of the result, `interlingua/parts`"),
     "threads": Carried("`_meta` of the request, `interlingua/thread`"),
     "choose": Carried("an elicitation whose only field has a list of values"),
     "form": Carried("an elicitation"),
