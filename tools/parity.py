@@ -44,8 +44,8 @@ How what a caller of ours has reaches an agent that is mounted, and how what tha
 _PAIRS = """\
 ## Pairs
 
-What is lost on the way from a client of a door (columns) to an agent that is mounted (rows) and back: the numbers of the
-losses above, of both sides together.
+What is lost on the way from a client of a door (columns) to an agent that is mounted (rows) and back: the numbers of
+the losses above, of both sides together.
 """
 
 

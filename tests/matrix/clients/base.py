@@ -10,7 +10,7 @@ import abc
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -163,7 +163,7 @@ class DoorClient(abc.ABC):
 
     @abc.abstractmethod
     async def start(
-        self, agent: str, text: str = "", *, data: Any = None, files: tuple[File, ...] = (), parts: tuple[Any, ...] = (),
+        self, agent: str, text: str = "", *, data: Any = None, files: Sequence[File] = (), parts: Sequence[Any] = (),
         thread: str | None = None, metadata: Json | None = None, trace: dict[str, str] | None = None,
     ) -> Turn:  # fmt: skip
         """Run an agent. `data` is structured input, `parts` are values that go along with the text."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from .base import DoorClient, Failed, File, Json, Listed, Turn, fitted, question
@@ -75,7 +76,7 @@ class CapClient(DoorClient):
         return [Listed(one["id"], one["system_prompt"]) for one in (await self.get("/agents"))["agents"]]
 
     async def start(
-        self, agent: str, text: str = "", *, data: Any = None, files: tuple[File, ...] = (), parts: tuple[Any, ...] = (),
+        self, agent: str, text: str = "", *, data: Any = None, files: Sequence[File] = (), parts: Sequence[Any] = (),
         thread: str | None = None, metadata: Json | None = None, trace: dict[str, str] | None = None,
     ) -> Turn:  # fmt: skip
         task = f"task-{uuid.uuid4().hex}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 from .base import Asked, DoorClient, Failed, File, Json, Listed, Turn, fitted, question
@@ -92,7 +93,7 @@ class ConnectClient(DoorClient):
         return [Listed(one["metadata"]["ref"]["name"], one["metadata"]["description"]) for one in found]
 
     async def start(
-        self, agent: str, text: str = "", *, data: Any = None, files: tuple[File, ...] = (), parts: tuple[Any, ...] = (),
+        self, agent: str, text: str = "", *, data: Any = None, files: Sequence[File] = (), parts: Sequence[Any] = (),
         thread: str | None = None, metadata: Json | None = None, trace: dict[str, str] | None = None,
     ) -> Turn:  # fmt: skip
         body: Json = {"agent_id": agent, "stream_mode": ["custom"], "on_disconnect": "continue"}

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -206,7 +206,7 @@ class EditorClient(DoorClient):
         return [Listed(agent["name"], agent.get("description", "")) for agent in agents]
 
     async def start(
-        self, agent: str, text: str = "", *, data: Any = None, files: tuple[File, ...] = (), parts: tuple[Any, ...] = (),
+        self, agent: str, text: str = "", *, data: Any = None, files: Sequence[File] = (), parts: Sequence[Any] = (),
         thread: str | None = None, metadata: Json | None = None, trace: dict[str, str] | None = None,
     ) -> Turn:  # fmt: skip
         session, agents = await self._new()

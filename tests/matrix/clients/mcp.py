@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx2
@@ -194,7 +194,7 @@ class McpClient(DoorClient):
         return [Listed(one["name"], one.get("description", "")) for one in answer["result"]["agents"]]
 
     async def start(
-        self, agent: str, text: str = "", *, data: Any = None, files: tuple[File, ...] = (), parts: tuple[Any, ...] = (),
+        self, agent: str, text: str = "", *, data: Any = None, files: Sequence[File] = (), parts: Sequence[Any] = (),
         thread: str | None = None, metadata: Json | None = None, trace: dict[str, str] | None = None,
     ) -> Turn:  # fmt: skip
         await self.begin()

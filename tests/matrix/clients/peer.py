@@ -6,6 +6,7 @@ The wire carries files by their address, so a client that gives one has to offer
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from .base import DoorClient, Failed, File, Json, Listed, Turn, fitted, question
@@ -87,7 +88,7 @@ class PeerClient(DoorClient):
         return [Listed(skill["id"], skill["description"]) for skill in found["skills"]]
 
     async def start(
-        self, agent: str, text: str = "", *, data: Any = None, files: tuple[File, ...] = (), parts: tuple[Any, ...] = (),
+        self, agent: str, text: str = "", *, data: Any = None, files: Sequence[File] = (), parts: Sequence[Any] = (),
         thread: str | None = None, metadata: Json | None = None, trace: dict[str, str] | None = None,
     ) -> Turn:  # fmt: skip
         given: list[Json] = [{"type": "text", "content": text}] if text else []

@@ -14,7 +14,7 @@ import interlingua as il
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import behaviours as does  # noqa: E402
+import behaviours as does
 
 
 @dataclass

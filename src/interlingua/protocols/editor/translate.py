@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from ...model import carrier
 from ...model.card import AgentCard
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidInput
@@ -167,13 +168,10 @@ def metadata(meta: dict[str, Any] | None) -> dict[str, Any]:
     found = {
         name: value
         for name, value in (meta or {}).items()
-        if name not in _RESERVED and name != "interlingua" and not name.startswith("interlingua/")
+        if name not in carrier.NAMES and name != "interlingua" and not name.startswith("interlingua/")
     }
     named = (meta or {}).get(wire.META_METADATA)
     return found | named if isinstance(named, dict) else found
-
-
-_RESERVED = frozenset({"traceparent", "tracestate", "baggage"})
 
 
 def said(message: Message) -> list[dict[str, Any]]:
@@ -239,8 +237,8 @@ def _one_of(current: Any, offered: list[tuple[str, str, str]]) -> str:
 
 __all__ = [
     "AUTH_REQUIRED", "ERRORS", "NOT_FOUND", "Choices", "ConfigOption", "block", "choices", "config_options", "fenced",
-    "form", "metadata", "particulars", "parts", "prompt_input", "prompt_text", "rpc_error", "run_error", "said", "spoken",
-    "title", "written_answer",
+    "form", "metadata", "particulars", "parts", "prompt_input", "prompt_text", "rpc_error", "run_error", "said",
+    "spoken", "title", "written_answer",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from ...engine.log import LiveLog
 from ...engine.reader import Reader
+from ...model import carrier
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
 from ...model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, StoreError, ThreadNotFound
@@ -346,11 +347,12 @@ class Running:
 def request_of(
     card: AgentCard, input_: dict[str, Any], config: Any, caller: Caller, meta: dict[str, Any]
 ) -> RunRequest:
-    trace = {n: meta[n] for n in ("traceparent", "tracestate") if isinstance(meta.get(n), str)} if meta else None
-    messages = translate.messages(meta, input_, card) if meta else []
+    if not meta:
+        return RunRequest(card.name, card.version, input_, config, caller=caller, when_busy="enqueue")
+    messages = translate.messages(meta, input_, card)
     return RunRequest(
         card.name, card.version, completed(card, input_, messages[0].parts) if messages else input_, config, messages,
-        translate.metadata(meta) if meta else {}, caller, when_busy="enqueue", trace=trace or None,
+        translate.metadata(meta), caller, when_busy="enqueue", trace=carrier.read(meta),
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from ...model import carrier
 from ...model.card import AgentCard, Schema
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, read_part
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidAnswer
@@ -109,7 +110,7 @@ def _object(schema: Schema) -> Schema:
 
 # -- what goes along with a request ---------------------------------------------------------------------------
 
-_RESERVED = frozenset({"progressToken", "traceparent", "tracestate", "baggage"})
+_RESERVED = ("progressToken", *carrier.NAMES)
 
 
 def metadata(meta: dict[str, Any]) -> dict[str, Any]:
