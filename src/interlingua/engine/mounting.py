@@ -123,10 +123,14 @@ class Mounted:
         return [part for message in self._ctx.messages if message.role == "user" for part in message.parts]
 
     def said_as(self, card: AgentCard, input_: dict[str, Any]) -> list[Part]:
-        """The same, where an agent with this card makes exactly this input of it."""
+        """The same, where an agent with this card makes exactly this input of it. An object that was written as text is
+        none: where objects can be sent, it is sent as one."""
         said = self.said()
+        objects = [part.data for part in said if isinstance(part, DataPart) and isinstance(part.data, dict)]
+        if not said or not set(input_) <= {card.input_text, *(name for one in objects for name in one)}:
+            return []
         with contextlib.suppress(InvalidInput):
-            return said if said and prompt_input(card, said) == input_ else []
+            return said if prompt_input(card, said) == input_ else []
         return []
 
     def beside(self, input_: dict[str, Any]) -> list[Part]:
