@@ -5,6 +5,7 @@ Everything is started once for all tests of a process, and ends with it. A serve
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import queue
 import re
@@ -12,8 +13,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ..cli.conftest import clean_env
 from .sources.started import started
@@ -42,6 +44,80 @@ def running_hub(targets: Sequence[str], folder: Path, *options: str) -> Iterator
             process.kill()
             process.wait()
         said.close()
+
+
+@contextlib.asynccontextmanager
+async def running_hub_beside(targets: Sequence[str], folder: Path) -> AsyncIterator[str]:
+    """The same for a test that has something else to do while the hub starts and ends."""
+    hub = running_hub(targets, folder)
+    address = await asyncio.to_thread(hub.__enter__)
+    try:
+        yield address
+    finally:
+        await asyncio.to_thread(hub.__exit__, None, None, None)
+
+
+@contextlib.asynccontextmanager
+async def running_stdio(
+    protocol: str, targets: Sequence[str], folder: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`interlingua stdio`, which ends with its input."""
+    folder.mkdir(exist_ok=True)
+    words = ["stdio", "--as", protocol, *targets, "--store", str(folder / "store.db")]
+    with (folder / "stdio.log").open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
+            env=clean_env(), cwd=folder,
+        )  # fmt: skip
+    assert process.stdin is not None
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        await process.communicate()
+
+
+class Way:
+    """An address that leads to another one, which can be changed: a hub that is mounted by it need not be there yet."""
+
+    def __init__(self, to: str) -> None:
+        self.to = to
+        self.address = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Way:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.address = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accept(self, reads: asyncio.StreamReader, writes: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._lead(reads, writes))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _lead(self, reads: asyncio.StreamReader, writes: asyncio.StreamWriter) -> None:
+        where = urlsplit(self.to)
+        there_reads, there_writes = await asyncio.open_connection(where.hostname, where.port)
+        try:
+            with contextlib.suppress(ConnectionError):
+                await asyncio.gather(_copy(reads, there_writes), _copy(there_reads, writes))
+        finally:
+            writes.close()
+            there_writes.close()
+
+
+async def _copy(reads: asyncio.StreamReader, writes: asyncio.StreamWriter) -> None:
+    while data := await reads.read(1 << 16):
+        writes.write(data)
+        await writes.drain()
+    if writes.can_write_eof():
+        writes.write_eof()
 
 
 class Said:

@@ -11,14 +11,17 @@ import asyncio
 import contextlib
 import importlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from . import behaviours as does
 from .clients import CLIENTS, DoorClient, Ended, File
+from .clients.editor import EditorClient, Pipes
 from .gate import Gate
+from .running import Way, running_hub, running_hub_beside, running_stdio
 
 NATIVE = "native"
 SOURCES = (*does.PROTOCOLS, NATIVE)
@@ -45,9 +48,12 @@ def lost(feature: str, source: str, door: str) -> bool:
     return any(table[feature].lost for table in tables)
 
 
+def client_of(hub: str, door: str) -> contextlib.AbstractAsyncContextManager[DoorClient]:
+    return using(CLIENTS[door](hub))
+
+
 @contextlib.asynccontextmanager
-async def client_of(hub: str, door: str) -> AsyncIterator[DoorClient]:
-    client = CLIENTS[door](hub)
+async def using(client: DoorClient) -> AsyncIterator[DoorClient]:
     try:
         async with asyncio.timeout(WAIT):
             yield client
@@ -245,3 +251,97 @@ async def test_one_trace_goes_all_the_way(hub: str, source: str, door: str) -> N
         heard = await gate.note("meta")
         assert heard["traceparent"].split("-")[:2] == TRACE["traceparent"].split("-")[:2]
         assert heard["tracestate"] == TRACE["tracestate"]
+
+
+# -- several hops ---------------------------------------------------------------------------------------------
+
+FAR = "talker-connect"
+
+
+@pytest.fixture(scope="module")
+def chain(hub: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A second hub, which has mounted the first by the peer protocol, which has mounted a source by Connect."""
+    with running_hub([f"peer+{hub}/peer#{FAR}"], tmp_path_factory.mktemp("chain")) as address:
+        yield address
+
+
+async def test_output_streams_over_three_hops(chain: str) -> None:
+    async with client_of(chain, "editor") as client, Gate() as gate:
+        turn = await client.start(FAR, f"stream {gate.url}")
+        assert await turn.delta() == "one "
+        gate.open("stream")
+        assert await turn.delta() == "two "
+        assert (await turn.end()).text == "one two "
+
+
+async def test_a_question_is_asked_and_answered_over_three_hops(chain: str) -> None:
+    async with client_of(chain, "editor") as client:
+        for word, answer, end in (
+            ("choose", "reject", "chose reject"),
+            ("form", {"name": "Ada", "age": 36}, "name is Ada, age is 36"),
+            ("ask", "more pears", "you said: more pears"),
+        ):
+            turn = await client.start(FAR, word)
+            assert (await turn.question()).kind == word
+            await turn.answer(answer)
+            assert (await turn.end()).text == end
+
+
+async def test_a_run_is_cancelled_over_three_hops(chain: str) -> None:
+    async with client_of(chain, "editor") as client, Gate() as gate:
+        turn = await client.start(FAR, f"wait {gate.url}")
+        assert await turn.delta() == "waiting "
+        await gate.note("begun")
+        await turn.cancel()
+        assert (await turn.end()).status == "cancelled"
+        await gate.note("cancelled")
+
+
+async def test_an_error_comes_back_over_three_hops(chain: str) -> None:
+    async with client_of(chain, "editor") as client:
+        end = await ended(client, FAR, "fail too_ripe yes")
+        assert end.error is not None
+        assert (end.error.code, end.error.message, end.error.transient) == ("too_ripe", does.broke("too_ripe"), True)
+
+
+async def test_one_trace_and_one_count_go_over_three_hops(chain: str) -> None:
+    async with client_of(chain, "editor") as client, Gate() as gate:
+        given = {**TRACE, "baggage": "shop=7"}
+        assert await said(client, FAR, f"meta {gate.url}", metadata={"ticket": "T-7"}, trace=given) == "ok"
+        heard = await gate.note("meta")
+        assert heard["metadata"] == {"ticket": "T-7"}
+        assert heard["traceparent"].split("-")[:2] == TRACE["traceparent"].split("-")[:2]
+        assert heard["tracestate"] == TRACE["tracestate"]
+        assert sorted(heard["baggage"].split(",")) == ["interlingua-hops=2", "shop=7"]
+
+
+async def test_an_editor_that_starts_its_agent_reaches_one_three_hops_away(hub: str, tmp_path: Path) -> None:
+    async with (
+        Gate() as gate,
+        running_stdio("editor", [f"peer+{hub}/peer#{FAR}"], tmp_path / "beside") as process,
+        using(EditorClient("", Pipes(process))) as client,
+    ):
+        turn = await client.start(FAR, f"stream {gate.url}")
+        assert await turn.delta() == "one "
+        gate.open("stream")
+        assert (await turn.end()).text == "one two "
+        turn = await client.start(FAR, "choose")
+        assert (await turn.question()).options == ("allow", "reject")
+        await turn.answer("allow")
+        assert (await turn.end()).text == "chose allow"
+
+
+async def test_a_loop_of_two_hubs_ends_with_an_error_that_says_so(hub: str, tmp_path: Path) -> None:
+    agent = "talker-native"
+    async with (
+        Way(hub) as way,
+        running_hub_beside([f"connect+{way.address}/connect#{agent}"], tmp_path / "one") as one,
+        running_hub_beside([f"cap+{one}/cap#{agent}"], tmp_path / "other") as other,
+        client_of(one, "connect") as client,
+    ):
+        assert await said(client, agent, "say round") == "round "
+        way.to = other  # from now on each of the two has mounted the other
+        end = await ended(client, agent, "say round")
+        assert end.error is not None
+        assert (end.error.code, end.error.transient) == ("too_many_hops", False)
+        assert "max_hops" in end.error.message
