@@ -77,14 +77,11 @@ def _members(given: list[Part]) -> dict[str, Any] | None:
 
 
 def completed(card: AgentCard, input_: dict[str, Any], given: list[Part]) -> dict[str, Any]:
-    """An input, with the objects among what goes along with it as members, where the agent takes such."""
-    members = _members(given)
-    return {**members, **input_} if members is not None and set(members) <= _properties(card) else input_
-
-
-def _properties(card: AgentCard) -> set[str]:
-    found = card.input.get("properties", {})
-    return set(found) if isinstance(found, dict) else set()
+    """An input, with those objects among what goes along with it as members that the agent has a place for."""
+    known = set(card.input.get("properties", {}))
+    fitting = [part for part in given if isinstance(part, DataPart) and isinstance(part.data, dict)]
+    members = _members([part for part in fitting if set(part.data) <= known])
+    return input_ if members is None else {**members, **input_}
 
 
 def output_parts(card: AgentCard, output: Any) -> list[Part]:
