@@ -1,4 +1,4 @@
-"""What goes along with the input of a run, what it gives beside its output, and what an interrupt says of its answer."""
+"""What goes along with the input of a run and comes beside its output, and what an interrupt says of its answer."""
 
 from __future__ import annotations
 
