@@ -123,8 +123,8 @@ class Mounted:
         return [part for message in self._ctx.messages if message.role == "user" for part in message.parts]
 
     def said_as(self, card: AgentCard, input_: dict[str, Any]) -> list[Part]:
-        """The same, where an agent with this card makes exactly this input of it."""
-        said = self.said()
+        """The same, where an agent with this card takes text and makes exactly this input of it."""
+        said = self.said() if card.input_text is not None else []
         with contextlib.suppress(InvalidInput):
             return said if said and prompt_input(card, said) == input_ else []
         return []
