@@ -71,6 +71,11 @@ class Failure(Exception):
         super().__init__(self.message)
 
 
+def failure_of(error: Exception) -> Failure:
+    """What a run ends with that ended so. A source that is wrong itself says so, instead of never ending."""
+    return error if isinstance(error, Failure) else Failure(repr(error), False)
+
+
 def broke(code: str) -> str:
     return f"it broke: {code}"
 

@@ -340,6 +340,19 @@ async def test_metadata_goes_along(protocol: str, targets: dict[str, str], store
         assert heard["metadata"] == (None if lost(protocol, "metadata") else metadata)
 
 
+@every
+async def test_a_trace_goes_on_and_counts_the_mount(protocol: str, targets: dict[str, str], store: Path) -> None:
+    async with mounted(protocol, targets, store) as there, asyncio.timeout(PATIENCE):
+        assert not lost(protocol, "trace")
+        parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        trace = {"traceparent": parent, "tracestate": "vendor=1", "baggage": "who=ada"}
+        await there.hear(f"meta {there.gate.url}", trace=trace)
+        heard = await there.gate.note("meta")
+        assert heard["traceparent"].split("-")[1] == parent.split("-")[1]
+        assert heard["tracestate"] == "vendor=1"
+        assert set(heard["baggage"].replace(" ", "").split(",")) == {"who=ada", "interlingua-hops=1"}
+
+
 # -- servers of ours ------------------------------------------------------------------------------------------
 
 WAYS = {

@@ -83,7 +83,8 @@ class Task:
                 self.output = does.sums(self.input["numbers"])[-1]
             else:
                 await does.talk(self.notice["context_summary"], self)
-        except does.Failure as error:
+        except Exception as broken:
+            error = does.failure_of(broken)
             await self.fail(502, error.message, {"code": error.code, "transient": error.transient}, "failed")
         except asyncio.CancelledError:
             await self.fail(499, "the task was cancelled", {"code": "cancelled"}, "cancelled")

@@ -87,7 +87,8 @@ class Run:
                     await self.show(value)
             else:
                 await does.talk(self.body["input"]["text"], self)
-        except does.Failure as error:
+        except Exception as broken:
+            error = does.failure_of(broken)
             told = {"errcode": 10_001, "description": error.message, "code": error.code, "transient": error.transient}
             await self.end("error", {"type": "error", "run_id": self.id, **told})
         except asyncio.CancelledError:

@@ -84,7 +84,8 @@ class Task:
             else:
                 text = "".join(part["content"] for part in self.parts if part["type"] == "text")
                 await does.talk(text, self)
-        except does.Failure as error:
+        except Exception as broken:
+            error = does.failure_of(broken)
             told = {"code": error.code, "message": error.message, "transient": error.transient}
             await self.move("failed", error=error.message, error_info=told)
         except asyncio.CancelledError:

@@ -142,12 +142,13 @@ class Attachment:
             return address
 
         ways = publish if offer is not None else None
+        beside = self._mounted.beside(input_)
         # A node of ours makes the same of what was said as we did: then that is sent, and nothing else.
-        said = self._mounted.said_as(self._agent.card, input_) if self._agent.structured else []
+        said = self._mounted.said_as(self._agent.card, input_) if self._agent.structured and beside else []
         along, stays = along_of(said, ways)
         whole = bool(said) and len(along) == len(said)
         if not whole:
-            along, stays = along_of(self._mounted.beside(input_), ways)
+            along, stays = along_of(beside, ways)
         for keeping in kept:
             await keeping
         self._not_sent = stays
