@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ..cli.conftest import clean_env
-from .sources.started import started
+from .sources.started import environment, started
 
 NATIVE = str(Path(__file__).parent / "sources" / "native.py")
 COMMAND = [sys.executable, "-m", "interlingua"]
@@ -31,7 +31,7 @@ def running_hub(targets: Sequence[str], folder: Path, *options: str) -> Iterator
     words = ["serve", *targets, "--port", "0", "--no-peer-ports", "--store", str(folder / "store.db"), *options]
     process = subprocess.Popen(
         [*COMMAND, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        env=clean_env(), cwd=folder,
+        env=environment(clean_env()), cwd=folder,
     )  # fmt: skip
     said = Said(process, folder / "hub.log")
     try:
@@ -67,7 +67,7 @@ async def running_stdio(
     with (folder / "stdio.log").open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
             *COMMAND, *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
-            env=clean_env(), cwd=folder,
+            env=environment(clean_env()), cwd=folder,
         )  # fmt: skip
     assert process.stdin is not None
     try:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.matrix.behaviours import PROTOCOLS
 
 _HERE = Path(__file__).parent
+
+
+def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What they are started with. The suite has its processes compile everything anew, into a folder of its own: for
+    the libraries of these, that takes longer than all of their tests."""
+    return {name: value for name, value in given.items() if name != "PYTHONPYCACHEPREFIX"}
 
 
 def command(protocol: str) -> list[str]:
@@ -29,8 +36,9 @@ def started(*protocols: str) -> Iterator[dict[str, str]]:
                 targets[protocol] = f"editor:{' '.join(command(protocol))}"
                 continue
             process = subprocess.Popen(
-                command(protocol), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_HERE
-            )
+                command(protocol), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_HERE,
+                env=environment(),
+            )  # fmt: skip
             processes.append(process)
             running[protocol] = process
         for protocol, process in running.items():
