@@ -155,7 +155,7 @@ class DoorClient(abc.ABC):
     def __init__(self, address: str) -> None:
         self.address = address
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=10)
-        self.http = httpx2.AsyncClient(limits=limits, timeout=PATIENCE)
+        self.http = httpx2.AsyncClient(limits=limits, timeout=PATIENCE, verify=False)
         self.turns: list[Turn] = []
 
     @abc.abstractmethod
