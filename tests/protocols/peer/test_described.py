@@ -138,7 +138,8 @@ def test_what_is_no_text_of_an_unknown_agent_is_beside_its_output() -> None:
     (plain,) = agents_of({"name": "Node"}, "x")
     file = {"type": "file", "url": "https://host.example/a.pdf"}
     given = [parts.text("here"), parts.data({"price": 5}), file]
-    assert (output_of(plain, given), beside_of(plain, given)) == ({"text": "here"}, given[1:])
+    assert (output_of(plain, given), beside_of(plain, given)) == ({"text": "here", "data": {"price": 5}}, given[1:])
+    assert output_of(plain, [parts.data(1), parts.data(None)]) == {"text": "", "data": [1, None]}
     ours = described(CARDS[0])
     assert (output_of(ours, [parts.data({"text": "a"}), file]), beside_of(ours, [parts.data({"text": "a"}), file])) == (
         {"text": "a"}, [file],

@@ -26,7 +26,10 @@ _TEXT_IN: Schema = {
     "properties": {"text": {"type": "string"}, "data": {"description": "Something structured, sent beside the text"}},
     "required": ["text"],
 }
-_TEXT_OUT: Schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+_TEXT_OUT: Schema = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "data": {"description": "Something structured, said beside the text"}},
+}
 
 
 class Described(msgspec.Struct):
@@ -152,7 +155,8 @@ def output_of(agent: Described, given: list[dict[str, Any]]) -> dict[str, Any]:
             return dict(whole[-1]["content"])  # the whole object stands behind the text that is taken out of it
         if agent.card.output_text is not None:
             return {agent.card.output_text: text}
-    return {"text": text}
+    data = [part["content"] for part in given if part.get("type") == "data"]
+    return {"text": text, "data": data[0] if len(data) == 1 else data} if data else {"text": text}
 
 
 def beside_of(agent: Described, given: list[dict[str, Any]]) -> list[dict[str, Any]]:

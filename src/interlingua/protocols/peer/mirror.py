@@ -169,7 +169,7 @@ class Mirror:
 
     # -- the end ------------------------------------------------------------------------------------------
 
-    async def finish(self, output: dict[str, Any], artifacts: Any, beside: list[dict[str, Any]]) -> None:
+    async def finish(self, output: dict[str, Any], artifacts: Any, beside: list[dict[str, Any]] | None = None) -> None:
         """Show what is missing of what came of the task. `beside`: files and data that came with the output."""
         wholes = [*artifacts] if isinstance(artifacts, list) else []
         if beside:
