@@ -294,3 +294,64 @@ async def test_what_the_store_would_not_have_is_told_as_an_error(
         _, _, told = await raw.answer()
         assert (told["id"], told["error"]["message"]) == (2, "the disk is full")
     assert directly == ["usual", "usual"]
+
+
+# -- Agent Connect --------------------------------------------------------------------------------------------
+
+
+def create(raw: Raw, agent: str, text: str, *more: str, **members: Any) -> bytes:
+    body = json.dumps({"agent_id": agent, "input": {"text": text}, **members}).encode()
+    head = [
+        "POST /connect/runs/wait HTTP/1.1", f"host: {raw.host}", "content-type: application/json", *more,
+        f"content-length: {len(body)}",
+    ]  # fmt: skip
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+async def test_a_run_that_is_created_and_waited_for_is_answered_directly(tmp_path: Path, directly: list[str]) -> None:
+    async with up(tmp_path) as (server, _), connected(server) as raw:
+        raw.send(create(raw, "echo", "a"))
+        first = await raw.answer()
+        raw.send(create(raw, "echo", "a", metadata={"colour": "blue"}))
+        status, headers, told = await raw.answer()
+        assert (status, set(headers)) == (200, set(first[1]))
+        assert told["output"] == first[2]["output"]
+        assert told["run"]["status"] == "success"
+        assert (await server.engine.run(told["run"]["run_id"])).metadata == {"colour": "blue"}
+        raw.send(create(raw, "broken", "a"))
+        assert (await raw.answer())[2]["output"]["description"] == "so it is"
+    assert directly == ["usual", "direct", "direct"]
+
+
+async def test_a_run_with_something_to_look_up_goes_the_usual_way(tmp_path: Path, directly: list[str]) -> None:
+    async with up(tmp_path) as (server, _), connected(server) as raw:
+        raw.send(create(raw, "echo", "a"))
+        await raw.answer()
+        for data, wanted in [
+            (create(raw, "echo", "a", "idempotency-key: once"), 200),
+            (create(raw, "echo", "a", "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), 200),
+            (create(raw, "echo", "a", on_completion="keep"), 200),
+            (create(raw, "echo", "a", stream_mode="values"), 200),
+            (create(raw, "nobody", "a"), 404),
+            (create(raw, "echo", "a", input={"text": 3}), 422),
+            (create(raw, "echo", "a", agent_id=3), 422),
+        ]:
+            raw.send(data)
+            assert (await raw.answer())[0] == wanted
+    assert directly == ["usual"] * 8
+
+
+async def test_who_leaves_a_run_that_takes_longer_cancels_it_as_it_said(tmp_path: Path, directly: list[str]) -> None:
+    for choice, ends in (("cancel", il.Status.CANCELLED), ("continue", il.Status.SUCCEEDED)):
+        (folder := tmp_path / choice).mkdir()
+        async with up(folder) as (server, gate):
+            async with connected(server) as raw:
+                raw.send(create(raw, "echo", "a"))
+                await raw.answer()
+                raw.send(create(raw, "patient", "a", on_disconnect=choice))
+                await gate.entered.wait()
+            (run,) = await server.engine.runs(RunFilter(agent="patient"))
+            if choice == "continue":
+                gate.open.set()
+            async with asyncio.timeout(20):
+                assert (await server.engine.wait(run.id)).status is ends

@@ -189,6 +189,10 @@ class Engine(Threads, Teams):
             return None
         return self._start_here(*self._written(request, new_id(), None, agent.card, agent), agent)
 
+    def begun(self, log: LiveLog) -> Run:
+        """A run that `begin` accepted, as its last commit left it."""
+        return self._live_view(log, log.created)
+
     async def _submit(self, request: RunRequest, run: str, parent: RunRow | None) -> Run:
         agent = self._code(request, parent)
         card = agent.card if agent is not None else await self.card(request.agent, request.version)
