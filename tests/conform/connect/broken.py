@@ -20,25 +20,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from .broken_runs import Run, Thread, now
+from .broken_runs import Run, Thread, now, specs
 
 Json = dict[str, Any]
 
 KEY = "open sesame"
-TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-SAID = {"type": "object", "properties": {"said": {"type": "array", "items": {"type": "string"}}}}
-APPROVAL = {
-    "interrupt_type": "approval",
-    "interrupt_payload": {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]},
-    "resume_payload": {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]},
-}
 CHOICES = {
     "on_disconnect": ("cancel", "continue"), "multitask_strategy": ("reject", "rollback", "interrupt", "enqueue"),
     "if_not_exists": ("create", "reject"), "on_completion": ("delete", "keep"), "if_exists": ("raise", "do_nothing"),
 }  # fmt: skip
 RUN_STATUSES = ("pending", "error", "success", "timeout", "interrupted")
-KINDS = {"limit": int, "offset": int, "after_seconds": int, "name": str, "version": str, "agent_id": str,
-         "metadata": dict, "values": dict, "webhook": str, "config": dict, "thread_id": str}  # fmt: skip
+KINDS = {
+    "limit": int, "offset": int, "after_seconds": int, "name": str, "version": str, "agent_id": str, "metadata": dict,
+    "values": dict, "webhook": str, "config": dict, "thread_id": str,
+}  # fmt: skip
 
 
 class Refused(Exception):
@@ -142,15 +137,7 @@ class Server:
 
     async def descriptor(self, request: Request) -> Response:
         name = self.name(request.path_params["agent"])
-        asks = name == "asks"
-        able = {"threads": True, "interrupts": asks, "callbacks": True, "streaming": {"values": True, "custom": True}}
-        specs: Json = {"capabilities": able, "input": TEXT, "output": TEXT, "config": {"type": "object"}}
-        specs["thread_state"] = SAID
-        if self.defect != "no-custom-schema":
-            specs["custom_streaming_update"] = {"type": "object", "properties": {"word": {"type": "string"}}}
-        if asks:
-            specs["interrupts"] = [APPROVAL]
-        return JSONResponse({"metadata": self.metadata(name), "specs": specs})
+        return JSONResponse({"metadata": self.metadata(name), "specs": specs(name, self.defect)})
 
     # -- runs ---------------------------------------------------------------------------------------------
 
@@ -372,7 +359,6 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serving(defect: str | None = None, key: str | None = None) -> AsyncIterator[str]:
-    """The server on a real socket; gives its address."""
     server = Server(defect, key)
     async with listening(server, server.app) as address:
         yield address
@@ -380,7 +366,7 @@ async def serving(defect: str | None = None, key: str | None = None) -> AsyncIte
 
 @contextlib.asynccontextmanager
 async def listening(made: Server, app: Any) -> AsyncIterator[str]:
-    """What the server answers, or what something in front of it makes of that."""
+    """On a real socket; gives its address. `app` is the server's, or something in front of that."""
     config = uvicorn.Config(
         app, loop="asyncio", lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1
     )

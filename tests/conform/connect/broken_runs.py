@@ -16,6 +16,26 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+SAID = {"type": "object", "properties": {"said": {"type": "array", "items": {"type": "string"}}}}
+APPROVAL = {
+    "interrupt_type": "approval",
+    "interrupt_payload": {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]},
+    "resume_payload": {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]},
+}
+
+
+def specs(agent: str, defect: str | None) -> Json:
+    """What the descriptor of an agent says of it."""
+    asks = agent == "asks"
+    able = {"threads": True, "interrupts": asks, "callbacks": True, "streaming": {"values": True, "custom": True}}
+    told: Json = {"capabilities": able, "input": TEXT, "output": TEXT, "config": {"type": "object"}}
+    told["thread_state"] = SAID
+    if defect != "no-custom-schema":
+        told["custom_streaming_update"] = {"type": "object", "properties": {"word": {"type": "string"}}}
+    return {**told, "interrupts": [APPROVAL]} if asks else told
+
+
 def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat()
 
