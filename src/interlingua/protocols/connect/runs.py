@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...engine.ids import new_id, now
 from ...model.card import AgentCard
+from ...model.content import Message
 from ...model.errors import (
     AgentNotFound,
     AlreadyFinished,
@@ -25,6 +26,7 @@ from ...model.errors import (
     RunNotFound,
     ThreadNotFound,
 )
+from ...model.prompts import Given
 from ...model.run import Callback, Caller, Run, RunRequest, Thread
 from ...model.status import Status
 from ...security import scopes
@@ -90,12 +92,14 @@ class Runs(Agents, Threads):
         if keep:
             # The same key finds the same thread, and nobody can guess its id and make it first.
             kept = await self.engine.store.link("connect kept", f"{caller.id} {key}", new_id()) if key else new_id()
+        input_, messages = reading.agent_input(body.input, card)
         made = await self.engine.submit(
             RunRequest(
                 card.name,
                 card.version,
-                reading.agent_input(body.input, card),
+                input_,
                 config,
+                messages=messages,
                 metadata=body.metadata or {},
                 caller=caller,
                 thread=thread or kept,
@@ -163,7 +167,7 @@ class Runs(Agents, Threads):
     async def create_and_wait(self, request: Request, caller: Caller) -> Response:
         made, body = await self._submit(request, caller, watched=True)
         if made.status.final:
-            return self._wait_response(made, caller)
+            return await self._wait_response(made, caller)
         return await self._wait_for(request, made, caller, cancels=body.on_disconnect == "cancel")
 
     async def create_and_stream(self, request: Request, caller: Caller) -> Response:
@@ -270,31 +274,45 @@ class Runs(Agents, Threads):
     async def _wait_for(self, request: Request, run: Run, caller: Caller, *, cancels: bool) -> Response:
         timeout = reading.seconds(request, "timeout")
         if run.status.final:  # most short runs are over with their first commit
-            return self._wait_response(run, caller)
+            return await self._wait_response(run, caller)
         waiting = asyncio.ensure_future(self.engine.wait(run.id, timeout=timeout, settled=True))
-        gone = asyncio.ensure_future(reading.disconnected(request))
+        leaving = asyncio.ensure_future(reading.disconnected(request))
         with self._watching(run.id, cancels) as watch:
             try:
-                await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
                 if not waiting.done():
                     return Response(status_code=499)
                 watch.answered = True
-                return self._wait_response(waiting.result(), caller)
+                return await self._wait_response(waiting.result(), caller)
             except TimeoutError:
                 return Response(status_code=204)
             except RunNotFound:  # it was there when the wait began
                 error = RunCancelled(translate.GONE).info()
-                return self._wait_response(msgspec.structs.replace(run, status=Status.CANCELLED, error=error), caller)
+                gone = msgspec.structs.replace(run, status=Status.CANCELLED, error=error)
+                return await self._wait_response(gone, caller)
             finally:
                 waiting.cancel()
-                gone.cancel()
+                leaving.cancel()
 
-    def _wait_response(self, run: Run, caller: Caller) -> Response:
+    async def _wait_response(self, run: Run, caller: Caller) -> Response:
         told: dict[str, Any] = {"run": self._told(run)}
-        output = translate.output(run, self._card_of(run), caller.id)
+        given = await self._given(run.id) if run.status is Status.SUCCEEDED else []
+        output = translate.output(run, self._card_of(run), caller.id, given)
         if output is not None:
             told |= {"output": output}
         return json_response(told)
+
+    async def _given(self, run: str) -> list[Message]:
+        """What a run gave beside its output. Of one that has ended a moment ago, that is in memory."""
+        given, log = Given(), self.engine.worker.log_of(run)
+        events = log.since(0) if log is not None else None
+        if events is None:
+            with contextlib.suppress(RunNotFound):  # deleted meanwhile
+                async for event in self.engine.events(run, follow=False):
+                    given.feed(event)
+        for event in events or ():
+            given.feed(event)
+        return given.messages()
 
     async def stream(self, request: Request, caller: Caller) -> Response:
         run = await self._run(request, caller)

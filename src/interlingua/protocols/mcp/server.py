@@ -334,7 +334,7 @@ class McpConnection:
         info = failed(finished)
         if info is not None:
             raise translate.error(info, running.run)
-        return short.output(finished, running.run)
+        return translate.run_result(finished.output, running.run, running.given.parts())
 
     async def _begin(self, call: Call, known: Named, input_: dict[str, Any], *, tool: bool) -> Running | dict[str, Any]:
         scopes.require(self.caller, "run", known.card.key)
@@ -455,9 +455,9 @@ class McpConnection:
         told = (
             translate.tool_failure(info)
             if info is not None
-            else translate.tool_result(finished.output, known.card, running.version)
+            else translate.tool_result(finished.output, known.card, running.version, running.given.parts())
         )
-        return {**told, "_meta": {wire.META_RUN: running.run}}
+        return {**told, "_meta": {**told.get("_meta", {}), wire.META_RUN: running.run}}
 
 
 _INFO = {"name": "interlingua", "version": __version__}

@@ -33,6 +33,16 @@ META_QUESTION = "interlingua/question"
 META_TOKEN = "interlingua/progressToken"  # noqa: S105 - a name, and no secret
 """In an elicitation's `_meta`: the progress token of the request whose run asks."""
 
+META_PARTS = "interlingua/parts"
+"""In a request's `_meta`: files and values that go along with the input, which is an object and has no place for them.
+In that of the result of `agents/run`: what the run gave beside its output. Each is `{"type": "data", "data": …}`,
+`{"type": "text", "text": …}`, or `{"type": "file", "name": …, "media_type": …}` with `data` (base64), `text` or `url`.
+"""
+META_METADATA = "interlingua/metadata"
+"""In a request's `_meta`: metadata of the run, for names that `_meta` itself must not have."""
+META_ERROR = "interlingua/error"
+"""In the `_meta` of a tool's result that says why it failed: code, whether trying again may help, details."""
+
 EXTENSION = "interlingua/agents"
 """Under capabilities.extensions: where peers look that know extensions and not the agents capability."""
 
