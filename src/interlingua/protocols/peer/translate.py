@@ -23,7 +23,7 @@ DOOR: dict[str, Carried] = {
     "error_code": Carried("`error_info.code` beside `error`"),
     "error_transient": Carried("`error_info.transient` beside `error`"),
     "metadata": Carried("`metadata` of the task or the message"),
-    "trace": Carried("headers of the request; `trace` of a delegated task"),
+    "trace": Carried("headers of the request; `metadata` of a frame"),
 }
 """How what the engine has travels to a client, and back."""
 
@@ -45,6 +45,6 @@ MOUNT: dict[str, Carried] = {
     "error_code": Carried("`error_info.code` beside `error`"),
     "error_transient": Carried("`error_info.transient` beside `error`"),
     "metadata": Carried("`metadata` of the task"),
-    "trace": Carried("headers of the request; `trace` in the payload of a frame"),
+    "trace": Carried("headers of the request; `metadata` of a frame"),
 }
 """How what the engine has travels to a mounted agent, and back."""
