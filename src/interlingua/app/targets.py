@@ -15,6 +15,7 @@ import msgspec
 
 from ..model.errors import InvalidRequest
 from ..security.redaction import redact_text
+from ..transports.access import ORDINARY, Access
 
 if TYPE_CHECKING:
     from ..engine.agents import Agent
@@ -48,6 +49,7 @@ class Target(msgspec.Struct, frozen=True):
     kind: str  # "file", "team", or what stands before the colon
     rest: str  # the path, the command, or the whole address
     agent: str | None = None  # which one of several
+    access: Access = ORDINARY  # what the owner says of this one mount
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -156,6 +158,12 @@ def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
         f"there is no agent {wanted!r} in {where}; there {'is' if len(names) == 1 else 'are'}: {', '.join(names)}",
         hint=_did_you_mean(wanted, names + [agent.__name__ for agent in agents]),
     )
+
+
+def spelled(target: Target) -> str:
+    """A target as it is written, without the secrets in it."""
+    text = f"{target.kind}:{_shown(target)}" if target.kind in COMMANDS + FOLDERS else _shown(target)
+    return f"{text}#{target.agent}" if target.agent is not None else text
 
 
 def _shown(target: Target) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from ...model import values
 from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, Unavailable
 from ...security.redaction import redact_text
 from ...transports import tap
+from ...transports.access import ORDINARY, Access
 from ...transports.channel import TooLong
 from ...transports.children import Child, QuietChannel, environment
 from ...transports.sse import read
@@ -68,8 +69,8 @@ class Refused(RemoteError):
 # -- an address -----------------------------------------------------------------------------------------------
 
 
-def open_client(base: str, key: str | None) -> httpx2.AsyncClient:
-    headers = {"x-api-key": key} if key else {}
+def open_client(base: str, key: str | None, more: Mapping[str, str] = {}) -> httpx2.AsyncClient:
+    headers = {**({"x-api-key": key} if key else {}), **more}
     return httpx2.AsyncClient(
         base_url=base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks()
     )  # fmt: skip
@@ -111,12 +112,12 @@ class Address:
     again = True
     noise = (0, "")
 
-    def __init__(self, base: str, key: str | None, task: str) -> None:
+    def __init__(self, base: str, key: str | None, task: str, headers: Mapping[str, str] = {}) -> None:
         self.name = redact_text(base)
         self.cursor: str | None = None
         self._task = task
         self._path = f"/tasks/{quote(task, safe='')}"
-        self._http = open_client(base, key)
+        self._http = open_client(base, key, headers)
         self._stream: AsyncGenerator[tuple[str | None, str, dict[str, Any]], None] | None = None
         self._lost_at: float | None = None
         self._tries = 0
@@ -230,9 +231,9 @@ class Address:
         await self._http.aclose()
 
 
-async def cancel_left(base: str, key: str | None, task: str) -> None:
+async def cancel_left(base: str, key: str | None, task: str, headers: Mapping[str, str] = {}) -> None:
     """Cancel a task whose run is not in memory here, as long as there is time for it."""
-    way = Address(base, key, task)
+    way = Address(base, key, task, headers)
     try:
         await way.cancel()
     finally:
@@ -267,8 +268,9 @@ class Program:
     again = False
     cursor: str | None = None
 
-    def __init__(self, command: list[str], name: str) -> None:
+    def __init__(self, command: list[str], name: str, access: Access = ORDINARY) -> None:
         self.name = name
+        self._access = access
         self.noise = (0, "")
         self._command = command
         self._child: Child | None = None
@@ -276,7 +278,8 @@ class Program:
 
     async def begin(self, notice: wire.DelegationNotice) -> None:
         self._child = await _Program.start(
-            self._command, str(Path.cwd()), environment(os.environ), clean=redact_text, log=log
+            self._command, self._access.directory or str(Path.cwd()), {**environment(os.environ), **self._access.env},
+            clean=redact_text, log=log,
         )
         await self.send(notice)
 
