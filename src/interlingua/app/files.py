@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import itertools
+import linecache
 import sys
 import traceback
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,9 +17,14 @@ from ..engine.agents import Agent
 from ..model.errors import DefinitionError
 from .targets import TargetError
 
+_OWN = "interlingua_file_"  # before the names of modules that are agents' files, where their own is taken
+
 
 def agents_of_file(file: str | Path) -> list[Agent[..., Any]]:
-    """Every agent at the top of a file, in the order of definition. The file is run afresh each time."""
+    """Every agent at the top of a file, in the order of definition. The file is run afresh each time.
+
+    What it made when it was run before stays as it was: who runs goes on with that.
+    """
     path = Path(file).expanduser()
     if not path.exists():
         raise TargetError(f"there is no file {path}", hint=_near(path))
@@ -45,13 +54,19 @@ def _run(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise TargetError(f"{path} is not a Python file", hint="the name of a Python file ends in .py")
     module = importlib.util.module_from_spec(spec)
+    again = any(getattr(known, "__file__", None) == str(path) for known in list(sys.modules.values()))
     # As for a script: its folder comes first, and stays, because agents import when they run as well.
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        if again:
+            # Not by the loader: it takes what it compiled before for the same where size and second are the same.
+            linecache.checkcache(str(path))
+            exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102
+        else:
+            spec.loader.exec_module(module)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -62,11 +77,47 @@ def _run(path: Path) -> ModuleType:
 
 def _module_name(path: Path) -> str:
     """The file's own name, so that its worker processes can import it, unless that name is taken."""
-    known = sys.modules.get(path.stem)
-    taken = known is not None and getattr(known, "__file__", None) != str(path)
-    if taken or path.stem in sys.stdlib_module_names or not path.stem.isidentifier():
-        return f"interlingua_file_{path.stem}"
-    return path.stem
+    if path.stem.isidentifier() and path.stem not in sys.stdlib_module_names and path.stem not in sys.modules:
+        return path.stem
+    names = (f"{_OWN}{path.stem}" if number == 1 else f"{_OWN}{path.stem}_{number}" for number in itertools.count(1))
+    return next(name for name in names if name not in sys.modules)
+
+
+def modules_beside(folder: Path) -> dict[str, Path]:
+    """The modules that were imported from below a folder, and where they are: the user's own, and no packages."""
+    found: dict[str, Path] = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or name.partition(".")[0] in ("interlingua", "__main__") or name.startswith(_OWN):
+            continue
+        path = Path(file)
+        if path.is_relative_to(folder) and "site-packages" not in path.parts:
+            found[name] = path
+    return found
+
+
+def imported_by(names: Iterable[str], beside: Mapping[str, Path]) -> dict[str, Path]:
+    """Those of the modules that others have in use, directly or not: as far as their names at the top tell."""
+    found: dict[str, Path] = {}
+    todo = list(names)
+    while todo:
+        module = sys.modules.get(todo.pop())
+        for value in list(vars(module).values()) if module is not None else ():
+            name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+            if isinstance(name, str) and name in beside and name not in found:
+                found[name] = beside[name]
+                todo.append(name)
+    return found
+
+
+def forget_modules(names: Iterable[str]) -> None:
+    """Whoever imports these next runs them anew."""
+    for name in names:
+        module = sys.modules.pop(name, None)
+        cached = getattr(module, "__cached__", None)
+        if isinstance(cached, str):
+            Path(cached).unlink(missing_ok=True)
+    importlib.invalidate_caches()
 
 
 def _failure(path: Path, error: BaseException) -> TargetError:
