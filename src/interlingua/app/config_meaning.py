@@ -23,7 +23,7 @@ from ..transports.jsonrpc import Limits
 from .config import Config, Entry
 from .config_file import names_variables
 from .issuers import issuer
-from .mounts import MountEntry, Mounting
+from .mount_entry import MountEntry, Mounting
 from .peer import Flags, from_config, settings_of
 from .serve import ServeSettings
 from .targets import ADDRESSES, COMMANDS, TargetError, parse, spelled

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import importlib
 import importlib.util
 import itertools
 import linecache
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -83,39 +85,49 @@ def _module_name(path: Path) -> str:
     return next(name for name in names if name not in sys.modules)
 
 
-def modules_beside(folder: Path) -> dict[str, Path]:
-    """The modules that were imported from below a folder, and where they are: the user's own, and no packages."""
+def imports_of(file: Path) -> dict[str, Path]:
+    """The modules beside a file that it imports, directly or not, and where they are; by what is written in them."""
+    folder = file.resolve().parent
     found: dict[str, Path] = {}
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or name.partition(".")[0] in ("interlingua", "__main__") or name.startswith(_OWN):
-            continue
-        path = Path(file)
-        if path.is_relative_to(folder) and "site-packages" not in path.parts:
-            found[name] = path
-    return found
-
-
-def imported_by(names: Iterable[str], beside: Mapping[str, Path]) -> dict[str, Path]:
-    """Those of the modules that others have in use, directly or not: as far as their names at the top tell."""
-    found: dict[str, Path] = {}
-    todo = list(names)
+    todo = [(file, "")]
     while todo:
-        module = sys.modules.get(todo.pop())
-        for value in list(vars(module).values()) if module is not None else ():
-            name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-            if isinstance(name, str) and name in beside and name not in found:
-                found[name] = beside[name]
-                todo.append(name)
+        path, package = todo.pop()
+        for name in _named_in(path, package):
+            parts = name.split(".")
+            for end in range(1, len(parts) + 1):
+                at, part = folder.joinpath(*parts[:end]), ".".join(parts[:end])
+                place = next(
+                    (one for one in (at / "__init__.py", at.with_name(f"{at.name}.py")) if one.is_file()), None
+                )
+                if place is not None and part not in found and place != file.resolve():
+                    found[part] = place
+                    todo.append((place, part if place.name == "__init__.py" else part.rpartition(".")[0]))
     return found
 
 
-def forget_modules(names: Iterable[str]) -> None:
+def _named_in(path: Path, package: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return  # whoever imports it is told
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError):  # beyond the top: it would not be imported either
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package or None)
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def forget_modules(modules: Mapping[str, Path]) -> None:
     """Whoever imports these next runs them anew."""
-    for name in names:
-        module = sys.modules.pop(name, None)
+    for name, path in modules.items():
+        module = sys.modules.get(name)
+        if module is None or getattr(module, "__file__", None) != str(path):
+            continue  # another one of that name
+        del sys.modules[name]
         cached = getattr(module, "__cached__", None)
-        if isinstance(cached, str):
+        if isinstance(cached, str):  # made in the same second, it would count as new
             Path(cached).unlink(missing_ok=True)
     importlib.invalidate_caches()
 

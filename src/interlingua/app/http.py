@@ -34,7 +34,7 @@ from ..transports.routing import IndexedRouter
 from .installed import protocols
 from .logs import asker
 from .metrics import render
-from .mounts import MountView
+from .mount_entry import MountView
 
 access = logging.getLogger("interlingua.access")
 log = logging.getLogger("interlingua.http")

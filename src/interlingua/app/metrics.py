@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..engine.engine import Engine
-from .mounts import MountView
+from .mount_entry import MountView
 
 
 async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:

@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import copy
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from typing import Any
 
 import msgspec
 
@@ -25,69 +25,16 @@ from ..engine.ids import now
 from ..engine.mounting import LeftRun, Mounted
 from ..model import values
 from ..model.card import ANY_OBJECT, AgentCard
-from ..model.errors import AgentNotFound, DefinitionError, InterlinguaError, InvalidRequest, StoreError, Unavailable
+from ..model.errors import AgentNotFound, DefinitionError, InterlinguaError, StoreError, Unavailable
 from ..model.schemas import Validator
 from ..security.redaction import redact_text
 from ..store.shelf import Put
-from .targets import ADDRESSES, Target, load_to_serve
+from .mount_entry import MountEntry, Mounting, MountView, State, let_go, load, reach
+from .targets import ADDRESSES
 
 log = logging.getLogger("interlingua.mounts")
 
 _SPACE = "mounts"  # of documents in the store: the cards of each mount
-_REACHED_WITHIN = 10.0  # seconds
-_PORTS = {"https": 443, "wss": 443}
-
-State = Literal["starting", "up", "down"]
-
-
-class Mounting(msgspec.Struct, kw_only=True, frozen=True):
-    """Every interval of keeping mounts. What each is for is in the table of settings."""
-
-    wait: float = 10.0
-    retry_first: float = 1.0
-    retry_last: float = 60.0
-    refresh: float = 30.0
-    patience: float = 60.0
-
-
-class MountEntry(msgspec.Struct, kw_only=True, frozen=True):
-    """A mount as its owner wants it."""
-
-    target: Target
-    shown: str  # the target, without secrets
-    as_: str | None = None
-    prefix: str = ""
-    only: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """What it is called: in tables, in messages and in metrics."""
-        here = self.as_ or (f"{self.prefix}*" if self.prefix else "")
-        return f"{self.shown} as {here}" if here else self.shown
-
-    @property
-    def remembered_as(self) -> str:
-        """Of the same place, whatever it is called here."""
-        target = self.target
-        return values.digest([target.kind, target.rest, target.agent])
-
-    @property
-    def identity(self) -> str:
-        """Equal where nothing was changed, secrets included."""
-        return values.digest(msgspec.to_builtins(self))
-
-
-class MountView(msgspec.Struct, omit_defaults=True):
-    """A mount as others see it."""
-
-    mount: str
-    state: State
-    since: int
-    agents: list[str] = []
-    reason: str = ""
-    tries: int = 0
-    next_try_in: float | None = None
-    left_out: list[str] = []
 
 
 class Supervised:
@@ -194,9 +141,9 @@ class Supervised:
         target = self.entry.target
         try:
             if self.state == "up" and target.kind.startswith("editor+") and not forced:
-                await _reach(target)  # listing its agents would leave a session there each time
+                await reach(target)  # listing its agents would leave a session there each time
                 return
-            await self._is_up(self._wanted(await load_to_serve(target)))
+            await self._is_up(await load(self.entry))
         except (InterlinguaError, OSError) as error:
             self._is_down(error)
         except Exception as error:
@@ -205,25 +152,13 @@ class Supervised:
 
     # -- up and down --------------------------------------------------------------------------------------
 
-    def _wanted(self, agents: list[Agent[..., Any]]) -> list[Agent[..., Any]]:
-        only, names = self.entry.only, [agent.card.name for agent in agents]
-        if only:
-            if missing := [name for name in only if name not in names]:
-                raise InvalidRequest(f"it has no agent {', '.join(missing)}; it has {', '.join(names)}")
-            agents = [agent for agent in agents if agent.card.name in only]
-        if self.entry.as_ is not None and len(agents) != 1:
-            raise InvalidRequest(
-                f"it has {len(agents)} agents ({', '.join(names)}), and `as` is a name for one: say which with #AGENT"
-            )
-        return agents
-
     async def _is_up(self, agents: list[Agent[..., Any]]) -> None:
         found = {agent.card.key: agent for agent in agents}
         before, was = self._found, self.state
         same = before.keys() == found.keys() and all(before[key].card == found[key].card for key in found)
         self.state, self.reason, self.tries = "up", "", 0
         if same:
-            await _end(found)
+            await let_go(found)
         else:
             self._found = found
             self._offer({key: self._kept(key) or self._dressed(agent) for key, agent in found.items()})
@@ -282,17 +217,14 @@ class Supervised:
     def _kept(self, key: str) -> Agent[..., Any] | None:
         """What is registered already, where nothing about it would change."""
         offered = self._offered.get(key)
-        if offered is None or key in self._remembered or offered.card != self._renamed(self._found[key].card):
+        if offered is None or key in self._remembered or offered.card != self.entry.renamed(self._found[key].card):
             return None
         return offered
-
-    def _renamed(self, card: AgentCard) -> AgentCard:
-        return msgspec.structs.replace(card, name=self.entry.as_ or f"{self.entry.prefix}{card.name}")
 
     def _dressed(self, real: Agent[..., Any]) -> Agent[..., Any]:
         """An agent as it is registered here: with its name here, and whatever is behind it at the time."""
         made = copy.copy(real)
-        made.card = self._renamed(real.card)
+        made.card = self.entry.renamed(real.card)
         made.digest = values.digest(msgspec.to_builtins(made.card))
         made.fn = self._handler(real.card.key)
         made.on_cancel = self._teller(real.card.key)
@@ -303,7 +235,7 @@ class Supervised:
         """An agent of which only the card is known."""
         handler, teller = self._handler(card.key), self._teller(card.key)
         made: Agent[..., Any] = Agent(
-            self._renamed(card), handler, shape="async", ctx_param="ctx", retries=3, on_cancel=teller
+            self.entry.renamed(card), handler, shape="async", ctx_param="ctx", retries=3, on_cancel=teller
         )
         made.check_output = Validator(ANY_OBJECT, what="output")
         made.check_state = None
@@ -352,7 +284,7 @@ class Supervised:
         if self._closed:
             return Unavailable(f"{self.entry.name} is no longer mounted", details={"mount": self.entry.name})
         wait = self._next_in()
-        when = "is being tried now" if wait is None else f"is tried again in {wait:.0f} s"
+        when = "is being tried now" if wait is None else f"is tried again in {math.ceil(wait) or 1} s"
         return Unavailable(
             f"the mount {self.entry.name} is down: {self.reason or 'it has not answered yet'}; it {when}",
             details={"mount": self.entry.name, "next_try_in": wait or 0},
@@ -361,29 +293,7 @@ class Supervised:
     async def _let_go(self, agents: dict[str, Agent[..., Any]]) -> None:
         """End what was behind agents, unless a run may still need it: then it ends when it has been idle for long."""
         if not self._running:
-            await _end(agents)
-
-
-async def _end(agents: dict[str, Agent[..., Any]]) -> None:
-    """Agents of one mount have one connection or process among them."""
-    closing = {getattr(agent.let_go, "__self__", agent.let_go): agent.let_go for agent in agents.values()}
-    for close in closing.values():
-        if close is not None:
-            with contextlib.suppress(Exception):
-                await close()
-
-
-async def _reach(target: Target) -> None:
-    """Whether somebody listens at an address. Raises where nobody does."""
-    at = urlsplit(target.rest.partition("+")[2])
-    try:
-        async with asyncio.timeout(_REACHED_WITHIN):
-            _, writer = await asyncio.open_connection(at.hostname, at.port or _PORTS.get(at.scheme, 80))
-    except (OSError, TimeoutError) as error:
-        raise Unavailable(
-            f"{redact_text(target.rest)} cannot be reached: {str(error) or 'it does not answer'}"
-        ) from error
-    writer.close()
+            await let_go(agents)
 
 
 class Mounts:

@@ -60,26 +60,31 @@ class Reloader:
         gone = [source for same, source in known.items() if same not in {one.same for one in wanted}]
         problems: list[str] = []
         self._sources = [known.get(origin.same) or Source(origin) for origin in wanted]
-        changed = [source for source in self._sources if source.origin.same not in known or source.changed]
-        forget_modules({name for source in changed for name in source.stale_modules})
+        changed = [
+            source
+            for source in self._sources
+            if source.origin.same not in known or source.changed or source.problem  # another one may have been mended
+        ]
+        forget_modules({name: at for source in changed for name, at in source.stale_modules.items()})
         fresh: list[tuple[Source, list[Agent[..., Any]]]] = []
         for source in changed:
             with contextlib.suppress(InterlinguaError):  # it is kept as the problem of the source
                 fresh.append((source, await source.load()))
-        problems += self._put_in_place(gone, fresh)
+        self._put_in_place(gone, fresh)
         for source in self._sources:
             if source.problem:
                 problems.append(source.problem + ("; what was loaded before stays" if source.agents else ""))
         added, removed = await self._server.mounts.change(entries, wait=0)
         if look:
             self._server.mounts.look()
-        self._say(fresh, gone, added, removed, problems)
+        new = {source.origin.same for source in self._sources} - known.keys()
+        self._say(fresh, new, gone, added, removed, problems)
         return problems
 
-    def _put_in_place(self, gone: list[Source], fresh: list[tuple[Source, list[Agent[..., Any]]]]) -> list[str]:
+    def _put_in_place(self, gone: list[Source], fresh: list[tuple[Source, list[Agent[..., Any]]]]) -> None:
         """All at once, so that an agent can move from one file to another; where that cannot be, one after the other,
         so that those that can be there are."""
-        engine, problems = self._server.engine, []
+        engine = self._server.engine
         if fresh:
             engine.worker.processes.renew()
         leaving = [agent for source in gone for agent in source.agents]
@@ -96,8 +101,7 @@ class Reloader:
                     engine.exchange(source.agents, agents)
                     source.agents = agents
                 except DefinitionError as error:
-                    problems.append(said(source.origin, error))
-        return problems
+                    source.problem = said(source.origin, error)
 
     def _tell_unchangeable(self, config: Config) -> None:
         before, changed = self._started, []
@@ -113,12 +117,13 @@ class Reloader:
             log.warning("needs a restart: %s", ", ".join(changed))
 
     def _say(
-        self, fresh: list[tuple[Source, list[Agent[..., Any]]]], gone: list[Source], added: list[str],
+        self, fresh: list[tuple[Source, list[Agent[..., Any]]]], new: set[Any], gone: list[Source], added: list[str],
         removed: list[str], problems: list[str],
     ) -> None:  # fmt: skip
         for source, agents in fresh:
             if source.agents is agents:
-                log.info("%s is reloaded: %s", source.origin.path, ", ".join(agent.card.key for agent in agents))
+                what = "served" if source.origin.same in new else "reloaded"
+                log.info("%s is %s: %s", source.origin.path, what, ", ".join(agent.card.key for agent in agents))
         for source in gone:
             log.info("%s is served no more", source.origin.path)
         for text, names in (("new mount: %s", added), ("no longer mounted: %s", removed)):

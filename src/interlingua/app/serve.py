@@ -24,7 +24,8 @@ from ..security.tokens import Issuer, TokenVerifier
 from .asgi import CannotListen, HttpServer, OwnPorts, listen
 from .http import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .keys import StoredKeys
-from .mounts import MountEntry, Mounting, Mounts
+from .mount_entry import MountEntry, Mounting
+from .mounts import Mounts
 from .trace import TracedApp, WireTrace
 
 __all__ = ["CannotListen", "ServeSettings", "Server", "serving"]

@@ -11,7 +11,7 @@ import msgspec
 
 from ..engine.agents import Agent
 from ..model.errors import InterlinguaError
-from .files import imported_by, modules_beside
+from .files import imports_of
 from .targets import Target, TargetError, load_to_serve, parse
 
 if TYPE_CHECKING:
@@ -53,39 +53,30 @@ class Source:
     async def load(self) -> list[Agent[..., Any]]:
         """The agents as they are now. They are not the agents of this source before whoever wants them has them in
         place."""
+        self._modules = self._imported()
         self._stamp = self._now()  # before it is read: what changes meanwhile is a change
         self.problem = ""
-        known = modules_beside(self._folder)
         try:
-            agents = await self._load()
+            return await self._load()
         except InterlinguaError as error:
             self.problem = said(self.origin, error)
-            self._modules |= {name: at for name, at in modules_beside(self._folder).items() if name not in known}
             raise
-        else:
-            beside = modules_beside(self._folder)
-            used = imported_by({agent.fn.__module__ for agent in agents}, beside)
-            self._modules = beside if self.origin.kind == "team" else used
-        finally:
-            self._modules = {name: at for name, at in self._modules.items() if at != self.origin.path.resolve()}
-            self._stamp = {path: self._stamp.get(path, told) for path, told in self._now().items()}
-        return agents
 
     @property
-    def stale_modules(self) -> set[str]:
+    def stale_modules(self) -> dict[str, Path]:
         """What it has imported has changed: all of it is, because one may have another in use."""
         before = {path: self._stamp.get(path) for path in self._modules.values()}
-        return set(self._modules) if stamp_of(before) != before else set()
+        return self._modules if stamp_of(before) != before else {}
 
-    @property
-    def _folder(self) -> Path:
+    def _own(self) -> list[Path]:
         path = self.origin.path
-        return (path if path.is_dir() else path.parent).resolve()
+        return [file for file in path.rglob("*") if _is_source(file)] if path.is_dir() else [path]
+
+    def _imported(self) -> dict[str, Path]:
+        return {name: at for file in self._own() if file.suffix == ".py" for name, at in imports_of(file).items()}
 
     def _now(self) -> Stamp:
-        path = self.origin.path
-        own = [file for file in path.rglob("*") if _is_source(file)] if path.is_dir() else [path]
-        return stamp_of([*own, *self._modules.values()])
+        return stamp_of([*self._own(), *self._modules.values()])
 
     async def _load(self) -> list[Agent[..., Any]]:
         origin = self.origin

@@ -12,9 +12,11 @@ import typer
 from . import (
     audit,
     callbacks,
+    config,
     demo,
     keys,
     manifest,
+    mounts,
     peer,
     peers,
     questions,
@@ -72,6 +74,8 @@ def interlingua(
 
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("serve", epilog=serve.EPILOG)(serve.serve)
+app.add_typer(config.app, name="config")
+app.command("mounts", epilog=mounts.EPILOG)(mounts.mounts)
 app.command("stdio", epilog=stdio.EPILOG)(stdio.stdio)
 app.add_typer(team.app, name="team")
 app.command("peer", epilog=peer.EPILOG, cls=peer.PeerCommand)(peer.peer)

@@ -126,14 +126,14 @@ async def _serve(config: Config, form: LogFormat, again: Any) -> int:
     async with serving(config["store.path"] or default_store(), agents, settings, mounts) as server:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
+        reloader = Reloader(server, config, own, again)
+        reloading = _on_hangup(reloader, stop)
         if form is LogFormat.JSON:  # whoever reads lines of JSON wants nothing else
             fields = {"address": server.address, "agents": [agent.card.key for agent in server.engine.agents]}
             logging.getLogger("interlingua").info("serving on %s", server.address, extra={"fields": fields})
         else:
             show(server)
             say("Ctrl-C stops.")
-        reloader = Reloader(server, config, own, again)
-        reloading = _on_hangup(reloader, stop)
         if config["server.reload"]:
             reloading.append(loop.create_task(reloader.watch()))
         await stop.wait()

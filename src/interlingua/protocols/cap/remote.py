@@ -278,8 +278,11 @@ class Program:
 
     async def begin(self, notice: wire.DelegationNotice) -> None:
         self._child = await _Program.start(
-            self._command, self._access.directory or str(Path.cwd()), {**environment(os.environ), **self._access.env},
-            clean=redact_text, log=log,
+            self._command,
+            self._access.directory or str(Path.cwd()),
+            {**environment(os.environ), **self._access.env},
+            clean=redact_text,
+            log=log,
         )
         await self.send(notice)
 
