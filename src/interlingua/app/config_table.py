@@ -160,7 +160,7 @@ _ONLY = _S("only", "texts", [], "The names of the agents that are served, where 
 
 ENTRIES: tuple[Entries, ...] = (
     Entries(
-        "agents", "file", "TARGET", "Files with agents in them. On a command line they stand without a flag.",
+        "agents", "file", "TARGET", "Files with agents in them.",
         (
             _S("file", "path", None, "The file.", metavar="FILE"),
             _ONLY,
