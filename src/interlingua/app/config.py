@@ -295,6 +295,8 @@ def _read(setting: Setting, text: str) -> Any:
     try:
         if setting.kind == "yes":
             return _YES[text.strip().lower()]
+        if setting.kind == "numbers":
+            return _checked(setting, [float(one) for one in _listed(text)])
         if setting.kind in ("whole", "number"):
             return _checked(setting, int(text) if setting.kind == "whole" else float(text))
     except (KeyError, ValueError):
@@ -319,12 +321,15 @@ def _checked(setting: Setting, value: Any) -> Any:
         case "whole":
             fits = isinstance(value, int) and not isinstance(value, bool)
         case "number":
-            fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            fits = _is_number(value)
             value = float(value) if fits else value
         case "yes":
             fits = isinstance(value, bool)
         case "texts":
             fits = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        case "numbers":
+            fits = isinstance(value, list) and all(_is_number(one) for one in value)
+            value = [float(one) for one in value] if fits else value
         case "names":
             fits = isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
         case "anything":
@@ -340,13 +345,17 @@ def _checked(setting: Setting, value: Any) -> Any:
     return value
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def kind_of(setting: Setting) -> str:
     """What may be given, in words."""
     if setting.choices:
         return f"one of {', '.join(setting.choices)}"
     words = {
         "text": "a text", "path": "a path", "whole": "a whole number", "number": "a number", "yes": "true or false",
-        "texts": "a list of texts", "names": "a table of texts", "anything": "a table",
+        "texts": "a list of texts", "numbers": "a list of numbers", "names": "a table of texts", "anything": "a table",
     }[setting.kind]  # fmt: skip
     if setting.least is None:
         return words

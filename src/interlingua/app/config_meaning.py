@@ -92,8 +92,8 @@ def options(config: Config) -> dict[str, Any]:
 
 def _of(cls: type[T], config: Config, section: str, **more: Any) -> T:
     """A struct whose fields are settings of the same name; those that are not come from `more`."""
-    given = {name: config[f"{section}.{name}"] for name in cls.__struct_fields__ if name not in more}
-    return cls(**given, **more)
+    paths = {name: f"{section}.{name}" for name in cls.__struct_fields__ if name not in more}
+    return cls(**{name: config[path] for name, path in paths.items()}, **more)
 
 
 NODE_LIMITS = (

@@ -119,6 +119,11 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _S("limits.max_log_bytes", "whole", 1024 * MIB, "Of what one run may emit.", least=1),
     _S(
+        "limits.max_hops", "whole", 16,
+        "Mounts that a call may go through, here and elsewhere. Beyond that it fails: probably mounts form a loop.",
+        least=1,
+    ),
+    _S(
         "limits.max_sync_threads", "whole", 256, "Threads for agents and steps that are plain functions.", least=1,
     ),
     _S(

@@ -76,9 +76,9 @@ class MountView(msgspec.Struct, omit_defaults=True):
     left_out: list[str] = []
 
 
-async def load(entry: MountEntry) -> list[Agent[..., Any]]:
-    """The agents that are wanted of a mount, as they are there."""
-    agents = await load_to_serve(entry.target)
+async def load(entry: MountEntry, target: Target | None = None) -> list[Agent[..., Any]]:
+    """The agents that are wanted of a mount, as they are there. `target`: its own, where that is resolved already."""
+    agents = await load_to_serve(target or entry.target)
     names = [agent.card.name for agent in agents]
     if entry.only:
         if missing := [name for name in entry.only if name not in names]:

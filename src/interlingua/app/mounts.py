@@ -30,7 +30,7 @@ from ..model.schemas import Validator
 from ..security.redaction import redact_text
 from ..store.shelf import Put
 from .mount_entry import MountEntry, Mounting, MountView, State, let_go, load, reach
-from .targets import ADDRESSES
+from .targets import ADDRESSES, Target, resolve
 
 log = logging.getLogger("interlingua.mounts")
 
@@ -50,6 +50,7 @@ class Supervised:
         self.left_out: list[str] = []
         self._engine = engine
         self._settings = settings
+        self._target: Target | None = None  # once it is known what is spoken there
         self._found: dict[str, Agent[..., Any]] = {}  # what is behind its agents, by the key that they have there
         self._offered: dict[str, Agent[..., Any]] = {}  # what is registered here, by the same
         self._remembered: set[str] = set()  # of those: made from a card of the store
@@ -138,12 +139,12 @@ class Supervised:
 
     async def _look(self, forced: bool) -> None:
         self._looked_at = time.monotonic()
-        target = self.entry.target
         try:
+            target = self._target = self._target or await resolve(self.entry.target)
             if self.state == "up" and target.kind.startswith("editor+") and not forced:
                 await reach(target)  # listing its agents would leave a session there each time
                 return
-            await self._is_up(await load(self.entry))
+            await self._is_up(await load(self.entry, target))
         except (InterlinguaError, OSError) as error:
             self._is_down(error)
         except Exception as error:
@@ -183,6 +184,7 @@ class Supervised:
         if self.state != "down":
             self.since = now()
         self.state, self.reason, self.tries = "down", reason, self.tries + 1
+        self._target = None  # something else may be spoken there when it is back
         log.log(
             logging.WARNING if news else logging.DEBUG, "mount %s is down: %s; it is tried again", self.entry.name,
             reason, extra={"fields": {"mount": self.entry.name, "tries": self.tries}},

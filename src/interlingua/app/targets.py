@@ -188,4 +188,22 @@ async def _load_file(target: Target) -> list[Agent[..., Any]]:
     return agents_of_file(target.rest)
 
 
+async def resolve(target: Target) -> Target:
+    """The target itself; for an address that does not say what is spoken there, one that does."""
+    if target.kind not in ("http", "https"):
+        return target
+    from .inspecting import detected
+
+    key = {"x-api-key": target.access.key} if target.access.key else {}
+    spoken = await detected(target.rest, {**key, **target.access.headers})
+    assert spoken.target is not None
+    found = parse(spoken.target)
+    return Target(found.kind, found.rest, target.agent, target.access)
+
+
+async def _load_detected(target: Target) -> list[Agent[..., Any]]:
+    return await load_all(await resolve(target))
+
+
 loaders["file"] = _load_file
+loaders["http"] = loaders["https"] = _load_detected

@@ -13,7 +13,9 @@ from . import (
     audit,
     callbacks,
     config,
+    conform,
     demo,
+    inspect,
     keys,
     manifest,
     mounts,
@@ -88,6 +90,8 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(keys.app, name="keys")
 app.add_typer(callbacks.app, name="callbacks")
 app.add_typer(manifest.app, name="manifest")
+app.command("inspect", epilog=inspect.EPILOG)(inspect.inspect)
+app.command("conform", epilog=conform.EPILOG)(conform.conform)
 app.command("demo", epilog=examples("interlingua demo", "interlingua demo --store tour.db"))(demo.demo)
 
 

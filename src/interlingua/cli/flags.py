@@ -14,7 +14,7 @@ from ..app.config_table import ENTRIES, SETTINGS
 
 _TYPES: dict[str, Any] = {
     "text": str | None, "whole": int | None, "number": float | None, "yes": bool | None, "path": Path | None,
-    "texts": list[str] | None,
+    "texts": list[str] | None, "numbers": list[float] | None,
 }  # fmt: skip
 _PANELS = {
     "server": "Server", "store": "Store", "auth": "Callers", "callbacks": "Callbacks", "limits": "Limits",
@@ -36,7 +36,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _setting(setting: Setting) -> inspect.Parameter:
-    repeatable = setting.kind == "texts"
+    repeatable = setting.kind in ("texts", "numbers")
     option = typer.Option(
         *_spelled(setting),
         help=setting.help + (" (repeatable)" if repeatable else ""),

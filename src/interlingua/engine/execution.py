@@ -232,7 +232,7 @@ class Execution(Operations):
         self._entered = True
         if not tracing.wanted():
             return await invoke.invoke(self)
-        with tracing.invoke_agent(row.agent, row.id, row.caller, self.request.trace):
+        with tracing.invoke_agent(row, self.request.trace, remote=mounting.is_mounted(agent.card)):
             return await invoke.invoke(self)
 
     def _take_assignment(self) -> None:

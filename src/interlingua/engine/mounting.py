@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from ..model import carrier
 from ..model.card import AgentCard, Schema
 from ..model.content import Part
 from ..model.errors import ErrorInfo, Invalid, RunError
 from ..model.events import Emission
 from ..model.run import Option, RunRequest
+from . import tracing
 from .questions import Question, QuestionCodec
 
 if TYPE_CHECKING:
@@ -94,6 +96,12 @@ class Mounted:
     def agent(self) -> str:
         """The name that it has here."""
         return self._run.log.row.agent
+
+    def onward(self) -> carrier.Carrier:
+        """The trace of this run, to be sent with the request that begins the remote one. It always has the number of
+        mounts that the call has gone through, this one included. Raises TooManyHops where that is one too many."""
+        trace = tracing.current(self._run.request.trace)
+        return carrier.onward(carrier.read(trace), self.engine.settings.max_hops)
 
     def asked(self) -> list[str]:
         """The keys of all questions that this run had asked when its handler was entered."""

@@ -86,7 +86,7 @@ class Attachment(Acting):
         if not way.again:
             if entered_again:
                 raise RunLost(f"this process ended in the middle of a task of {way.name}")
-            await way.begin(notice)
+            await way.begin(notice, self._mounted.onward())
         number = 0
         while True:
             number += 1
@@ -105,7 +105,7 @@ class Attachment(Acting):
 
     async def _start(self, notice: Any) -> None:
         if self._way.again:
-            await self._way.begin(notice)
+            await self._way.begin(notice, self._mounted.onward())
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

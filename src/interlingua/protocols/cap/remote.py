@@ -18,9 +18,11 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 import httpx2
+import msgspec
 
 from ...engine.mounting import RemoteError
 from ...model import values
+from ...model.carrier import Carrier
 from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, Unavailable
 from ...security.redaction import redact_text
 from ...transports import tap
@@ -51,7 +53,7 @@ class Way(Protocol):
     noise: tuple[int, str]  # lines that were no messages: how many, and the first
     cursor: str | None  # the last update that was given
 
-    async def begin(self, notice: wire.DelegationNotice) -> None: ...
+    async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None: ...
     async def next(self) -> Update: ...
     async def send(self, message: wire.AnyMessage) -> None: ...
     async def cancel(self, back: wire.ErrorResponse) -> None: ...
@@ -122,9 +124,9 @@ class Address:
         self._lost_at: float | None = None
         self._tries = 0
 
-    async def begin(self, notice: wire.DelegationNotice) -> None:
+    async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
         """The same notice again is the same task: it can be sent until it is answered."""
-        await self._post("/messages", wire.write(notice))
+        await self._post("/messages", wire.write(notice), trace)
 
     async def send(self, message: wire.AnyMessage) -> None:
         try:
@@ -144,10 +146,10 @@ class Address:
             if error.status not in (404, 409):  # it never began, or has ended by itself
                 raise
 
-    async def _post(self, path: str, body: Any) -> Any:
+    async def _post(self, path: str, body: Any, trace: Carrier | None = None) -> Any:
         while True:
             try:
-                response = await self._http.post(path, json=body)
+                response = await self._http.post(path, json=body, headers=trace)
             except httpx2.TransportError as error:
                 await self._wait(error)
                 continue
@@ -276,7 +278,7 @@ class Program:
         self._child: Child | None = None
         self._frames: list[bytes] = []
 
-    async def begin(self, notice: wire.DelegationNotice) -> None:
+    async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
         self._child = await _Program.start(
             self._command,
             self._access.directory or str(Path.cwd()),
@@ -284,7 +286,8 @@ class Program:
             clean=redact_text,
             log=log,
         )
-        await self.send(notice)
+        # A line has no headers: the metadata is where its sender says more of it.
+        await self.send(msgspec.structs.replace(notice, metadata={**(notice.metadata or {}), **trace}))
 
     async def next(self) -> Update:
         assert self._child is not None

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ...model import values
+from ...model import carrier, values
 from ...model.card import AgentCard
 from ...model.codes import Code, code_of, error_of
 from ...model.content import DataPart, FilePart, Message, Part, Role, TextPart, ToolResultPart
@@ -229,8 +229,8 @@ def error_in(message: wire.ErrorResponse) -> ErrorInfo:
 
 # -- what a notice asks for -----------------------------------------------------------------------------------
 
-CONTROLS = ("input", "config", "version", "stream")
-"""Members of a notice's metadata that say how to run the agent, and are no metadata of the run."""
+CONTROLS = ("input", "config", "version", "stream", *carrier.NAMES)
+"""Members of a notice's metadata that say how to run the agent, and in which trace, and are no metadata of the run."""
 
 
 def input_of(notice: wire.DelegationNotice, card: AgentCard) -> dict[str, Any]:

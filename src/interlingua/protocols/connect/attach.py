@@ -19,6 +19,7 @@ import msgspec
 
 from ...engine.context import Context
 from ...engine.mounting import Mounted, RemoteError
+from ...model.carrier import Carrier
 from ...model.errors import InterlinguaError, StepFailed, Unavailable
 from .calls import Patience, Refused, Silent, error_of, interrupt_of, json_of, object_or_empty, same_interrupt, words_of
 from .follow import Follower
@@ -101,7 +102,7 @@ class Attachment:
         return await asyncio.shield(self._starting)  # cancelled now, its answer still tells what to cancel
 
     async def _create(self, input_: dict[str, Any]) -> Handle:
-        ctx, remote = self.ctx, self.remote
+        ctx, remote, trace = self.ctx, self.remote, self._mounted.onward()
         body: dict[str, Any] = {
             "agent_id": remote.id,
             "input": input_.get("value") if remote.wraps_input else input_,
@@ -121,16 +122,18 @@ class Attachment:
             with contextlib.suppress(Refused):  # where threads cannot be made ahead, the run makes it
                 json_of(await self._post("/threads", {"thread_id": thread, "if_exists": "do_nothing"}, again=True))
         # With the key, a server of ours gives back the run of an attempt whose answer was lost.
-        made = json_of(await self._post(path, body, again=remote.ours, key=ctx.run_id))
+        made = json_of(await self._post(path, body, again=remote.ours, key=ctx.run_id, trace=trace))
         run = made.get("run_id") or made.get("id") if isinstance(made, dict) else None
         if not isinstance(run, str) or not run:
             raise RemoteError(f"{remote.base} made no run: it answered without a run_id")
         self._handle = Handle(run, thread)
         return self._handle
 
-    async def _post(self, path: str, body: Any, *, again: bool, key: str | None = None) -> httpx2.Response:
+    async def _post(
+        self, path: str, body: Any, *, again: bool, key: str | None = None, trace: Carrier | None = None
+    ) -> httpx2.Response:
         """`again` says that posting it twice does no harm. What was never sent can always be sent again."""
-        headers = {"idempotency-key": key} if key else {}
+        headers = {**(trace or {}), **({"idempotency-key": key} if key else {})}
         while True:
             try:
                 response = await self.http.post(path, json=body, headers=headers)

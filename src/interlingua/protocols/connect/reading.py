@@ -13,7 +13,6 @@ from ...model.card import AgentCard
 from ...model.errors import InvalidRequest
 from ...model.run import Caller, Run
 from ...security import scopes
-from ...transports.http import header
 from .stream import Place, place_of
 
 _SECONDS = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -38,15 +37,6 @@ def check_url(given: str, name: str) -> None:
     if not fits or not given.isprintable() or " " in given:
         shown = given if len(given) <= 100 else given[:100] + "…"
         raise InvalidRequest(f"{name} is {shown!r}; it is an absolute http or https URL (at /{name})", path=f"/{name}")
-
-
-def trace(request: Request) -> dict[str, str] | None:
-    """The W3C trace context of the caller, kept on the run."""
-    parent = header(request, b"traceparent")
-    if parent is None:
-        return None
-    state = header(request, b"tracestate")
-    return {"traceparent": parent} if state is None else {"traceparent": parent, "tracestate": state}
 
 
 def agent_input(given: Any, card: AgentCard) -> Any:

@@ -29,7 +29,7 @@ from ...model.run import Callback, Caller, Run, RunRequest, Thread
 from ...model.status import Status
 from ...security import scopes
 from ...store.base import RunFilter
-from ...transports.http import header, json_response
+from ...transports.http import header, json_response, trace
 from ...transports.sse import KEEP_ALIVE
 from . import reading, translate, wire
 from .agents import Agents
@@ -103,7 +103,7 @@ class Runs(Agents, Threads):
                 when_busy=body.multitask_strategy,
                 delay=float(body.after_seconds or 0),
                 key=key,
-                trace=reading.trace(request),
+                trace=trace(request),
                 callback=Callback(url, "connect") if url is not None and able["callbacks"] else None,
                 extra={
                     "connect": translate.creation(body),

@@ -55,6 +55,7 @@ ERRCODES: dict[str, int] = {
     "step_failed": 1010, "overloaded": 429, "unavailable": 503, "store_error": 5031, "definition_error": 1011,
     "unauthenticated": 401, "keys_unavailable": 5032, "host_refused": 4031, "origin_refused": 4032, "slow_body": 408,
     "wrong_content_type": 415, "rejected": 1012, "over_budget": 4291, "tool_failed": 1013, "task_not_found": 4046,
+    "too_many_hops": 1014,
 }  # fmt: skip
 AT_THE_DOOR: tuple[type[InterlinguaError], ...] = (
     Unauthenticated,

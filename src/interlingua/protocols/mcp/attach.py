@@ -16,6 +16,7 @@ import msgspec
 
 from ...engine.context import Context
 from ...engine.mounting import LeftRun, Mounted, RemoteError
+from ...model.carrier import Carrier
 from ...model.errors import (
     InterlinguaError,
     Invalid,
@@ -59,6 +60,7 @@ class Attachment:
         self._peer: Peer | None = None
         self._again = False
         self._token = ""
+        self._trace: Carrier = {}
         self._request: asyncio.Future[Any] | None = None
         self._answer: asyncio.Future[Any] | None = None
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -84,6 +86,7 @@ class Attachment:
                 await self._leave()
 
     async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
+        self._trace = self._mounted.onward()
         entered_again = self._mounted.recorded("start")
         handle = await self._ctx.step("start", self._start, key="start")
         self._again = handle.again
@@ -167,7 +170,7 @@ class Attachment:
 
     async def _ask(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         self._token = token = f"il-{uuid.uuid4().hex}"  # a new one each time: what comes for an old one is too late
-        meta: dict[str, Any] = {"progressToken": token}
+        meta: dict[str, Any] = {"progressToken": token, **self._trace}
         if peer.ours:
             meta[wire.META_KEY] = self._ctx.run_id
             if self._ctx.thread_id is not None:

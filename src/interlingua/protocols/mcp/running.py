@@ -10,6 +10,7 @@ import msgspec
 
 from ...engine.log import LiveLog
 from ...engine.reader import Reader
+from ...model import carrier
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
 from ...model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, StoreError, ThreadNotFound
@@ -340,8 +341,8 @@ class Running:
 def request_of(
     card: AgentCard, input_: dict[str, Any], config: Any, caller: Caller, meta: dict[str, Any]
 ) -> RunRequest:
-    trace = {n: meta[n] for n in ("traceparent", "tracestate") if isinstance(meta.get(n), str)} if meta else None
-    return RunRequest(card.name, card.version, input_, config, caller=caller, when_busy="enqueue", trace=trace or None)
+    trace = carrier.read(meta) if meta else None
+    return RunRequest(card.name, card.version, input_, config, caller=caller, when_busy="enqueue", trace=trace)
 
 
 def failed(finished: RunFinished) -> ErrorInfo | None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine import tracing
 from ...engine.context import Context
 from ...engine.mounting import LeftRun, Mounted, RemoteError
 from ...model.errors import (
@@ -83,6 +82,7 @@ class Attachment:
         self._task_id = task_of(ctx.run_id)
         self._message_id = _id(ctx.run_id, "request")
         self._context = None if ctx.thread_id is None else f"ctx_{uuid.uuid5(_THREADS, ctx.thread_id).hex}"
+        self._trace: dict[str, Any] = {}
         self._state = "submitted"
         self._standing = Standing(self._ask_again)
         self._delegated: Frame | None = None
@@ -102,6 +102,7 @@ class Attachment:
             await self._asking.leave()
 
     async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
+        self._trace = self._mounted.onward()
         entered_again = self._mounted.recorded("start")
         self._handle = handle = await self._ctx.step("start", self._start, key="start")
         self._known_by = known_by(self._mount, handle)
@@ -192,8 +193,7 @@ class Attachment:
     def _delegation(self, input_: dict[str, Any]) -> Frame:
         given = input_parts(self._agent, input_, self._ctx.messages)
         payload: dict[str, Any] = {"role": "user", "parts": given, "input": {"parts": given}}
-        trace = tracing.current() or self._ctx._run.request.trace
-        for name, value in (("skill_id", self._agent.skill), ("context_id", self._context), ("trace", trace)):
+        for name, value in (("skill_id", self._agent.skill), ("context_id", self._context), ("metadata", self._trace)):
             if value is not None:
                 payload[name] = value
         return frames.delegate(
@@ -288,7 +288,7 @@ class Attachment:
         given = input_parts(self._agent, input_, self._ctx.messages)
         frame = frames.message(
             self._settings.name, "user", given, message_id=self._message_id, correlation_id=self._message_id,
-            context_id=self._context, skill_id=self._agent.skill,
+            context_id=self._context, skill_id=self._agent.skill, metadata=self._trace,
         )  # fmt: skip
         within = self._settings.reply_within
         try:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...model import carrier
 from ...model.card import AgentCard
 from ...model.content import Message
 from ...model.errors import (
@@ -169,7 +170,10 @@ class Working:
             )  # fmt: skip
         try:
             card = self.agent(skill)
-            await self.begin(origin, card, frame["parts"], self.caller_of(peer), task=task, letter=number)
+            trace = carrier.read(frame.get("metadata"))
+            await self.begin(
+                origin, card, frame["parts"], self.caller_of(peer), task=task, letter=number, trace=trace
+            )  # fmt: skip
         except InterlinguaError as error:
             await self._refuse(peer, origin, error.info(), number, task)
 
@@ -190,11 +194,11 @@ class Working:
         """A task that a peer wants done, already written down. What cannot even begin has failed, and the peer is
         told so."""
         origin = Origin(self._node.name, peer.scope, peer.id, "", task.id, task.message_id, context_id=task.context_id)
-        trace = task.payload.get("trace") if isinstance(task.payload, dict) else None
+        payload = task.payload if isinstance(task.payload, dict) else {}
         try:
             await self.begin(
                 origin, self.agent(task.skill_id), task.input["parts"], self.caller_of(peer), task=task,
-                trace=trace if isinstance(trace, dict) else None,
+                trace=carrier.read(payload.get("metadata")),
             )  # fmt: skip
         except InterlinguaError as error:
             await self._fail(peer, task, error)
