@@ -24,6 +24,8 @@ from interlingua.protocols.editor.streams import WebSettings as EditorWeb
 from interlingua.protocols.mcp.server import McpSettings
 from interlingua.protocols.mcp.streams import WebSettings as McpWeb
 from interlingua.protocols.peer.settings import NodeSettings
+from interlingua.transports.http import HttpLimits
+from interlingua.transports.jsonrpc import Limits
 
 # Flags of `interlingua peer` that are other words for one that is a setting, or for its log.
 OTHER_WORDS = {"relay_url", "extensions", "limitations_json", "verbose"}
@@ -78,8 +80,15 @@ async def test_without_anything_said_all_is_as_the_program_has_it() -> None:
     assert made == ServeSettings(listeners=True, options=made.options, mounting=Mounting())
 
 
-def test_every_setting_of_the_engine_and_of_a_node_is_in_the_table() -> None:
+def test_every_setting_of_the_engine_the_doors_and_a_node_is_in_the_table() -> None:
     known = {one.path for one in SETTINGS}
+    for door, structs in {
+        "connect": (ConnectSettings, HttpLimits), "mcp": (McpWeb, McpSettings, HttpLimits, Limits),
+        "editor": (EditorWeb, EditorSettings, HttpLimits, Limits), "cap": (CapSettings, HttpLimits),
+    }.items():  # fmt: skip
+        fields = {name for struct in structs for name in struct.__struct_fields__} - {"limits", "http"}
+        assert {f"doors.{door}.{name}" for name in fields} <= known
+    assert {f"mounting.{name}" for name in Mounting.__struct_fields__} <= known
     assert {f"{'store' if name.startswith('ttl') else 'limits'}.{name}" for name in Settings.__struct_fields__} <= known
     flags = {f"doors.peer.{name}" for name in Flags.__struct_fields__ if name not in OTHER_WORDS}
     assert flags <= known

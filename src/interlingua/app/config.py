@@ -370,9 +370,7 @@ def _told(value: Any) -> str:
 
 def _near(wanted: str, known: Iterable[str]) -> str:
     """The setting that was meant, perhaps: by its path, or by its own name in another table."""
-    known = list(known)
-    close = difflib.get_close_matches(wanted, known, 1, 0.75)
-    if not close:
-        name = wanted.rpartition(".")[2]
-        close = [path for path in known if path.rpartition(".")[2] == name]
+    known, name = list(known), wanted.rpartition(".")[2]
+    close = [path for path in known if path.rpartition(".")[2] == name]
+    close = close or difflib.get_close_matches(wanted, known, 1, 0.75)
     return f"; did you mean {close[0]}?" if close else ""
