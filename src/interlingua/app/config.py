@@ -253,8 +253,9 @@ def _take_flags(config: Config, flags: Mapping[str, Any]) -> None:
     """What was written on the command line, by the names of the table; None and empty lists were not."""
     for setting in SETTINGS:
         value = flags.get(setting.parameter)
-        if value is None or value == []:
+        if value is None or value in ([], ()):
             continue
+        value = list(value) if isinstance(value, tuple) else value
         flag = setting.flags
         if setting.kind == "yes" and "/" in flag:
             flag = flag.partition("/")[0 if value else 2]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 Kind = Literal["text", "whole", "number", "yes", "path", "texts", "numbers", "names", "anything"]
-"""whole: an integer; yes: true or false; texts, numbers: lists; names: a table of texts; anything: a table of whatever."""
+"""whole: an integer; yes: true or false; texts, numbers: lists; names: a table of texts; anything: any table."""
 
 MIB = 1024 * 1024
 PREFIX = "INTERLINGUA_"

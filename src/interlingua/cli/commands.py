@@ -30,6 +30,7 @@ from . import (
     team,
     threads,
 )
+from .flags import SettingsCommand
 from .options import EPILOG, examples
 
 app = typer.Typer(
@@ -75,7 +76,7 @@ def interlingua(
 
 
 app.command("run", epilog=run.EPILOG)(run.run)
-app.command("serve", epilog=serve.EPILOG)(serve.serve)
+app.command("serve", epilog=serve.EPILOG, cls=SettingsCommand)(serve.serve)
 app.add_typer(config.app, name="config")
 app.command("mounts", epilog=mounts.EPILOG)(mounts.mounts)
 app.command("stdio", epilog=stdio.EPILOG)(stdio.stdio)

@@ -1,17 +1,19 @@
-"""Flags out of the table of settings: a command that takes `**flags` gets one for every setting."""
+"""Flags out of the table of settings: one for every setting."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_command
 
 from ..app.config_setting import Entries, Setting
 from ..app.config_table import ENTRIES, SETTINGS
 
+_GIVEN = "interlingua.settings"
 _TYPES: dict[str, Any] = {
     "text": str | None, "whole": int | None, "number": float | None, "yes": bool | None, "path": Path | None,
     "texts": list[str] | None, "numbers": list[float] | None,
@@ -22,17 +24,45 @@ _PANELS = {
 }  # fmt: skip
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag for each setting. Those that were not given are None."""
-    own = [
-        parameter
-        for parameter in inspect.signature(command, eval_str=True).parameters.values()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
-    made = [*(_entries(one) for one in ENTRIES if one.flag.startswith("-")), *map(_setting, SETTINGS)]
-    command.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *made)}
-    return command
+class SettingsCommand(TyperCommand):
+    """A command that also has a flag for every setting; `given` tells what they were set to. There are many of them,
+    and mostly another command is wanted: they are made when somebody asks."""
+
+    _own: list[Any]
+    _made: list[Any] | None
+
+    @property
+    def params(self) -> list[Any]:
+        if self._made is None:
+            self._made = _flags()
+        return [*self._own, *self._made]
+
+    @params.setter
+    def params(self, own: list[Any]) -> None:
+        self._own, self._made = own, None
+
+    def invoke(self, ctx: Any) -> Any:
+        own = {one.name for one in self._own}
+        ctx.meta[_GIVEN] = {name: ctx.params.pop(name) for name in list(ctx.params) if name not in own}
+        return super().invoke(ctx)
+
+
+def given(ctx: typer.Context) -> dict[str, Any]:
+    """The settings that were written as flags, by the names of the table; None where they were not."""
+    return dict(ctx.meta[_GIVEN])
+
+
+def _flags() -> list[Any]:
+    def nothing() -> None:
+        """Stands for the function that these are parameters of."""
+
+    parameters = [*(_entries(one) for one in ENTRIES if one.flag.startswith("-")), *map(_setting, SETTINGS)]
+    nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    nothing.__annotations__ = {one.name: one.annotation for one in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command()(nothing)
+    wanted = {one.name for one in parameters}
+    return [one for one in get_command(app).params if one.name in wanted]
 
 
 def _setting(setting: Setting) -> inspect.Parameter:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .flags import with_settings
+from .flags import given
 from .options import examples
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ EPILOG = (
 )
 
 
-@with_settings
 def serve(
+    ctx: typer.Context,
     targets: Annotated[
         list[str] | None,
         typer.Argument(
@@ -43,7 +43,6 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    *,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -53,7 +52,6 @@ def serve(
         ),
     ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="The same as `--log json`.")] = False,
-    **flags: Any,
 ) -> None:  # fmt: skip
     """Serve agents on every door: Agent Connect under `/connect`, Agent Client under `/editor`, MCP under `/mcp`, CAP
     under `/cap`, peers under `/peer` and on the ports of their protocol.
@@ -66,7 +64,9 @@ def serve(
     from ..app.logs import LogFormat, logging_as
     from .session import go
 
-    flags = {**flags, "server_log": "json" if access_log else flags["server_log"]}
+    flags = given(ctx)
+    if access_log:
+        flags["server_log"] = "json"
     file, flags = where(config, targets or [], flags)
 
     def again() -> Config:
@@ -94,15 +94,15 @@ def where(config: Path | None, targets: list[str], flags: dict[str, Any]) -> tup
         target = parse(text)
         kind = {"file": "agents", "team": "teams"}.get(target.kind, "mounts")
         named[kind].append(target.rest if target.kind == "team" else text)
-    given = {name: [*texts, *(flags.get(name) or [])] for name, texts in named.items()}
-    file = find_file(config, targets=any(given.values()))
+    wanted = {name: [*texts, *(flags.get(name) or [])] for name, texts in named.items()}
+    file = find_file(config, targets=any(wanted.values()))
     variables = [os.environ.get(one.variable) for one in ENTRIES if one.path in named]
-    if file is None and not any(given.values()) and not any(variables):
+    if file is None and not any(wanted.values()) and not any(variables):
         raise CommandError(
             "there is nothing to serve: no target, and no interlingua.toml here",
             hint=f"interlingua serve agents.py, or interlingua config init, which writes {NAME}",
         )
-    return file, {**flags, **given}
+    return file, {**flags, **wanted}
 
 
 async def _serve(config: Config, form: LogFormat, again: Any) -> int:
