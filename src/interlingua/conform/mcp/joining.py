@@ -45,8 +45,8 @@ MISTAKES: dict[str, str] = {
     REST: "of an array only the first element counts; those after it are appended",
     EMPTY: "an empty array takes away what was there; it changes nothing",
     NULL: "null takes away what was there; it changes nothing",
-    COMMON: "a member replaces the one of the same name; both are joined",
     MERGE: "an object replaces the one before it; both are merged",
+    COMMON: "a member replaces the one of the same name; both are joined",
 }
 """The mistake that is made with a rule, and what is right. The first that explains an output is taken for the cause, so
 those that concern less come first."""

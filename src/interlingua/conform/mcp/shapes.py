@@ -69,9 +69,10 @@ def _strange(delta: Any, output: Any, schema: Any, root: Any, path: str, depth: 
     if choices:
         found = [_strange(delta, output, choice, root, path, depth + 1) for choice in choices]
         return None if None in found else found[0]
-    wanted = [kind for name in _names(schema.get("type")) for kind in _KINDS.get(name, ())]
-    if wanted and kind(delta) not in wanted:
-        return f"{path} is {kind(delta)}, where outputSchema has {' or '.join(wanted)}"
+    names = _names(schema.get("type"))
+    wanted = [kind for name in names for kind in _KINDS.get(name, ())]
+    if names and kind(delta) not in wanted:
+        return f"{path} is {kind(delta)}, where outputSchema has {' or '.join(wanted) or 'null'}"
     if isinstance(delta, dict):
         return _strange_members(delta, output, schema, root, path, depth)
     items = schema.get("items")
@@ -117,4 +118,4 @@ def _list(value: Any) -> list[Any]:
 
 def _names(value: Any) -> list[str]:
     found = value if isinstance(value, list) else [value]
-    return [name for name in found if isinstance(name, str)]
+    return [name for name in found if isinstance(name, str) and name in _KINDS]
