@@ -167,12 +167,10 @@ def _kind_of(value: Any) -> str:
 def shown(value: Any, most: int = 200) -> str:
     """A value as a reader of a report wants to see it."""
     try:
-        text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=repr).decode()
-    except ValueError:  # half a character
-        text = repr(value)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
     except RecursionError:
         return "something that is nested too deeply to be shown"
-    text = text.encode(errors="backslashreplace").decode()
+    text = text.encode(errors="backslashreplace").decode()  # half a surrogate pair is JSON, and no text
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
