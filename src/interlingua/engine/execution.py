@@ -329,13 +329,16 @@ class Execution(Operations):
             self._finish(Status.TIMED_OUT, error=RunTimedOut(self._why_late()).info())
         elif how == "park":
             # What came in while the handler was leaving is in the log, and it has not seen it.
-            self._set_aside(0 if self.news != self._news_at_leave else self.next_deadline())
+            self._set_aside(0 if self.news != self._news_at_leave else self._wake_at())
         elif how == "hand_back":
             self._set_aside(0)
         elif error is None:
             self._fail(ErrorInfo("agent_crashed", "the agent cancelled itself"))
         else:
             self._fail(self._describe(error))
+
+    def _wake_at(self) -> int | None:
+        return min((at for at in (self.next_deadline(), self.look_again_at) if at is not None), default=None)
 
     def _why_late(self) -> str:
         limit, authority = self._timeout, self.request.authority
@@ -638,7 +641,7 @@ class Execution(Operations):
         del self.open_questions[question]
         still_open = bool(self.open_questions or self.replay.relayed)
         body = QuestionWithdrawn(question, reason, still_open)
-        self.log.append(body, CloseQuestion(question, "withdrawn"), *self.relay(body))
+        self.log.append(body, CloseQuestion(question, "withdrawn", reason), *self.relay(body))
 
 
 def _cancelled_error() -> type[BaseException]:

@@ -18,7 +18,8 @@ from ..model.content import Part
 from ..model.errors import ErrorInfo, Invalid, RunError
 from ..model.events import Emission
 from ..model.run import Option, RunRequest
-from .questions import Question, QuestionCodec
+from .ids import now
+from .questions import NoLongerAsked, Question, QuestionCodec
 
 if TYPE_CHECKING:
     from .context import Context
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from .replay import Replay
 
 log_ = logging.getLogger("interlingua.engine")
+
+_LOOK_AT_LEAST = 1.0  # seconds between two looks at what is asked elsewhere
+_LOOKS = 10  # in the time that it has waited so far
 
 MOUNTED_FROM = "mounted_from"
 """The member of a card's metadata that says where a mounted agent comes from. Every mount sets it: a process without
@@ -94,6 +98,10 @@ class Mounted:
         """The keys of all questions that this run had asked when its handler was entered."""
         return [place.removeprefix("ask:") for place in self._run.replay.questions]
 
+    def open(self) -> list[str]:
+        """The keys of the questions that wait for an answer now."""
+        return [question.key.removeprefix("ask:") for question in self._run.open_questions.values()]
+
     def recorded(self, step: str) -> bool:
         """Whether a step was done when the handler was entered, by the key that it was given."""
         return step_place(step) in self._run.replay.records
@@ -111,10 +119,64 @@ class Mounted:
     ) -> Any:  # fmt: skip
         """Ask what the remote side asks, and give back the answer as JSON. `answer` is the schema of the answer.
 
-        The same type may come with another schema at any time: nothing is declared, and nothing is kept.
+        The same type may come with another schema at any time: nothing is declared, and nothing is kept. Raises
+        NoLongerAsked where it was withdrawn before a crash.
         """
         question = RemoteQuestion(type_, payload, prompt, options or [])
         return await self._run.ask(question, deadline, key, RemoteCodec(type_, answer), attachments=attachments)
+
+    async def ask_while(
+        self, look: Look, type_: str, payload: Any, answer: Schema, *, key: str, prompt: str | None = None,
+        options: list[Option] | None = None, deadline: float | None = None, attachments: Iterable[Part | str] = (),
+    ) -> Any:  # fmt: skip
+        """As `ask`, for a wire that does not say by itself that somebody has answered at the remote side: now and then
+        it is looked, also by a run that was set aside. Raises NoLongerAsked when the remote side has gone on."""
+        asking = asyncio.ensure_future(
+            self.ask(
+                type_, payload, answer, key=key, prompt=prompt, options=options, deadline=deadline,
+                attachments=attachments,
+            )
+        )  # fmt: skip
+        looking = asyncio.ensure_future(self._looking(look, f"ask:{key}"))
+        try:
+            await asyncio.wait({asking, looking}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done() and (gone := looking.result()) is not None:
+                raise NoLongerAsked(gone)
+            return await asking
+        finally:
+            looking.cancel()
+            asking.cancel()
+            await asyncio.gather(asking, looking, return_exceptions=True)
+
+    async def _looking(self, look: Look, place: str) -> str | None:
+        """Why the question is not asked any more; None where an answer was first."""
+        run = self._run
+        while True:
+            question = next((q for q in run.open_questions.values() if q.key == place), None)
+            waited = 0.0 if question is None else (now() - question.asked_at) / 1e6
+            # The longer it has waited, the less it matters when exactly one hears that it need not any more: so a month
+            # of waiting costs a hundred looks.
+            pause = max(_LOOK_AT_LEAST, waited / _LOOKS)
+            run.look_again_at = now() + int(pause * 1e6)
+            if question is None or waited < _LOOK_AT_LEAST:  # it has just been asked
+                await asyncio.sleep(pause)
+                continue
+            try:
+                gone = await look()
+            except Exception as error:  # it cannot be reached, for instance: then nobody knows
+                log_.debug("run %s cannot see whether its question is still asked: %s", run.log.row.id, error)
+                gone = None
+            if gone is not None:
+                with run.busy():
+                    if await run.close(question, "withdrawn", gone):
+                        return gone
+                    await run.pull()
+                    return None
+            await asyncio.sleep(pause)
+
+
+Look = Callable[[], Awaitable[str | None]]
+"""Whether the remote side still asks: None, or why it does not. Where it raises, nobody knows."""
 
 
 def step_place(key: str) -> str:

@@ -26,6 +26,7 @@ from ..store.base import (
     InboxItem,
     PutCallback,
     PutInbox,
+    PutQuestion,
     RunRow,
     Sealed,
     Store,
@@ -311,6 +312,8 @@ class Worker:
                     self._ready.set()
             elif isinstance(change, PutCallback):
                 self.engine.callbacks.hint()
+            elif isinstance(change, PutQuestion) and change.remind:
+                self.engine.reminders.hint()
 
     def told(self, run: str, news: PutInbox | None = None) -> None:
         """Something was put into a run's inbox. `news`: what, where that is known; it need not be read then."""
