@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -19,8 +20,20 @@ import msgspec
 
 from ...engine.context import Context
 from ...engine.mounting import Mounted, RemoteError
-from ...model.errors import InterlinguaError, StepFailed, Unavailable
-from .calls import Patience, Refused, Silent, error_of, interrupt_of, json_of, object_or_empty, same_interrupt, words_of
+from ...engine.questions import NoLongerAsked
+from ...model.errors import InterlinguaError, QuestionExpired, StepFailed, Unavailable
+from .calls import (
+    Patience,
+    Refused,
+    Silent,
+    error_of,
+    interrupt_of,
+    json_of,
+    object_or_empty,
+    same_interrupt,
+    seconds_left,
+    words_of,
+)
 from .follow import Follower
 from .remote import Remote
 
@@ -59,6 +72,9 @@ class Attachment:
             raise RemoteError(
                 error.message, code=error.code, transient=error.transient, details=error.details
             ) from failure
+        except QuestionExpired:
+            await self._cancel()  # there it would wait for ever
+            raise
         except asyncio.CancelledError:
             # Leaving for good takes the remote run along; a run that is only set aside is found again by its handle.
             if self._mounted.leaving_for_good:
@@ -89,8 +105,18 @@ class Attachment:
             type_, payload = interrupt_of(stretch.output, card)
             known = card.question(type_)  # one that the descriptor does not list can be asked all the same
             schema = known.answer if known is not None else {}
-            answer = await self._mounted.ask(type_, payload, schema, key=f"interrupt-{number}")
-            await ctx.step("resume", self._resume, follower, stretch.output, answer, key=f"resume-{number}")
+            deadline = seconds_left(stretch.output)
+            try:
+                answer = await self._mounted.ask_while(
+                    partial(self._moved_on, follower, stretch.output), type_, payload, schema,
+                    key=f"interrupt-{number}", deadline=deadline,
+                )  # fmt: skip
+            except QuestionExpired as over:
+                if deadline is None and not isinstance(over, NoLongerAsked):
+                    raise
+                # Somebody answered there, or it expires there too: what comes of it is followed.
+            else:
+                await ctx.step("resume", self._resume, follower, stretch.output, answer, key=f"resume-{number}")
             follower.answered(stretch.output)
             number += 1
 
@@ -143,6 +169,11 @@ class Attachment:
             return response
 
     # -- answering, looking, cancelling -------------------------------------------------------------------
+
+    async def _moved_on(self, follower: Follower, asked: dict[str, Any]) -> str | None:
+        current = await follower.settled()
+        still = current is not None and current.kind == "interrupt" and same_interrupt(current.output, asked)
+        return None if still else f"it was answered at {self.remote.base}"
 
     async def _resume(self, follower: Follower, asked: dict[str, Any], answer: Any) -> None:
         """Answer the remote question, unless it has been answered already: here before a crash, or by somebody else."""

@@ -11,9 +11,11 @@ from typing import Any
 
 import httpx2
 
+from ...engine.ids import now
 from ...engine.mounting import RemoteError
 from ...model.card import AgentCard
 from ...model.errors import Denied, RunCancelled, RunError, RunTimedOut, Unavailable
+from ...model.forms import read_time
 from . import translate
 
 KEY_VARIABLE = "INTERLINGUA_CONNECT_KEY"
@@ -113,6 +115,12 @@ def interrupt_of(told: dict[str, Any], card: AgentCard) -> tuple[str, Any]:
 def same_interrupt(one: dict[str, Any], other: dict[str, Any]) -> bool:
     name = "interrupt_id" if one.get("interrupt_id") and other.get("interrupt_id") else "interrupt"
     return bool(one.get(name) == other.get(name))
+
+
+def seconds_left(told: dict[str, Any]) -> float | None:
+    """Until a question expires, where a server of ours says so. What expires there is not asked here any more."""
+    until = read_time(told.get("interrupt_deadline"))
+    return None if until is None else max(0.0, (until - now()) / 1e6)
 
 
 def whole_value(value: Any) -> dict[str, Any]:

@@ -304,13 +304,16 @@ def interrupt(question: Question, reader: str) -> dict[str, Any]:
     What is asked of somebody else is not shown: it may be a result that waits for their approval.
     """
     payload = question.payload if question.answerer in (None, reader) else {}
-    return {
+    told = {
         "type": "interrupt",
         "interrupt": {question.type: payload},
         "interrupt_type": question.type,
         "interrupt_payload": payload,
         "interrupt_id": question.id,
     }
+    if question.deadline is not None:
+        told["interrupt_deadline"] = when(question.deadline)
+    return told
 
 
 def error(run_id: str, info: ErrorInfo | None, status: Status, card: AgentCard | None) -> dict[str, Any]:
