@@ -200,7 +200,9 @@ class Attachment:
             params = request.get("params") if isinstance(request, dict) else None
             if not isinstance(params, dict) or request.get("method") != "elicitation/create":
                 raise RemoteError(f"the server wants {request!r}, which cannot be asked here")
-            given[key] = await self._asking.elicit({"_meta": {wire.META_QUESTION: key}, **params})
+            told_of = params.get("_meta")
+            about = {wire.META_QUESTION: key, **(told_of if isinstance(told_of, dict) else {})}
+            given[key] = await self._asking.elicit({**params, "_meta": about})
         more: dict[str, Any] = {"inputResponses": given}
         if told.get("requestState") is not None:
             more["requestState"] = told["requestState"]

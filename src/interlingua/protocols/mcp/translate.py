@@ -22,7 +22,7 @@ import msgspec
 from ...model.card import AgentCard, Schema
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidAnswer
 from ...model.events import Plan, Said, Thought, ToolCall, Warned, overheard
-from ...model.forms import Choices, choices, form, particulars
+from ...model.forms import Choices, choices, form, particulars, written
 from ...model.run import Instance, Question
 from ...transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from . import wire
@@ -163,6 +163,8 @@ def elicitation(question: Question, version: str) -> dict[str, Any] | None:
     told: dict[str, Any] = {"message": message, "requestedSchema": schema}
     if version >= "2025-11-25":
         told["mode"] = "form"
+    if question.deadline is not None:
+        told["_meta"] = {wire.META_DEADLINE: written(question.deadline)}
     return told
 
 
@@ -204,6 +206,7 @@ def question_open(question: Question, run: str) -> RpcError:
         "question": {
             "id": question.id, "type": question.type, "prompt": question.prompt, "payload": question.payload,
             "answerSchema": question.answer_schema,
+            **({"deadline": written(question.deadline)} if question.deadline is not None else {}),
         },
     }  # fmt: skip
     asked = question.prompt or question.type
