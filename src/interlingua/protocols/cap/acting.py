@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from ...engine.context import Context
 from ...engine.ids import now
 from ...engine.mounting import Mounted
+from ...engine.questions import NoLongerAsked
 from ...model.content import Message, TextPart
 from ...model.errors import (
     ChildFailed,
@@ -22,6 +24,7 @@ from ...model.errors import (
     InterlinguaError,
     InvalidRequest,
     NotFound,
+    QuestionExpired,
     RunError,
     StepFailed,
 )
@@ -55,6 +58,7 @@ class Acting:
     _back: str  # who handed its task over, as it knows them
     _task: str
     _handed: set[str]  # ids of tasks that it handed over
+    _settled: set[str]  # questions of which it said that they are over
     _ours: bool  # it is a server like ours
     _unsent: list[wire.Message]  # the message that is being passed on, if there is one
     _mails = 0  # how many were passed on, and that one
@@ -81,8 +85,8 @@ class Acting:
                 case _:
                     await self._show(message, number)
         except InterlinguaError as error:
-            if self._way.again and isinstance(error, StepFailed):
-                raise  # the server does not take what we have to say: it would wait for ever
+            if self._way.again and isinstance(error, StepFailed | QuestionExpired):
+                raise  # the server does not take what we have to say, or nobody says it: it would wait for ever
             await self._reply_error(
                 _of_child(error), message.task_id, _answerer(message, error), message.sender_id
             )  # fmt: skip
@@ -106,17 +110,33 @@ class Acting:
             until = told.get("deadline")
             deadline = max(0.0, (wire.time_of(until) - now()) / 1e6) if isinstance(until, str) else None
         kind, id_ = told.get("question_type"), told.get("question")
-        answer = await self._mounted.ask(
-            kind if isinstance(kind, str) and kind else _ASKING, payload, schema,
-            key=f"question-{id_}" if isinstance(id_, str) else f"ask-{number}",
-            prompt=translate.text_of(message), options=options, deadline=deadline,
-            attachments=translate.split(translate.model_message(message, "agent"))[1],
-        )  # fmt: skip
+        try:
+            answer = await self._mounted.ask_while(
+                partial(self._moved_on, id_), kind if isinstance(kind, str) and kind else _ASKING, payload, schema,
+                key=f"question-{id_}" if isinstance(id_, str) else f"ask-{number}",
+                prompt=translate.text_of(message), options=options, deadline=deadline,
+                attachments=translate.split(translate.model_message(message, "agent"))[1],
+            )  # fmt: skip
+        except NoLongerAsked:
+            return
+        except QuestionExpired:
+            if deadline is None or not self._way.again:
+                raise
+            return  # it expires there too
         metadata: dict[str, Any] = {} if free else {"answer": answer}
         if id_ is not None:
             metadata["question"] = id_
         back = self._reply(message, USER, answer["text"] if free else translate.answer_text(answer), metadata)
         await self._ctx.step("answer", self._send, back, key=f"answer-{number}")
+
+    async def _moved_on(self, question: Any) -> str | None:
+        """Why a question is not asked any more, where that can be seen."""
+        if not isinstance(question, str):
+            return None
+        open_ = await self._way.asks()
+        if question in self._settled or (open_ is not None and question not in open_):
+            return f"it was answered at {self._way.name}"
+        return None
 
     async def _say(self, message: wire.AnyMessage, recipient: str, number: int) -> None:
         """What is answered to this comes into our mailbox, and is passed on from there."""

@@ -27,6 +27,7 @@ from ...model.errors import (
     Invalid,
     InvalidRequest,
     NotFound,
+    QuestionExpired,
     RunCancelled,
     RunError,
     RunLost,
@@ -50,6 +51,7 @@ class Attachment(Acting):
         self._ctx = ctx
         self._mounted = Mounted(ctx)
         self._handed = set()
+        self._settled = set()
         self._unsent = []
         self._mirror = Mirror(self._mounted, card.output_text)
         self._me = agent or ctx.me or "agent"  # what the agent is called there
@@ -68,6 +70,9 @@ class Attachment(Acting):
         except StepFailed as failure:
             error = failure.error
             raise _failure(error) from failure
+        except QuestionExpired:
+            await self._cancel()
+            raise
         except asyncio.CancelledError:
             if self._mounted.leaving_for_good:
                 await self._cancel()
@@ -193,6 +198,12 @@ class Attachment(Acting):
 
     async def _considered(self, data: dict[str, Any]) -> Stretch | None:
         """What a message wants of us; None where that is nothing."""
+        told = data.get("metadata")
+        if isinstance(told, dict) and (data.get("sender_id") == USER or "withdrawn" in told):
+            settled = told.get("question")
+            if isinstance(settled, str) and f"question-{settled}" in self._mounted.open():
+                self._settled.add(settled)  # it was answered there, or is not asked any more
+                return None
         try:
             message = wire.read(data)
             self._check(message)

@@ -54,6 +54,10 @@ class Way(Protocol):
     async def next(self) -> Update: ...
     async def send(self, message: wire.AnyMessage) -> None: ...
     async def cancel(self, back: wire.ErrorResponse) -> None: ...
+    async def asks(self) -> set[str] | None:
+        """The ids of the questions that are open there; None where that cannot be seen."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -223,6 +227,13 @@ class Address:
             return "status", {**told, "final": True}
         return None
 
+    async def asks(self) -> set[str] | None:
+        told = json_of(await self._http.get(self._path))
+        asked = told.get("questions") if isinstance(told, dict) else None
+        if not isinstance(asked, list):
+            return None
+        return {one["question"] for one in asked if isinstance(one, dict) and isinstance(one.get("question"), str)}
+
     async def close(self) -> None:
         if self._stream is not None:
             with contextlib.suppress(RuntimeError, httpx2.HTTPError):
@@ -308,6 +319,9 @@ class Program:
     async def cancel(self, back: wire.ErrorResponse) -> None:
         with contextlib.suppress(InterlinguaError):
             await self.send(back)
+
+    async def asks(self) -> set[str] | None:
+        return None  # what it asks no longer is for it to say
 
     async def close(self) -> None:
         if self._child is not None:
