@@ -7,6 +7,7 @@ knowing why the handler is left. `LeftRun` is for telling the remote side when a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
@@ -150,7 +151,7 @@ class Mounted:
 
     async def _looking(self, look: Look, place: str) -> str | None:
         """Why the question is not asked any more; None where an answer was first."""
-        run = self._run
+        run, protects = self._run, True
         while True:
             question = next((q for q in run.open_questions.values() if q.key == place), None)
             waited = 0.0 if question is None else (now() - question.asked_at) / 1e6
@@ -162,7 +163,10 @@ class Mounted:
                 await asyncio.sleep(pause)
                 continue
             try:
-                gone = await look()
+                # Set aside before it has looked, a run that was entered for nothing else would never come to it.
+                with run.busy() if protects else contextlib.nullcontext():
+                    gone = await look()
+                protects = False
             except Exception as error:  # it cannot be reached, for instance: then nobody knows
                 log_.debug("run %s cannot see whether its question is still asked: %s", run.log.row.id, error)
                 gone = None

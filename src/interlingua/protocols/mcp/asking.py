@@ -19,7 +19,7 @@ from ...model.forms import read_time, usable_form
 from ...model.run import Option
 from . import wire
 
-_THEIRS_TO_SAY = 10.0  # seconds that a server has to take back what has expired there
+_THEIRS_TO_SAY = 10.0  # seconds that a server has to take back what it need not ask any more
 
 
 class Settled(Exception):
@@ -35,6 +35,7 @@ class Asking:
         self._open: dict[str, tuple[Any, asyncio.Task[Any]]] = {}  # key → what was asked, and the wait for its answer
         self._uses: dict[str, int] = {}
         self.silent = False  # the run is only set aside: what is asked stays open, there too
+        self.taken_back = False  # the request that it belongs to: the server takes back with it what it asked
         self.server_is_gone: Callable[[], bool] = lambda: False
 
     def met_again(self) -> None:
@@ -113,6 +114,9 @@ class Asking:
             self._open.pop(key, None)
             if self.silent:
                 await asyncio.Event().wait()  # until the connection ends
+            if self.taken_back:
+                # An answer could overtake that the request was taken back, and the run there would go on without us.
+                await asyncio.sleep(_THEIRS_TO_SAY)
             raise Settled from None
         except BaseException:
             self._open.pop(key, None)

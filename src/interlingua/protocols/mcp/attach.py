@@ -78,6 +78,7 @@ class Attachment:
                 # A run that is only set aside is found again later, where that is possible.
                 self._asking.silent = self._again and not self._mounted.leaving_for_good
                 if not self._asking.silent:
+                    self._asking.taken_back = True
                     self._take_back()
                 raise
             finally:
