@@ -1,8 +1,12 @@
-"""Writes docs/conformance.md from the requirements manifest; `--check` only says whether it is up to date."""
+"""Writes docs/conformance.md, and the catalogue of what can be seen from outside, from the requirements manifest.
+
+`--check` only says whether they are up to date.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 from tests.requirements.manifest import LEVELS, STATUSES, Manifest, Requirement, load_all, problems  # noqa: E402
 
 PAGE = ROOT / "docs" / "conformance.md"
+CATALOGUE = ROOT / "src" / "interlingua" / "conform" / "catalogue.json"
 
 INTRO = """\
 # Conformance
@@ -30,6 +35,17 @@ def render(manifests: list[Manifest]) -> str:
     for manifest in manifests:
         parts += [f"## {manifest.title} (`{manifest.protocol}`)\n", _entries(manifest)]
     return "\n".join(parts)
+
+
+def catalogue(manifests: list[Manifest]) -> str:
+    """What `interlingua conform` tells of a requirement: it ships with the package, which has no tests."""
+    rows = [
+        json.dumps({"id": entry.id, "section": entry.section, "level": entry.level, "text": entry.text})
+        for manifest in manifests
+        for entry in manifest.requirements
+        if entry.outside
+    ]
+    return "[\n" + ",\n".join(rows) + "\n]\n"
 
 
 def _summary(manifests: list[Manifest]) -> str:
@@ -95,21 +111,21 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the page is not up to date")
     parser.add_argument("--page", type=Path, default=PAGE, help="another page than docs/conformance.md")
+    parser.add_argument("--catalogue", type=Path, default=CATALOGUE, help="another file than the one in the package")
     options = parser.parse_args(argv)
     manifests = load_all()
     if found := problems(manifests):
         print(*found, sep="\n", file=sys.stderr)
         return 1
-    wanted = render(manifests)
-    page: Path = options.page
-    if options.check:
-        if not page.is_file() or page.read_text() != wanted:
+    stale = 0
+    for page, wanted in ((options.page, render(manifests)), (options.catalogue, catalogue(manifests))):
+        if not options.check:
+            page.parent.mkdir(exist_ok=True)
+            page.write_text(wanted)
+        elif not page.is_file() or page.read_text() != wanted:
             print(f"{page} is not up to date: run `make docs`", file=sys.stderr)
-            return 1
-        return 0
-    page.parent.mkdir(exist_ok=True)
-    page.write_text(wanted)
-    return 0
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":

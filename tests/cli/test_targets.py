@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.app.targets import Target, TargetError, loaders, parse
+from interlingua.app.targets import Target, TargetError, parse
 
 from .conftest import ZOO, Result
 
@@ -49,14 +49,11 @@ def test_a_file_wins_over_every_other_reading(tmp_path: Path, monkeypatch: pytes
     assert parse("mcp:odd#name") == Target("file", "mcp:odd#name")
 
 
-def test_kinds_without_a_loader_are_said_to_be_missing(here: Cli) -> None:
-    assert "http" not in loaders
+def test_an_address_where_nothing_answers_is_said_to_be_so(here: Cli) -> None:
     for target in ("http://localhost:1", "https://localhost:1"):
         done = here("run", target, "hi")
-        assert done.code == 2
-        assert "not available in this version" in done.err
-        for works in ("FILE[:AGENT]", "connect+http", "editor"):
-            assert works in done.err
+        assert done.code == 1
+        assert f"nothing answers at {target}" in done.err
 
 
 def test_errors_about_files(here: Cli, tmp_path: Path) -> None:

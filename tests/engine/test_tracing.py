@@ -1,17 +1,25 @@
-"""Spans, for programs that have set up OpenTelemetry."""
+"""Traces: spans for programs that have set up OpenTelemetry, and for all others the context as it came."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+import msgspec
+import pytest
+from opentelemetry import baggage, context, trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import interlingua as il
+from interlingua.engine.mounting import MOUNTED_FROM, Mounted
 
-from .common import engine, finish
+from ..traces import ID, TRACE, check_sent_on
+from .common import QUICK, engine, finish
 
 
 @il.agent
@@ -24,15 +32,145 @@ async def parent(ctx: il.Context[None, None]) -> str:
     return str(await ctx.call(child, text="x"))
 
 
-async def test_a_tree_of_runs_is_one_trace_under_the_callers(store: Path) -> None:
+@il.agent(name="sends")
+async def sends(ctx: il.Context[None, None]) -> dict[str, Any]:
+    """Stands for a remote agent: gives back what would be sent to it."""
+    return dict(Mounted(ctx).onward())
+
+
+sends.card.metadata[MOUNTED_FROM] = "nowhere"
+
+
+@il.agent
+async def calls(ctx: il.Context[None, None]) -> dict[str, Any]:
+    """Calls the one that stands for a remote agent."""
+    return dict(await ctx.call("sends"))
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    provider = trace.get_tracer_provider()
+    if not isinstance(provider, TracerProvider):
+        provider = TracerProvider()
+        trace.set_tracer_provider(provider)  # which can be done once
     exporter = InMemorySpanExporter()
-    provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+    yield exporter
+    exporter.shutdown()
+
+
+def named(spans: InMemorySpanExporter, name: str) -> ReadableSpan:
+    (found,) = [span for span in spans.get_finished_spans() if span.name == f"invoke_agent {name}"]
+    return found
+
+
+def ids(span: ReadableSpan) -> tuple[str, str]:
+    assert span.context is not None
+    return f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"
+
+
+async def test_a_tree_of_runs_is_one_trace_under_the_callers(store: Path, spans: InMemorySpanExporter) -> None:
     async with engine(store, parent, child) as eng:
-        run = await finish(eng, "parent", trace={"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"})
+        run = await finish(eng, "parent", trace=TRACE)
         assert run.output == {"text": "x"}
-    spans = {span.name for span in exporter.get_finished_spans()}
-    assert {"invoke_agent parent", "invoke_agent child"} <= spans
-    assert {f"{span.context.trace_id:032x}" for span in exporter.get_finished_spans() if span.context} == {trace_id}
+    above, below = named(spans, "parent"), named(spans, "child")
+    assert {ids(above)[0], ids(below)[0]} == {ID}
+    assert above.parent is not None
+    assert below.parent is not None
+    assert f"{above.parent.span_id:016x}" == TRACE["traceparent"].split("-")[2]
+    assert f"{below.parent.span_id:016x}" == ids(above)[1]
+
+
+async def test_the_remote_side_goes_on_under_the_span_of_the_mounted_run(
+    store: Path, spans: InMemorySpanExporter
+) -> None:
+    async with engine(store, sends, calls) as eng:
+        run = await finish(eng, "calls", trace=TRACE)
+        assert run.output is not None, run.error
+        check_sent_on(run.output)
+    above, client = named(spans, "calls"), named(spans, "sends")
+    assert run.output["traceparent"] == f"00-{ID}-{ids(client)[1]}-01"
+    assert client.parent is not None
+    assert f"{client.parent.span_id:016x}" == ids(above)[1]
+    assert (above.kind, client.kind) == (trace.SpanKind.INTERNAL, trace.SpanKind.CLIENT)
+
+
+async def test_without_a_callers_trace_one_begins_with_the_first_run(store: Path, spans: InMemorySpanExporter) -> None:
+    async with engine(store, sends, calls) as eng:
+        run = await finish(eng, "calls", trace={"baggage": "user=eve"})
+    assert run.output is not None, run.error
+    begun, _ = ids(named(spans, "calls"))
+    assert run.output["traceparent"].split("-")[1] == begun
+    assert run.output["baggage"] == "interlingua-hops=1,user=eve"
+
+
+async def test_what_a_program_puts_into_its_baggage_goes_on_but_the_count_of_hops_is_not_its_to_say(
+    store: Path, spans: InMemorySpanExporter
+) -> None:
+    @il.agent
+    async def adds(ctx: il.Context[None, None]) -> dict[str, Any]:
+        assert baggage.get_baggage("user") == "eve"
+        here = baggage.set_baggage("order", "a, b", baggage.set_baggage("user", "adam"))
+        token = context.attach(baggage.set_baggage("interlingua-hops", "0", here))
+        try:
+            return dict(await ctx.call("sends"))
+        finally:
+            context.detach(token)
+
+    came = "interlingua-hops=4,tenant=acme;p=1,user=eve"
+    async with engine(store, sends, adds) as eng:
+        run = await finish(eng, "adds", trace={**TRACE, "baggage": came})
+    assert run.output is not None, run.error
+    assert run.output["baggage"] == "interlingua-hops=5,user=adam,order=a%2C%20b,tenant=acme;p=1"
+
+
+async def test_a_call_that_went_through_too_many_mounts_fails_for_good(store: Path) -> None:
+    settings = msgspec.structs.replace(QUICK, max_hops=3)
+    async with engine(store, sends, calls, settings=settings) as eng:
+        for hops in (None, 2):
+            came = {} if hops is None else {"baggage": f"interlingua-hops={hops}"}
+            run = await finish(eng, "sends", trace=came)
+            assert run.output is not None, run.error
+            assert run.output["baggage"] == f"interlingua-hops={(hops or 0) + 1}"
+        run = await finish(eng, "sends", trace={"baggage": "interlingua-hops=3"})
+        assert run.status is il.Status.FAILED
+        assert run.error is not None
+        assert (run.error.code, run.error.transient) == ("too_many_hops", False)
+        assert "max_hops is 3" in run.error.message
+        through = await finish(eng, "calls", trace={"baggage": "interlingua-hops=3"})
+        assert through.error is not None
+        assert through.error.code == "child_failed"
+        assert through.error.details["error"]["code"] == "too_many_hops"
+
+
+PLAIN = """
+import asyncio, json, sys
+import interlingua as il
+from interlingua.engine.mounting import Mounted
+
+@il.agent
+async def sends(ctx: il.Context) -> dict[str, str]:
+    return dict(Mounted(ctx).onward())
+
+@il.agent
+async def calls(ctx: il.Context) -> dict[str, str]:
+    return await ctx.call("sends")
+
+async def main() -> None:
+    async with il.Engine(sys.argv[1], agents=[sends, calls]) as engine:
+        for trace in (json.loads(sys.argv[2]), None):
+            run = await engine.submit(il.RunRequest("calls", trace=trace))
+            print(json.dumps((await engine.wait(run.id)).output))
+    assert not any(name.startswith("opentelemetry") for name in sys.modules)
+
+asyncio.run(main())
+"""
+
+
+def test_without_opentelemetry_the_trace_goes_on_as_it_came_and_nothing_of_it_is_loaded(store: Path) -> None:
+    command = [sys.executable, "-c", PLAIN, str(store), msgspec.json.encode(TRACE).decode()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    with_trace, without = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+    assert with_trace == {**TRACE, "baggage": f"interlingua-hops=1,{TRACE['baggage']}"}
+    assert without == {"baggage": "interlingua-hops=1"}

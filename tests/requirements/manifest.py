@@ -39,6 +39,7 @@ class Requirement:
     status: str
     tests: tuple[str, ...] = ()
     reason: str = ""  # why we differ; only of what deviates
+    outside: bool = False  # whether it can be seen of a server from outside: `interlingua conform` looks at it then
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,10 @@ def _entry(kind: type[Any], entry: dict[str, Any], path: Path) -> Any:
             if not isinstance(value, list) or not all(isinstance(test, str) for test in value):
                 raise ManifestError(f"{path.name}: {name}: tests is a list of texts")
             value = tuple(value)
+        elif field.name == "outside":
+            value = False if value is None else value
+            if not isinstance(value, bool):
+                raise ManifestError(f"{path.name}: {name}: outside is true or false")
         elif value is None:
             if field.name != "reason":
                 raise ManifestError(f"{path.name}: {name} has no {field.name}")

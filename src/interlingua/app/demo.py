@@ -1,19 +1,26 @@
-"""The example agents, in an installed package or beside a checkout's sources, and a server of them."""
+"""The example agents, in an installed package or beside a checkout's sources, and servers of them as processes."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+import json
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from ..model.errors import NotFound
-
-if TYPE_CHECKING:
-    from ..engine.agents import Agent
-    from .serve import Server
+from ..model.errors import NotFound, Unavailable
+from ..transports.children import Guard
 
 EXAMPLES = ("echo", "mailcomposer", "counter")
+USUAL = 8000
+
+_STARTS_WITHIN = 60.0
+_ENDS_WITHIN = 15.0
 
 
 def example(name: str) -> Path:
@@ -35,14 +42,95 @@ def example_folder(name: str) -> Path:
     raise NotFound(f"the example {name} is not installed beside {package}")
 
 
-@contextlib.asynccontextmanager
-async def serving_somewhere(store: Path, agents: Iterable[Agent[..., Any]]) -> AsyncIterator[Server]:
-    """Serve on the usual port, or on any free one where that is taken."""
-    from .serve import CannotListen, ServeSettings, serving
-
-    async with contextlib.AsyncExitStack() as stack:
+def free_port(wanted: int = USUAL) -> int:
+    """The port that is wanted, or 0 (any) where somebody has it."""
+    with socket.socket() as trying:
+        trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            server = await stack.enter_async_context(serving(store, agents))
-        except CannotListen:
-            server = await stack.enter_async_context(serving(store, agents, ServeSettings(port=0)))
-        yield server
+            trying.bind(("127.0.0.1", wanted))
+        except OSError:
+            return 0
+    return wanted
+
+
+class Process:
+    """`interlingua serve` in a process of its own, which ends with ours."""
+
+    def __init__(self, targets: Sequence[str], store: Path, port: int = 0) -> None:
+        self._targets = targets
+        self._store = store
+        self._port = port
+        self._said: deque[str] = deque(maxlen=20)
+        self._process: asyncio.subprocess.Process | None = None
+        self._guard: Guard | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self.address = ""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Start it and wait until it answers; once more on the same port, where it was ended before."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "interlingua", "serve", *self._targets, "--store", str(self._store),
+            "--port", str(self._port), "--no-peer-ports", "--log", "json",
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        self._guard = Guard(self._process.pid)
+        try:
+            async with asyncio.timeout(_STARTS_WITHIN):
+                self.address = await self._where()
+        except BaseException:
+            await self.kill()
+            raise
+        self._port = int(self.address.rpartition(":")[2])
+        self._listening = asyncio.ensure_future(self._listen())
+
+    async def _where(self) -> str:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        while line := await self._process.stderr.readline():
+            self._said.append(line.decode(errors="replace").strip())
+            with contextlib.suppress(ValueError):
+                told = json.loads(line)
+                if isinstance(told, dict) and "address" in told:
+                    return str(told["address"])
+        raise Unavailable(f"the server of the demo did not start: {' | '.join(list(self._said)[-3:])}")
+
+    async def _listen(self) -> None:
+        """A server whose log is full stands still."""
+        assert self._process is not None
+        assert self._process.stderr is not None
+        while line := await self._process.stderr.readline():
+            self._said.append(line.decode(errors="replace").strip())
+
+    async def kill(self) -> None:
+        """As a power cut would: nothing is finished, nothing is said."""
+        await self._end(signal.SIGKILL)
+
+    async def stop(self) -> None:
+        """As Ctrl-C would."""
+        await self._end(signal.SIGTERM)
+
+    async def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, how)
+        try:
+            async with asyncio.timeout(_ENDS_WITHIN):
+                await self._process.wait()
+        except TimeoutError:
+            pass
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # what it started ends with it
+        await self._process.wait()
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        if self._guard is not None:
+            self._guard.let_go()
+        self._process = self._guard = self._listening = None

@@ -180,4 +180,15 @@ async def _load_file(target: Target) -> list[Agent[..., Any]]:
     return agents_of_file(target.rest)
 
 
+async def _load_detected(target: Target) -> list[Agent[..., Any]]:
+    """An address that does not say what is spoken there."""
+    from .inspecting import detected
+
+    spoken = await detected(target.rest)
+    assert spoken.target is not None
+    found = parse(spoken.target)
+    return await load_all(Target(found.kind, found.rest, target.agent))
+
+
 loaders["file"] = _load_file
+loaders["http"] = loaders["https"] = _load_detected

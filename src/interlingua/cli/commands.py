@@ -12,7 +12,9 @@ import typer
 from . import (
     audit,
     callbacks,
+    conform,
     demo,
+    inspect,
     keys,
     manifest,
     peer,
@@ -84,6 +86,8 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(keys.app, name="keys")
 app.add_typer(callbacks.app, name="callbacks")
 app.add_typer(manifest.app, name="manifest")
+app.command("inspect", epilog=inspect.EPILOG)(inspect.inspect)
+app.command("conform", epilog=conform.EPILOG)(conform.conform)
 app.command("demo", epilog=examples("interlingua demo", "interlingua demo --store tour.db"))(demo.demo)
 
 

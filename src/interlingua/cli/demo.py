@@ -1,31 +1,37 @@
-"""`interlingua demo`: a short guided tour, with three example agents."""
+"""`interlingua demo`: a guided tour of the whole, with real processes and real requests."""
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import Store
-from .tour import command, over_http, say
+from .tour import Wire, command, say
 
 if TYPE_CHECKING:
-    from ..app.serve import Server
-    from ..engine.agents import Agent
-    from ..engine.engine import Engine
-    from ..model.run import RunRequest
+    from ..app.demo import Process
+
+# Which agent of the other process is reached by which protocol.
+_ELSEWHERE = (
+    ("shouter", "connect+{address}/connect"), ("turner", "mcp+{address}/mcp"), ("initials", "peer+{address}/peer"),
+    ("teller", "editor+{address}/editor"), ("sorter", "cap+{address}/cap"),
+)  # fmt: skip
 
 
 def demo(
     store: Store = None,
     team: Annotated[bool, typer.Option(help="The part about a team, which starts tool servers.")] = True,
 ) -> None:
-    """A short guided tour: three agents, a question, a thread, what remains of it all, the same over HTTP, and a team.
+    """A guided tour: one agent called by five protocols, agents of five protocols behind one door, a question asked in
+    one and answered in another, a server that is killed and a run that goes on, a team, and its audit.
 
-    Takes less than a minute. The agents are served meanwhile; at a terminal they stay up afterwards, until Ctrl-C.
-    Runs in a temporary store, unless `--store` names one.
+    Takes a minute. Everything is real: two server processes, and requests that you can paste. At a terminal the servers
+    stay up afterwards, until Ctrl-C. Runs in a temporary store, unless `--store` names one.
     """
     from .session import go
 
@@ -36,122 +42,108 @@ def demo(
 
 
 async def _demo(store: Path, *, kept: bool, team: bool) -> int:
-    from ..app.demo import EXAMPLES, example, serving_somewhere
-    from ..app.files import agents_of_file
+    from ..app.demo import EXAMPLES, example
     from .session import interactive
-    from .team_tour import sales_team, with_team
+    from .team_tour import team_folder, with_team
+    from .tour_doors import five_doors, five_mounts
+    from .tour_runs import asked_and_answered, killed
 
-    files = {name: example(name) for name in EXAMPLES}
-    agents: dict[str, Agent[..., Any]] = {name: agents_of_file(file)[0] for name, file in files.items()}
-    crew = sales_team() if team else None
-    async with serving_somewhere(store, [*agents.values(), *([crew] if crew is not None else [])]) as server:
-        code = await _tour(server, files, agents) or await over_http(server)
-        if not code and team:
-            code = await with_team(server, crew)
-        if code:
-            return code
-        _farewell(files, store if kept else None)
-        if interactive():
-            await _stay(server)
+    say("Interlingua", "Write an agent once. Every agent protocol speaks to it.")
+    if kept and store.exists() and await _has_keys(store):  # noqa: ASYNC240 - nothing else goes on yet
+        say("", "This store has keys, so its server wants one, and the tour has none to send. Leave --store out.")
+        return 0
+    crew = team_folder() if team else None
+    files = [str(example(name)) for name in EXAMPLES]
+    with tempfile.TemporaryDirectory(prefix="interlingua-demo-") as other:
+        async with _up([str(example("elsewhere"))], Path(other) / "other.db") as elsewhere:
+            mounted = [(name, f"{target.format(address=elsewhere.address)}#{name}") for name, target in _ELSEWHERE]
+            targets = [*files, *(target for _, target in mounted), *([f"team:{crew}"] if crew is not None else [])]
+            async with _up(targets, store, usual=True) as server, _wire(server) as wire:
+                await five_doors(wire, example("echo"), store)
+                await five_mounts(wire, mounted)
+                await asked_and_answered(wire, store)
+                await killed(wire, server)
+                if team and (code := await with_team(wire, crew, store)):
+                    return code
+                _farewell(server.address, store if kept else None)
+                if interactive():
+                    await _stay(server.address)
     return 0
 
 
-async def _tour(server: Server, files: dict[str, Path], agents: dict[str, Agent[..., Any]]) -> int:
-    from ..model.run import RunRequest
+async def _has_keys(store: Path) -> bool:
+    from ..app.keys import StoredKeys
+    from ..engine.engine import Engine
 
-    engine = server.engine
-    say("Interlingua", "Write an agent once. Every agent protocol speaks to it. Here are three agents.")
-
-    say("1  echo", f"An agent is a Python function ({files['echo'].name}). What it yields streams as it comes.")
-    code = await _act(engine, "run echo.py 'hello from an agent'", _request(agents["echo"], text="hello from an agent"))
-    if code:
-        return code
-
-    say(
-        "2  mailcomposer",
-        "It remembers what was said on a thread, and it has a config. First it only gets the text of a mail.",
-    )
-    mail = agents["mailcomposer"]
-    thread, friendly = (await engine.create_thread()).id, {"style": "friendly"}
-    options = """--thread lunch --config '{"style": "friendly"}'"""
-    first = "To: ada@example.org. Shall we have lunch at noon?"
-    request = _request(mail, thread, friendly, message=first)
-    code = await _act(engine, f"run mailcomposer.py {options} '{first}'", request)
-    if code:
-        return code
-    say("", "On the same thread it still knows that. It asks before it sends, and waits as long as it takes.")
-    request = _request(mail, thread, friendly, message="Subject: Lunch")
-    code = await _act(engine, f"run mailcomposer.py {options} 'Subject: Lunch'", request)
-    if code:
-        return code
-
-    say("3  counter", "It takes its time and shows its plan. Ctrl-C would cancel it.")
-    request = RunRequest(agents["counter"].card.name, agents["counter"].card.version, {"to": 5, "delay": 0.3})
-    code = await _act(engine, "run counter.py '{\"to\": 5}'", request)
-    if code:
-        return code
-    await _what_remains(engine)
-    return 0
+    engine = Engine(store)
+    await engine.store.open()
+    try:
+        return await StoredKeys(engine.store).any()
+    finally:
+        await engine.store.close()
 
 
-async def _stay(server: Server) -> None:
-    """Leave the agents up for whoever wants to try the lines above."""
+@contextlib.asynccontextmanager
+async def _up(targets: list[str], store: Path, *, usual: bool = False) -> AsyncIterator[Process]:
+    """A server process, for as long as it is needed."""
+    from ..app.demo import Process, free_port
+
+    process = Process(targets, store, free_port() if usual else 0)
+    await process.start()
+    try:
+        yield process
+    finally:
+        await process.stop()
+
+
+@contextlib.asynccontextmanager
+async def _wire(server: Process) -> AsyncIterator[Wire]:
+    wire = Wire(server.address)
+    try:
+        yield wire
+    finally:
+        await wire.close()
+
+
+def _farewell(address: str, store: Path | None) -> None:
+    import os
+
+    from ..app.demo import example
+
+    file = example("echo")
+    where = Path(os.path.relpath(file.parent))
+    if len(str(where)) > len(str(file.parent)):
+        where = file.parent
+    say("Now you", "Read the examples: each takes a minute. Then try:")
+    option = f" --store {store}" if store is not None else ""
+    command(f"run {where / 'mailcomposer.py'} --thread lunch 'To: ada@example.org. Subject: Lunch.'{option}")
+    command(f"run {where / 'counter.py'} '{{\"to\": 20}}'{option}    (and press Ctrl-C)")
+    command(f"serve {where / 'echo.py'}{option}")
+
+
+async def _stay(address: str) -> None:
+    """Leave everything up for whoever wants to try, with a table of the doors."""
     import asyncio
     import signal
 
-    from .serve import say as line
+    from rich.table import Table
+
+    from ..app.installed import protocols
+    from .render import error_console
+    from .tour import prompt
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    line("")
-    for protocol, _ in server.app.doors.values():
-        line(f"The agents stay up: {protocol.title} on {server.address}{protocol.prefix}")
-    line("Ctrl-C stops.")
+    say("Still up", "Everything above can be pasted into another terminal, and so can these:")
+    table = Table("door", "address", box=None, pad_edge=False)
+    for protocol in protocols():
+        if protocol.door is not None:
+            table.add_row(protocol.title, address + protocol.prefix)
+    error_console().print(table)
+    prompt(f"interlingua inspect {address}")
+    for kind, path in (("connect", "/connect"), ("mcp", "/mcp"), ("peer", "/peer"), ("cap", "/cap")):
+        prompt(f"interlingua run '{kind}+{address}{path}#echo' hello")
+    say("", "Ctrl-C stops.")
     await stop.wait()
     asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
-
-
-def _request(
-    agent: Agent[..., Any], thread: str | None = None, config: dict[str, Any] | None = None, **members: Any
-) -> RunRequest:
-    from ..model.run import RunRequest
-
-    return RunRequest(agent.card.name, agent.card.version, members, config, thread=thread)
-
-
-async def _act(engine: Engine, line: str, request: RunRequest) -> int:
-    from .ask import AskAtTerminal, Asker, SayYes
-    from .output import TextView
-    from .session import interactive
-    from .watch import Watch
-
-    command(line)
-    run = await engine.submit(request)
-    asker: Asker = AskAtTerminal() if interactive() else SayYes()
-    view = TextView(await engine.card(run.agent, run.version))
-    return await Watch(engine, run.id, view, asker=asker, leave_waiting=True, owns=True).follow()
-
-
-async def _what_remains(engine: Engine) -> None:
-    from ..store.base import RunFilter
-    from . import tables
-
-    say("4  the log", "Everything that happened is on disk: after a crash, a run goes on from there.")
-    command("runs show last")
-    (last,) = await engine.runs(RunFilter(limit=1))
-    run = await engine.run(last.id)
-    tables.run(run, [event async for event in engine.events(run.id, follow=False)], json=False)
-
-
-def _farewell(files: dict[str, Path], store: Path | None) -> None:
-    import os
-
-    where = Path(os.path.relpath(files["echo"].parent))
-    if len(str(where)) > len(str(files["echo"].parent)):
-        where = files["echo"].parent
-    say("Now you", "Read the three files: each takes a minute. Then try:")
-    option = f" --store {store}" if store is not None else ""
-    command(f"run {where / 'mailcomposer.py'} --thread lunch 'To: ada@example.org. Subject: Lunch.'{option}")
-    command(f"run {where / 'counter.py'} '{{\"to\": 20}}'{option}    (and press Ctrl-C)")
-    command(f"runs list{option}")

@@ -7,52 +7,51 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .tour import command, say
+from .tour import Wire, command, say
+from .tour_doors import new_task
 
 if TYPE_CHECKING:
-    from ..app.serve import Server
     from ..engine.engine import Engine
-    from ..engine.teams import TeamAgent
     from ..model.run import Question
 
 _TASK = "Analyze last quarter's sales trends"
 _ANSWER = "Regional breakdowns, please."
 
 
-def sales_team() -> TeamAgent | None:
-    """The team of the demo; None where what reaches its tools is not installed."""
+def team_folder() -> Path | None:
+    """Where the team of the demo is; None where what reaches its tools is not installed."""
     if find_spec("mcp") is None:
         return None
     from ..app.demo import example_folder
-    from ..app.teams import team
 
-    return team(example_folder("sales-team"))
+    return example_folder("sales-team")
 
 
-async def with_team(server: Server, crew: TeamAgent | None) -> int:
-    if crew is None:
-        say("6  a team", "The team is left out: its tools need a package. pip install 'interlingua[teams]'")
+async def with_team(wire: Wire, folder: Path | None, store: Path) -> int:
+    if folder is None:
+        say("5  a team", "The team is left out: its tools need a package. pip install 'interlingua[teams]'")
         return 0
-    from ..model.run import RunRequest
-    from .session import interactive
+    from .session import engine_at, interactive
     from .team_run import follow
     from .team_view import Conversation, Screen
 
-    engine = server.engine
     say(
-        "6  a team",
+        "5  a team",
         "Three agents with manifests: one plans, one analyses, one verifies. Their tools are real MCP servers, who may "
         "do what is checked by the engine, and nobody sees the analysis before it is approved.",
     )
-    command(f'team run examples/sales-team "{_TASK}"')
-    run = await engine.submit(RunRequest(crew.card.name, crew.card.version, {"text": _TASK}))
-    screen = Screen(Conversation(run.id))
-    ask = interactive()
-    code, _ = await follow(engine, run.id, screen, ask=ask, asker=None if ask else Says(screen))
-    if code:
-        return code
-    await _audited(engine, run.id, screen.conversation.label)
-    return 0
+    notice = {
+        "type": "delegation_notice", "task_id": new_task(), "sender_id": "user", "recipient_id": "sales-team",
+        "context_summary": _TASK,
+    }  # fmt: skip
+    run = (await wire.ask("POST", "/cap/messages", notice))["run_id"]
+    async with engine_at(store) as engine:
+        screen = Screen(Conversation(run))
+        ask = interactive()
+        code, _ = await follow(engine, run, screen, ask=ask, asker=None if ask else Says(screen))
+        if not code:
+            await _audited(engine, run, screen.conversation.label)
+    return code
 
 
 class Says:

@@ -114,7 +114,7 @@ class Calling(Speaking):
         return child_result(agent, ended)
 
     def _request(self, name: str, version: str | None, payload: Any, config: Any, **more: Any) -> RunRequest:
-        trace = tracing.current() or self.request.trace
+        trace = tracing.current(self.request.trace)
         return RunRequest(name, version, payload, config, caller=self.request.caller, trace=trace, **more)
 
     async def _child(

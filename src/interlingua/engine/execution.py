@@ -232,7 +232,7 @@ class Execution(Operations):
         self._entered = True
         if not tracing.wanted():
             return await invoke.invoke(self)
-        with tracing.invoke_agent(row.agent, row.id, row.caller, self.request.trace):
+        with tracing.invoke_agent(row, self.request.trace, remote=mounting.is_mounted(agent.card)):
             return await invoke.invoke(self)
 
     def _take_assignment(self) -> None:
@@ -329,16 +329,13 @@ class Execution(Operations):
             self._finish(Status.TIMED_OUT, error=RunTimedOut(self._why_late()).info())
         elif how == "park":
             # What came in while the handler was leaving is in the log, and it has not seen it.
-            self._set_aside(0 if self.news != self._news_at_leave else self._wake_at())
+            self._set_aside(0 if self.news != self._news_at_leave else self.next_deadline())
         elif how == "hand_back":
             self._set_aside(0)
         elif error is None:
             self._fail(ErrorInfo("agent_crashed", "the agent cancelled itself"))
         else:
             self._fail(self._describe(error))
-
-    def _wake_at(self) -> int | None:
-        return min((at for at in (self.next_deadline(), self.look_again_at) if at is not None), default=None)
 
     def _why_late(self) -> str:
         limit, authority = self._timeout, self.request.authority

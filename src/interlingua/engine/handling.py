@@ -20,6 +20,7 @@ from ..model.events import ChildEnded, ErrorHandled
 from ..model.run import RunRequest
 from ..model.status import Status
 from ..model.team import ORCHESTRATOR, USER
+from . import tracing
 from .ids import now
 from .proposing import Proposing
 from .questions import Question, question_codec
@@ -181,7 +182,7 @@ class Handling(Proposing):
         granted = gates.shrink(self.authority, overseer.manifest, overseer.team.limits_of(overseer.manifest), now=now())
         request = RunRequest(
             overseer.run_name, overseer.version, {overseer.card.input_text or "text": said},
-            caller=self.request.caller, trace=self.request.trace, authority=granted,
+            caller=self.request.caller, trace=tracing.current(self.request.trace), authority=granted,
         )  # fmt: skip
 
         async def prepare(_: str) -> RunRequest:

@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from ..model import carrier
 from ..model.card import AgentCard, Schema
-from ..model.content import Part
-from ..model.errors import ErrorInfo, Invalid, RunError
+from ..model.content import DataPart, Part, TextPart
+from ..model.errors import ErrorInfo, Invalid, InvalidInput, RunError
 from ..model.events import Emission
+from ..model.prompts import prompt_input
 from ..model.run import Option, RunRequest
+from ..model.run import Question as AskedQuestion
+from . import tracing
 from .ids import now
-from .questions import NoLongerAsked, Question, QuestionCodec
+from .questions import Gone as Gone
+from .questions import Question, QuestionCodec
 
 if TYPE_CHECKING:
     from .context import Context
@@ -30,12 +35,20 @@ if TYPE_CHECKING:
 
 log_ = logging.getLogger("interlingua.engine")
 
-_LOOK_AT_LEAST = 1.0  # seconds between two looks at what is asked elsewhere
-_LOOKS = 10  # in the time that it has waited so far
-
 MOUNTED_FROM = "mounted_from"
 """The member of a card's metadata that says where a mounted agent comes from. Every mount sets it: a process without
 the agent's code leaves such a run to one that has it, and can tell the remote side."""
+
+
+LOOK_EVERY = 600.0
+"""Seconds after which a run that was set aside with a question looks whether the remote side still asks it: at first,
+and later less often."""
+
+_LOOK_WITHIN = 1.0
+_LOOKS = 10  # in the time that a question has waited so far, once that is long
+
+Offer = Callable[[bytes, str, str | None], tuple[str, Awaitable[object]]]
+"""Offers a file: bytes, media type, name → an address, and what to wait for before it is told to anybody."""
 
 
 class RemoteError(RunError):
@@ -95,6 +108,12 @@ class Mounted:
         """The name that it has here."""
         return self._run.log.row.agent
 
+    def onward(self) -> carrier.Carrier:
+        """The trace of this run, to be sent with the request that begins the remote one. It always has the number of
+        mounts that the call has gone through, this one included. Raises TooManyHops where that is one too many."""
+        trace = tracing.current(self._run.request.trace)
+        return carrier.onward(carrier.read(trace), self.engine.settings.max_hops)
+
     def asked(self) -> list[str]:
         """The keys of all questions that this run had asked when its handler was entered."""
         return [place.removeprefix("ask:") for place in self._run.replay.questions]
@@ -102,6 +121,25 @@ class Mounted:
     def open(self) -> list[str]:
         """The keys of the questions that wait for an answer now."""
         return [question.key.removeprefix("ask:") for question in self._run.open_questions.values()]
+
+    def said(self) -> list[Part]:
+        """What the caller said, in full; nothing where the input is all there is."""
+        return [part for message in self._ctx.messages if message.role == "user" for part in message.parts]
+
+    def said_as(self, card: AgentCard, input_: dict[str, Any]) -> list[Part]:
+        """The same, where an agent with this card makes exactly this input of it. An object that was written as text is
+        none: where objects can be sent, it is sent as one."""
+        said = self.said()
+        objects = [part.data for part in said if isinstance(part, DataPart) and isinstance(part.data, dict)]
+        if not said or not set(input_) <= {card.input_text, *(name for one in objects for name in one)}:
+            return []
+        with contextlib.suppress(InvalidInput):
+            return said if prompt_input(card, said) == input_ else []
+        return []
+
+    def beside(self, input_: dict[str, Any]) -> list[Part]:
+        """What the caller said beside the input: files, and data that are no members of it."""
+        return [part for part in self.said() if not isinstance(part, TextPart) and not _holds(input_, part)]
 
     def recorded(self, step: str) -> bool:
         """Whether a step was done when the handler was entered, by the key that it was given."""
@@ -121,66 +159,75 @@ class Mounted:
         """Ask what the remote side asks, and give back the answer as JSON. `answer` is the schema of the answer.
 
         The same type may come with another schema at any time: nothing is declared, and nothing is kept. Raises
-        NoLongerAsked where it was withdrawn before a crash.
+        Gone where it was withdrawn before a crash.
         """
         question = RemoteQuestion(type_, payload, prompt, options or [])
         return await self._run.ask(question, deadline, key, RemoteCodec(type_, answer), attachments=attachments)
 
     async def ask_while(
-        self, look: Look, type_: str, payload: Any, answer: Schema, *, key: str, prompt: str | None = None,
-        options: list[Option] | None = None, deadline: float | None = None, attachments: Iterable[Part | str] = (),
+        self, moved_on: Callable[[], Awaitable[None]], type_: str, payload: Any, answer: Schema, *, key: str,
+        **more: Any,
     ) -> Any:  # fmt: skip
-        """As `ask`, for a wire that does not say by itself that somebody has answered at the remote side: now and then
-        it is looked, also by a run that was set aside. Raises NoLongerAsked when the remote side has gone on."""
-        asking = asyncio.ensure_future(
-            self.ask(
-                type_, payload, answer, key=key, prompt=prompt, options=options, deadline=deadline,
-                attachments=attachments,
-            )
-        )  # fmt: skip
-        looking = asyncio.ensure_future(self._looking(look, f"ask:{key}"))
-        try:
-            await asyncio.wait({asking, looking}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done() and (gone := looking.result()) is not None:
-                raise NoLongerAsked(gone)
-            return await asking
-        finally:
-            looking.cancel()
-            asking.cancel()
-            await asyncio.gather(asking, looking, return_exceptions=True)
-
-    async def _looking(self, look: Look, place: str) -> str | None:
-        """Why the question is not asked any more; None where an answer was first."""
-        run, protects = self._run, True
-        while True:
-            question = next((q for q in run.open_questions.values() if q.key == place), None)
-            waited = 0.0 if question is None else (now() - question.asked_at) / 1e6
-            # The longer it has waited, the less it matters when exactly one hears that it need not any more: so a month
-            # of waiting costs a hundred looks.
-            pause = max(_LOOK_AT_LEAST, waited / _LOOKS)
-            run.look_again_at = now() + int(pause * 1e6)
-            if question is None or waited < _LOOK_AT_LEAST:  # it has just been asked
-                await asyncio.sleep(pause)
-                continue
+        """As `ask`, for as long as the remote side asks: `moved_on` returns when it does not any more. Then what is
+        asked here is withdrawn, and Gone raised, unless somebody has answered here at that very moment. A run that was
+        set aside is woken from time to time to look."""
+        with contextlib.ExitStack() as looking:
+            if key in self.asked():  # it was set aside, and is not again before it has looked
+                looking.enter_context(self._run.busy())
+                asyncio.get_running_loop().call_later(_LOOK_WITHIN, looking.close)
+            asking = asyncio.ensure_future(self.ask(type_, payload, answer, key=key, **more))
+            beside = [asyncio.ensure_future(self._look(moved_on)), asyncio.ensure_future(self._wake(key))]
             try:
-                # Set aside before it has looked, a run that was entered for nothing else would never come to it.
-                with run.busy() if protects else contextlib.nullcontext():
-                    gone = await look()
-                protects = False
-            except Exception as error:  # it cannot be reached, for instance: then nobody knows
-                log_.debug("run %s cannot see whether its question is still asked: %s", run.log.row.id, error)
-                gone = None
-            if gone is not None:
-                with run.busy():
-                    if await run.close(question, "withdrawn", gone):
-                        return gone
-                    await run.pull()
-                    return None
-            await asyncio.sleep(pause)
+                await asyncio.wait({asking, *beside}, return_when=asyncio.FIRST_COMPLETED)
+                if not asking.done():
+                    await self._gone(key)
+                return await asking
+            finally:
+                for task in (asking, *beside):
+                    task.cancel()
+                await asyncio.gather(asking, *beside, return_exceptions=True)
+
+    async def _look(self, moved_on: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await moved_on()
+            except Exception as error:  # whoever answers here is asked all the same
+                log_.info("run %s cannot see whether its question is still asked: %s", self._ctx.run_id, error)
+                await asyncio.sleep(LOOK_EVERY)
+                continue
+            return
+
+    async def _gone(self, key: str) -> None:
+        """Withdraw what nobody need answer any more, and raise Gone. Returns where an answer was first."""
+        run, question = self._run, self._asks(key)
+        if question is None:
+            return
+        card = run.agent.card if run.agent is not None else None
+        place = card.metadata.get(MOUNTED_FROM) if card is not None else None
+        why = f"it was answered at {place}" if place else "it was answered elsewhere"
+        with run.busy():
+            if await run.close(question, "withdrawn", why):
+                raise Gone(why)
+            await run.pull()
+
+    async def _wake(self, key: str) -> None:
+        """What is set aside with this is entered again at that time, and looks. The longer it has waited, the less it
+        matters when exactly one hears that it need not any more: so a month of waiting costs a few dozen looks."""
+        while True:
+            question = self._asks(key)
+            waited = 0.0 if question is None else (now() - question.asked_at) / 1e6
+            pause = max(LOOK_EVERY, waited / _LOOKS)
+            with contextlib.suppress(TimeoutError):
+                never = asyncio.get_running_loop().create_future()
+                await self._run._wait(never, now() + int(pause * 1e6), f"look:{key}")
+
+    def _asks(self, key: str) -> AskedQuestion | None:
+        """What is asked by a key, and open."""
+        return next((one for one in self._run.open_questions.values() if one.key == f"ask:{key}"), None)
 
 
-Look = Callable[[], Awaitable[str | None]]
-"""Whether the remote side still asks: None, or why it does not. Where it raises, nobody knows."""
+def _holds(input_: dict[str, Any], part: Part) -> bool:
+    return isinstance(part, DataPart) and isinstance(part.data, dict) and part.data.items() <= input_.items()
 
 
 def step_place(key: str) -> str:

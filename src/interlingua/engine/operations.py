@@ -48,7 +48,7 @@ from ..store.base import Change, PutInbox, PutQuestion
 from .codec import Codec
 from .crash import describe
 from .ids import new_id, now
-from .questions import EXPIRED, NoLongerAsked, answer_schema, deadline_at, remind_at
+from .questions import EXPIRED, Gone, answer_schema, deadline_at, remind_at
 from .replay import PastQuestion
 from .tooling import Tooling
 
@@ -143,8 +143,6 @@ class Operations(Tooling):
         for future in list(self.blocking):
             future.cancel()
 
-    look_again_at: int | None = None  # set aside, the handler wants to look again then
-
     def next_deadline(self) -> int | None:
         authority = self.request.authority
         last = [] if authority is None or authority.deadline is None else [authority.deadline]
@@ -199,7 +197,7 @@ class Operations(Tooling):
             if not past.open:
                 self._passed(past.seq)
                 if past.reason not in ("", EXPIRED):
-                    raise NoLongerAsked(past.reason)
+                    raise Gone(past.reason)
                 raise QuestionExpired(f"nobody answered {codec.type} in time")
         elif past is not None and past.open:
             past.open = False

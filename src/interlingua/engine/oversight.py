@@ -43,6 +43,7 @@ from ..model.oversight import (
 from ..model.run import RunRequest
 from ..model.status import Status
 from ..model.team import USER
+from . import tracing
 from .agents import Agent
 from .calling import Handover
 from .execution import STATE
@@ -262,8 +263,8 @@ class _Oversight:
         card = self.work.card
         asked = RunRequest(
             card.name, card.version, input_, request.config, messages=request.messages, metadata=request.metadata,
-            caller=request.caller, trace=request.trace, authority=self.authority, assignment=assignment,
-            timeout=request.timeout,
+            caller=request.caller, trace=tracing.current(request.trace), authority=self.authority,
+            assignment=assignment, timeout=request.timeout,
         )  # fmt: skip
 
         async def prepare(_: str) -> RunRequest:
@@ -301,7 +302,8 @@ class _Oversight:
             granted = await engine.admit_review(child, self.execution.log.row, self.authority, overseer, label)
             return RunRequest(
                 overseer.review_name, overseer.version, overseer.review_input(proposal), caller=request.caller,
-                trace=request.trace, authority=granted, assignment=Assignment(sealed=True, review=proposal),
+                trace=tracing.current(request.trace), authority=granted,
+                assignment=Assignment(sealed=True, review=proposal),
             )  # fmt: skip
 
         told = [overseer.review_name, msgspec.to_builtins(proposal)]

@@ -24,7 +24,7 @@ EXPIRED = "nobody answered in time"
 """Why a question was withdrawn whose deadline is over."""
 
 
-class NoLongerAsked(QuestionExpired):
+class Gone(QuestionExpired):
     """A remote agent asked this, and does not any more: somebody answered there, or it has gone on without."""
 
 

@@ -20,6 +20,8 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     """Of one input, config, answer or message, as JSON."""
     max_log_bytes: int = 1024 * 1024 * 1024
     """Of what one run may emit."""
+    max_hops: int = 16
+    """Mounts that a call may go through, here and elsewhere. Beyond that it fails: probably mounts form a loop."""
     max_sync_threads: int = 256
     """Threads for agents and steps that are plain functions."""
     processes: int = 2

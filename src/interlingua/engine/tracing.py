@@ -1,6 +1,8 @@
-"""OpenTelemetry spans, for programs that use OpenTelemetry. In others nothing is imported, and nothing costs.
+"""OpenTelemetry spans, for programs that use OpenTelemetry. In others nothing is imported, and nothing costs: what a
+run was submitted with goes on as it came.
 
-Each entry of an agent is a span `invoke_agent NAME`, under the trace that the run was submitted with.
+Each entry of an agent is a span `invoke_agent NAME`, under the trace that the run was submitted with. That of a mounted
+agent is a client's: the remote side goes on under it.
 """
 
 from __future__ import annotations
@@ -8,7 +10,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from ..model import carrier
+
+if TYPE_CHECKING:
+    from ..store.base import RunRow
 
 
 def wanted() -> bool:
@@ -16,27 +24,56 @@ def wanted() -> bool:
 
 
 @contextlib.contextmanager
-def invoke_agent(name: str, run: str, caller: str, trace_context: dict[str, str] | None) -> Iterator[None]:
-    from opentelemetry import propagate, trace
+def invoke_agent(row: RunRow, carried: carrier.Carrier | None, *, remote: bool) -> Iterator[None]:
+    from opentelemetry import context, trace
+    from opentelemetry.baggage.propagation import W3CBaggagePropagator
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    parent: Any = propagate.extract(trace_context) if trace_context else None
+    # W3C's, whatever the program has set for its own calls: that is what the doors take. A baggage without a parent
+    # leaves the span that is under way here as it is.
+    parent = TraceContextTextMapPropagator().extract(carried or {}, context.get_current())
+    token = context.attach(W3CBaggagePropagator().extract(carried or {}, parent))
     attributes = {
         "gen_ai.operation.name": "invoke_agent",
-        "gen_ai.agent.name": name,
-        "interlingua.run.id": run,
-        "interlingua.caller": caller,
+        "gen_ai.agent.name": row.agent,
+        "interlingua.run.id": row.id,
+        "interlingua.caller": row.caller,
     }
+    kind = trace.SpanKind.CLIENT if remote else trace.SpanKind.INTERNAL
     tracer = trace.get_tracer("interlingua")
-    with tracer.start_as_current_span(f"invoke_agent {name}", context=parent, attributes=attributes):
-        yield
+    try:
+        with tracer.start_as_current_span(f"invoke_agent {row.agent}", kind=kind, attributes=attributes):
+            yield
+    finally:
+        context.detach(token)
 
 
-def current() -> dict[str, str] | None:
-    """The trace that is under way here, to be carried to a child run."""
+def current(carried: carrier.Carrier | None) -> carrier.Carrier | None:
+    """The trace that is under way here, to be carried on: the current span in place of the one that came, and the
+    baggage with what the program has added. Without OpenTelemetry it is what came."""
     if not wanted():
-        return None
-    from opentelemetry import propagate
+        return carried
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    carrier: dict[str, str] = {}
-    propagate.inject(carrier)
-    return carrier or None
+    carried = carried or {}
+    found: carrier.Carrier = {}
+    TraceContextTextMapPropagator().inject(found)
+    if not found:
+        return carried or None
+    baggage = _baggage(carried.get("baggage", ""))
+    return {**found, "baggage": baggage} if baggage else found
+
+
+def _baggage(came: str) -> str:
+    """What came stays as it was written: OpenTelemetry drops properties of members."""
+    from opentelemetry import baggage, context
+    from opentelemetry.baggage.propagation import W3CBaggagePropagator
+
+    here = baggage.get_all()
+    there = baggage.get_all(W3CBaggagePropagator().extract({"baggage": came}, context.Context()))
+    added = {
+        quote(name, safe=""): quote(str(value), safe="")
+        for name, value in here.items()
+        if there.get(name) != value and name != carrier.HOPS  # how far a call has come is not the program's to say
+    }
+    return carrier.with_members(came, added) if added else came

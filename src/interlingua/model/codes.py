@@ -21,7 +21,7 @@ class Code(IntEnum):
     CONFLICT = 409
     TOO_LARGE = 413
     REJECTED = 422  # by the overseer
-    BUDGET = 429  # depth or runs are used up
+    BUDGET = 429  # depth, runs or hops are used up
     CANCELLED = 499
     INTERNAL = 500  # our fault
     FAILED = 502  # the agent that had the work did not manage
@@ -46,7 +46,7 @@ TABLE: dict[str, Code] = {
     "unauthenticated": Code.UNAUTHENTICATED,
     "run_failed": Code.FAILED, "agent_error": Code.FAILED, "agent_crashed": Code.FAILED, "child_failed": Code.FAILED,
     "step_failed": Code.FAILED, "tool_failed": Code.FAILED,
-    REJECTED: Code.REJECTED, OVER_BUDGET: Code.BUDGET, "cancelled": Code.CANCELLED,
+    REJECTED: Code.REJECTED, OVER_BUDGET: Code.BUDGET, "too_many_hops": Code.BUDGET, "cancelled": Code.CANCELLED,
     "timed_out": Code.TIMEOUT, "question_expired": Code.TIMEOUT,
     "run_lost": Code.UNAVAILABLE, "overloaded": Code.UNAVAILABLE, "unavailable": Code.UNAVAILABLE,
     "store_error": Code.INTERNAL, "definition_error": Code.INTERNAL, "internal": Code.INTERNAL,

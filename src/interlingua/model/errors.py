@@ -22,7 +22,8 @@
     │   ├── ChildFailed         an agent that was called did not succeed
     │   ├── Rejected            its overseer did not approve the result
     │   ├── StepFailed          a step raised, and will raise again
-    │   └── ToolFailed          a tool of a server says that it failed
+    │   ├── ToolFailed          a tool of a server says that it failed
+    │   └── TooManyHops         a call went through too many mounts: they probably form a loop
     ├── Overloaded              a queue is full; later is fine
     ├── Unavailable             something that is needed is down or shutting down
     ├── StoreError              the store could not read or write
@@ -322,6 +323,12 @@ class ToolFailed(RunError):
     """A tool was called, and says that it failed, or gave back what nobody can use."""
 
     code = "tool_failed"
+
+
+class TooManyHops(RunError):
+    """The call went through more mounts than `max_hops` allows; probably they form a loop."""
+
+    code = "too_many_hops"
 
 
 class Overloaded(InterlinguaError):

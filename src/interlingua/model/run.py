@@ -48,7 +48,7 @@ class RunRequest(msgspec.Struct, omit_defaults=True):
     delay: float = 0.0  # seconds before it may start
     timeout: float | None = None  # seconds of running, not of waiting
     key: str | None = None  # idempotency: the same key from the same caller is the same run
-    trace: dict[str, str] | None = None  # W3C trace context
+    trace: dict[str, str] | None = None  # W3C trace context: see `carrier`
     callback: Callback | None = None
     extra: dict[str, Any] = msgspec.field(default_factory=dict)  # what a door wants to find again on the run
     authority: Authority | None = None  # of a member of a team; given by the engine, never by a caller

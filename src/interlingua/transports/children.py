@@ -68,6 +68,36 @@ def words_of(command: str, kind: str) -> list[str]:
     return words
 
 
+class Guard:
+    """Sees to it that the group of a process ends with ours, however ours ends."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        _groups.add(group)
+        self._shell = subprocess.Popen(  # noqa: S603 - it takes a millisecond, and must be there before anything else
+            ["/bin/sh", "-c", _GUARD, "sh", str(group)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
+    def let_go(self) -> None:
+        """The group has ended."""
+        _groups.discard(self._group)
+        stdin = self._shell.stdin
+        assert stdin is not None
+        with contextlib.suppress(OSError):
+            stdin.write(b"\n")
+            stdin.close()
+        try:
+            self._shell.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self._shell.kill()
+            self._shell.wait()
+
+
 class Output:
     """What a process writes to a pipe of ours.
 
@@ -106,7 +136,7 @@ class Child:
         process: asyncio.subprocess.Process,
         pipes: PipeChannel,
         stderr: Output,
-        guard: subprocess.Popen[bytes],
+        guard: Guard,
         clean: Clean,
         log: logging.Logger,
     ) -> None:
@@ -149,16 +179,7 @@ class Child:
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
-        _groups.add(process.pid)
-        guard = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond, and must be there before anything else
-            ["/bin/sh", "-c", _GUARD, "sh", str(process.pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-        )
-        made = cls(process, PipeChannel(ours_in, ours_out), errors, guard, clean, log)
+        made = cls(process, PipeChannel(ours_in, ours_out), errors, Guard(process.pid), clean, log)
         try:
             await errors.started()
         except BaseException:
@@ -230,8 +251,7 @@ class Child:
                 await self._gone(1.0)
         finally:
             self._signal(signal.SIGKILL)
-            _groups.discard(self.pid)
-            self._let_guard_go()
+            self._guard.let_go()
             self._stderr.cancel()
             self._errors.close()
             await self.channel.close()
@@ -257,18 +277,6 @@ class Child:
         except OSError:
             return False
         return True
-
-    def _let_guard_go(self) -> None:
-        stdin = self._guard.stdin
-        assert stdin is not None
-        with contextlib.suppress(OSError):
-            stdin.write(b"\n")
-            stdin.close()
-        try:
-            self._guard.wait(1.0)
-        except subprocess.TimeoutExpired:
-            self._guard.kill()
-            self._guard.wait()
 
 
 class QuietChannel:

@@ -14,12 +14,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from ..model import values
+from ..model import carrier, values
 from ..model.errors import InvalidRequest, TooLarge
 
 T = TypeVar("T")
 
 _EMPTY: dict[str, Any] = {}
+_TRACE = {name.encode(): name for name in carrier.NAMES}
 
 
 class HttpLimits(msgspec.Struct, kw_only=True, frozen=True):
@@ -47,6 +48,17 @@ def header(request: Request, name: bytes) -> str | None:
             text: str = value.decode("latin-1")
             return text
     return None
+
+
+def trace(request: Request) -> carrier.Carrier | None:
+    """The W3C trace context that a request came with. Several headers of one name are one list."""
+    found: dict[str, str] = {}
+    for key, value in request.scope["headers"]:
+        name = _TRACE.get(key)
+        if name is not None:
+            text = value.decode("latin-1")
+            found[name] = f"{found[name]},{text}" if name in found else text
+    return carrier.read(found) if found else None
 
 
 async def read_body(request: Request, limits: HttpLimits) -> bytes:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from functools import partial
+import functools
 from typing import Any, Literal
 
 import msgspec
 
 from ...engine.context import Context
 from ...engine.ids import now
-from ...engine.mounting import Mounted
-from ...engine.questions import NoLongerAsked
+from ...engine.mounting import Gone, Mounted
 from ...model.content import Message, TextPart
 from ...model.errors import (
     ChildFailed,
@@ -58,7 +57,6 @@ class Acting:
     _back: str  # who handed its task over, as it knows them
     _task: str
     _handed: set[str]  # ids of tasks that it handed over
-    _settled: set[str]  # questions of which it said that they are over
     _ours: bool  # it is a server like ours
     _unsent: list[wire.Message]  # the message that is being passed on, if there is one
     _mails = 0  # how many were passed on, and that one
@@ -112,12 +110,12 @@ class Acting:
         kind, id_ = told.get("question_type"), told.get("question")
         try:
             answer = await self._mounted.ask_while(
-                partial(self._moved_on, id_), kind if isinstance(kind, str) and kind else _ASKING, payload, schema,
+                functools.partial(self._way.moved_on, id_),
+                kind if isinstance(kind, str) and kind else _ASKING, payload, schema,
                 key=f"question-{id_}" if isinstance(id_, str) else f"ask-{number}",
-                prompt=translate.text_of(message), options=options, deadline=deadline,
-                attachments=translate.split(translate.model_message(message, "agent"))[1],
+                prompt=translate.text_of(message), options=options, deadline=deadline, attachments=attached,
             )  # fmt: skip
-        except NoLongerAsked:
+        except Gone:
             return
         except QuestionExpired:
             if deadline is None or not self._way.again:
@@ -128,15 +126,6 @@ class Acting:
             metadata["question"] = id_
         back = self._reply(message, USER, answer["text"] if free else translate.answer_text(answer), metadata)
         await self._ctx.step("answer", self._send, back, key=f"answer-{number}")
-
-    async def _moved_on(self, question: Any) -> str | None:
-        """Why a question is not asked any more, where that can be seen."""
-        if not isinstance(question, str):
-            return None
-        open_ = await self._way.asks()
-        if question in self._settled or (open_ is not None and question not in open_):
-            return f"it was answered at {self._way.name}"
-        return None
 
     async def _say(self, message: wire.AnyMessage, recipient: str, number: int) -> None:
         """What is answered to this comes into our mailbox, and is passed on from there."""

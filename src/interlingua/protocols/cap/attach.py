@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from typing import Any
 
 import msgspec
@@ -41,6 +42,8 @@ from .acting import Acting, Stretch
 from .mirror import Mirror
 from .remote import Way, log
 
+_THREADS = uuid.UUID("6d1d3a53-8f2e-5b3c-9d0b-1f0f6c3f7e52")  # names remote threads after local ones
+
 
 class Attachment(Acting):
     """A run here and the task elsewhere that does its work."""
@@ -51,7 +54,6 @@ class Attachment(Acting):
         self._ctx = ctx
         self._mounted = Mounted(ctx)
         self._handed = set()
-        self._settled = set()
         self._unsent = []
         self._mirror = Mirror(self._mounted, card.output_text)
         self._me = agent or ctx.me or "agent"  # what the agent is called there
@@ -91,7 +93,7 @@ class Attachment(Acting):
         if not way.again:
             if entered_again:
                 raise RunLost(f"this process ended in the middle of a task of {way.name}")
-            await way.begin(notice)
+            await way.begin(notice, self._mounted.onward())
         number = 0
         while True:
             number += 1
@@ -110,7 +112,7 @@ class Attachment(Acting):
 
     async def _start(self, notice: Any) -> None:
         if self._way.again:
-            await self._way.begin(notice)
+            await self._way.begin(notice, self._mounted.onward())
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -136,6 +138,8 @@ class Attachment(Acting):
             metadata["input"] = rest
         if ctx.config:
             metadata["config"] = ctx.config
+        if ctx.thread_id is not None:
+            metadata["thread"] = str(uuid.uuid5(_THREADS, ctx.thread_id))
         if ctx.review is not None:
             metadata["review"] = {"agent": ctx.review.agent, "result_hash": ctx.review.result_hash}
             attachments.append(wire.PythonObject(object=msgspec.to_builtins(ctx.review), extra={"name": "proposal"}))
@@ -202,7 +206,7 @@ class Attachment(Acting):
         if isinstance(told, dict) and (data.get("sender_id") == USER or "withdrawn" in told):
             settled = told.get("question")
             if isinstance(settled, str) and f"question-{settled}" in self._mounted.open():
-                self._settled.add(settled)  # it was answered there, or is not asked any more
+                self._way.settled(settled)  # it was answered there, or is not asked any more
                 return None
         try:
             message = wire.read(data)

@@ -16,9 +16,20 @@ from typing import Any
 import msgspec
 
 from ...engine.engine import Engine
+from ...model import carrier
+from ...model.card import AgentCard
+from ...model.carrier import Carrier
 from ...model.codes import Code
 from ...model.content import Message
-from ...model.errors import AlreadyFinished, Conflict, Denied, InvalidAnswer, InvalidRequest, NotFound
+from ...model.errors import (
+    AlreadyFinished,
+    Conflict,
+    Denied,
+    InvalidAnswer,
+    InvalidRequest,
+    NotFound,
+    ThreadNotFound,
+)
 from ...model.run import Caller, Question, RunRequest
 from ...model.team import ORCHESTRATOR, USER, instance_of
 from ...security import scopes
@@ -49,7 +60,8 @@ class Desk:
         self.book = TaskBook(engine)
         self._refusals: Counter[str] = Counter()  # of strangers, by the run of the task
 
-    async def take(self, message: wire.AnyMessage, caller: Caller) -> Taken:
+    async def take(self, message: wire.AnyMessage, caller: Caller, trace: Carrier | None = None) -> Taken:
+        """`trace` is what the message came under, where the wire has a place for that beside it."""
         outside = message.sender_id in (USER, ORCHESTRATOR)
         if not outside:
             await self._check_speaker(message, caller)
@@ -61,7 +73,7 @@ class Desk:
                         f"{message.sender_id} hands work over within its own run, and nowhere else: tasks are begun "
                         f"by {ORCHESTRATOR} or {USER}",
                     )  # fmt: skip
-                return await self.begin(message, caller)
+                return await self.begin(message, caller, trace)
             case wire.ErrorResponse(error_code=Code.CANCELLED) if outside:
                 return await self.cancel(message.task_id, caller, message.error_message)
         found = await self.book.find(message.task_id, caller, "answer")
@@ -121,7 +133,7 @@ class Desk:
 
     # -- tasks --------------------------------------------------------------------------------------------
 
-    async def begin(self, notice: wire.DelegationNotice, caller: Caller) -> Taken:
+    async def begin(self, notice: wire.DelegationNotice, caller: Caller, trace: Carrier | None = None) -> Taken:
         """Begin a task under the id that its sender gave it. The same notice again is the same task."""
         task = notice.task_id
         if len(task) > MAX_NAME or not task.isprintable():
@@ -131,16 +143,37 @@ class Desk:
         card = self.book.card(notice.recipient_id, caller, version if isinstance(version, str) else None)
         scopes.require(caller, "run", card.key)
         said = translate.model_message(notice)
-        said.metadata.pop("stream", None)  # how it is read makes it no other task
+        for name in ("stream", *carrier.NAMES):  # how it is read, and what it is part of, makes it no other task
+            said.metadata.pop(name, None)
+        thread = await self._thread(told.get("thread"), card, caller)
         run = await self.engine.submit(
             RunRequest(
                 card.name, card.version, translate.input_of(notice, card), told.get("config"), messages=[said],
                 metadata={name: value for name, value in told.items() if name not in translate.CONTROLS},
-                caller=caller, key=f"cap {task}", extra={"cap": {"task": task, "sender": notice.sender_id}},
+                caller=caller, thread=thread, create_thread=thread is not None,
+                when_busy="reject" if thread is None else "enqueue", key=f"cap {task}",
+                trace=trace or carrier.read(told),
+                extra={"cap": {"task": task, "sender": notice.sender_id}},
             )
         )  # fmt: skip
         await self.book.name(caller, task, run.id)
         return Taken(task, run.id, run.status.value, self.book.id_of(card.name))
+
+    async def _thread(self, named: Any, card: AgentCard, caller: Caller) -> str | None:
+        """The thread that a task shall share with others. One of somebody else is not there, and one that holds the
+        state of another agent is not for this one: it would be overwritten."""
+        if named is None:
+            return None
+        if not isinstance(named, str) or not named or len(named) > MAX_NAME or not named.isprintable():
+            raise InvalidRequest(
+                f"/metadata/thread has up to {MAX_NAME} characters that can be printed", path="/metadata/thread"
+            )
+        found = await self.engine.store.thread(named)
+        if found is not None:
+            if not scopes.sees(caller, found.caller):
+                raise ThreadNotFound(f"there is no thread {named}")
+            await self.engine.check_state(found, card)
+        return named
 
     async def cancel(self, task: str, caller: Caller, reason: str = "") -> Taken:
         """Stop a task, or a part of one."""

@@ -18,10 +18,13 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 import httpx2
+import msgspec
 
 from ...engine.mounting import RemoteError
 from ...model import values
+from ...model.carrier import Carrier
 from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, Unavailable
+from ...model.team import USER
 from ...security.redaction import redact_text
 from ...transports import tap
 from ...transports.channel import TooLong
@@ -50,12 +53,16 @@ class Way(Protocol):
     noise: tuple[int, str]  # lines that were no messages: how many, and the first
     cursor: str | None  # the last update that was given
 
-    async def begin(self, notice: wire.DelegationNotice) -> None: ...
+    async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None: ...
     async def next(self) -> Update: ...
     async def send(self, message: wire.AnyMessage) -> None: ...
     async def cancel(self, back: wire.ErrorResponse) -> None: ...
-    async def asks(self) -> set[str] | None:
-        """The ids of the questions that are open there; None where that cannot be seen."""
+    async def moved_on(self, question: Any) -> None:
+        """Until the last question that was given needs no answer any more."""
+        ...
+
+    def settled(self, question: str) -> None:
+        """It says so itself, among what it says."""
         ...
 
     async def close(self) -> None: ...
@@ -118,6 +125,8 @@ class Address:
     def __init__(self, base: str, key: str | None, task: str) -> None:
         self.name = redact_text(base)
         self.cursor: str | None = None
+        self._base = base
+        self._key = key
         self._task = task
         self._path = f"/tasks/{quote(task, safe='')}"
         self._http = open_client(base, key)
@@ -125,9 +134,9 @@ class Address:
         self._lost_at: float | None = None
         self._tries = 0
 
-    async def begin(self, notice: wire.DelegationNotice) -> None:
+    async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
         """The same notice again is the same task: it can be sent until it is answered."""
-        await self._post("/messages", wire.write(notice))
+        await self._post("/messages", wire.write(notice), trace)
 
     async def send(self, message: wire.AnyMessage) -> None:
         try:
@@ -147,10 +156,20 @@ class Address:
             if error.status not in (404, 409):  # it never began, or has ended by itself
                 raise
 
-    async def _post(self, path: str, body: Any) -> Any:
+    async def moved_on(self, question: Any) -> None:
+        """Read ahead, with a connection of its own: what comes is for later."""
+        ahead = Address(self._base, self._key, self._task)
+        ahead.cursor = self.cursor
+        try:
+            while not _goes_on(*await ahead.next(), question):
+                pass
+        finally:
+            await ahead.close()
+
+    async def _post(self, path: str, body: Any, trace: Carrier | None = None) -> Any:
         while True:
             try:
-                response = await self._http.post(path, json=body)
+                response = await self._http.post(path, json=body, headers=trace)
             except httpx2.TransportError as error:
                 await self._wait(error)
                 continue
@@ -227,18 +246,24 @@ class Address:
             return "status", {**told, "final": True}
         return None
 
-    async def asks(self) -> set[str] | None:
-        told = json_of(await self._http.get(self._path))
-        asked = told.get("questions") if isinstance(told, dict) else None
-        if not isinstance(asked, list):
-            return None
-        return {one["question"] for one in asked if isinstance(one, dict) and isinstance(one.get("question"), str)}
+    def settled(self, question: str) -> None:
+        pass  # whoever wants to know reads ahead
 
     async def close(self) -> None:
         if self._stream is not None:
             with contextlib.suppress(RuntimeError, httpx2.HTTPError):
                 await self._stream.aclose()
         await self._http.aclose()
+
+
+def _goes_on(kind: str, data: dict[str, Any], question: Any) -> bool:
+    """Whether an update says that a question was answered, or that nobody waits any more."""
+    if kind == "status":
+        return data.get("status") != "waiting"
+    told = data.get("metadata")
+    named = told.get("question") if isinstance(told, dict) else None
+    over = data.get("sender_id") == USER or (isinstance(told, dict) and "withdrawn" in told)
+    return kind == "message" and over and named == question
 
 
 async def cancel_left(base: str, key: str | None, task: str) -> None:
@@ -284,12 +309,15 @@ class Program:
         self._command = command
         self._child: Child | None = None
         self._frames: list[bytes] = []
+        self._settled: set[str] = set()  # questions that need no answer any more
+        self._news = asyncio.Event()
 
-    async def begin(self, notice: wire.DelegationNotice) -> None:
+    async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
         self._child = await _Program.start(
             self._command, str(Path.cwd()), environment(os.environ), clean=redact_text, log=log
         )
-        await self.send(notice)
+        # A line has no headers: the metadata is where its sender says more of it.
+        await self.send(msgspec.structs.replace(notice, metadata={**(notice.metadata or {}), **trace}))
 
     async def next(self) -> Update:
         assert self._child is not None
@@ -320,8 +348,14 @@ class Program:
         with contextlib.suppress(InterlinguaError):
             await self.send(back)
 
-    async def asks(self) -> set[str] | None:
-        return None  # what it asks no longer is for it to say
+    async def moved_on(self, question: Any) -> None:
+        while question not in self._settled:
+            self._news.clear()
+            await self._news.wait()
+
+    def settled(self, question: str) -> None:
+        self._settled.add(question)
+        self._news.set()
 
     async def close(self) -> None:
         if self._child is not None:

@@ -25,7 +25,7 @@ from ...model.team import ORCHESTRATOR, USER, instance_of
 from ...security import scopes
 from ...security.auth import Authenticator
 from ...transports import params
-from ...transports.http import HttpLimits, header, json_response, read_json
+from ...transports.http import HttpLimits, header, json_response, read_json, trace
 from ...transports.jsonrpc import RpcError
 from ...transports.sse import KEEP_ALIVE, encode
 from . import described, translate, wire
@@ -92,7 +92,7 @@ class CapDoor:
     async def post(self, request: Request, caller: Caller) -> Response:
         value: Any = await read_json(request, object, self.settings.limits)
         try:
-            taken = await self.desk.take(wire.read(value), caller)
+            taken = await self.desk.take(wire.read(value), caller, trace(request))
         except InterlinguaError as error:
             return refusal(error, *addressed(value))
         where = f"{request.scope.get('root_path', '')}/tasks/{quote(taken.task_id, safe='')}"

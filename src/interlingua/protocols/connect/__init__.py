@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import Door, Protocol
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 def _door(engine: Engine, auth: Authenticator) -> Door:
     from .server import ConnectDoor
+    from .short import begin
 
     door = ConnectDoor(engine, auth)
     engine.callbacks.formats["connect"] = door.callback_body
@@ -27,7 +29,7 @@ def _door(engine: Engine, auth: Authenticator) -> Door:
     async def close() -> None:
         door.stopping = True
 
-    return Door(door.routes(), hint, close)
+    return Door(door.routes(), hint, close, direct={"/runs/wait": partial(begin, door)})
 
 
 def _example(card: AgentCard) -> Any:

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import uuid
-from functools import partial
 from typing import Any
 
 import httpx2
 import msgspec
 
 from ...engine.context import Context
-from ...engine.mounting import Mounted, RemoteError
-from ...engine.questions import NoLongerAsked
+from ...engine.mounting import Gone, Mounted, RemoteError
+from ...model.carrier import Carrier
+from ...model.content import DataPart
 from ...model.errors import InterlinguaError, QuestionExpired, StepFailed, Unavailable
+from ...model.events import MessageSent
 from .calls import (
     Patience,
     Refused,
@@ -29,6 +31,7 @@ from .calls import (
     error_of,
     interrupt_of,
     json_of,
+    messages_in,
     object_or_empty,
     same_interrupt,
     seconds_left,
@@ -94,6 +97,8 @@ class Attachment:
         while True:
             stretch = await ctx.step("follow", follower.follow, f"follow-{number}", key=f"follow-{number}")
             if stretch.kind == "result":
+                for message in [] if self.remote.ours else messages_in(stretch.output):  # ours has told them by now
+                    await self._mounted.show(MessageSent(message))
                 if handle.thread_id is not None:
                     state = await ctx.step("state", self._state, handle.thread_id)
                     if isinstance(state, dict):
@@ -102,17 +107,18 @@ class Attachment:
             if stretch.kind == "error":
                 raise error_of(stretch.output)
             follower.go_on_from(stretch)
-            type_, payload = interrupt_of(stretch.output, card)
-            known = card.question(type_)  # one that the descriptor does not list can be asked all the same
-            schema = known.answer if known is not None else {}
+            asked = interrupt_of(stretch.output, card)
+            key = f"interrupt-{number}"
+            again = key in self._mounted.asked()
             deadline = seconds_left(stretch.output)
             try:
                 answer = await self._mounted.ask_while(
-                    partial(self._moved_on, follower, stretch.output), type_, payload, schema,
-                    key=f"interrupt-{number}", deadline=deadline,
+                    functools.partial(follower.moved_on, stretch.output, at_once=again),
+                    asked.type, asked.payload, asked.answer_schema, key=key, prompt=asked.prompt, options=asked.options,
+                    deadline=deadline,
                 )  # fmt: skip
             except QuestionExpired as over:
-                if deadline is None and not isinstance(over, NoLongerAsked):
+                if deadline is None and not isinstance(over, Gone):
                     raise
                 # Somebody answered there, or it expires there too: what comes of it is followed.
             else:
@@ -127,10 +133,10 @@ class Attachment:
         return await asyncio.shield(self._starting)  # cancelled now, its answer still tells what to cancel
 
     async def _create(self, input_: dict[str, Any]) -> Handle:
-        ctx, remote = self.ctx, self.remote
+        ctx, remote, trace = self.ctx, self.remote, self._mounted.onward()
         body: dict[str, Any] = {
             "agent_id": remote.id,
-            "input": input_.get("value") if remote.wraps_input else input_,
+            "input": self._input(input_),
             "on_disconnect": "continue",
         }
         if ctx.metadata:
@@ -147,16 +153,29 @@ class Attachment:
             with contextlib.suppress(Refused):  # where threads cannot be made ahead, the run makes it
                 json_of(await self._post("/threads", {"thread_id": thread, "if_exists": "do_nothing"}, again=True))
         # With the key, a server of ours gives back the run of an attempt whose answer was lost.
-        made = json_of(await self._post(path, body, again=remote.ours, key=ctx.run_id))
+        made = json_of(await self._post(path, body, again=remote.ours, key=ctx.run_id, trace=trace))
         run = made.get("run_id") or made.get("id") if isinstance(made, dict) else None
         if not isinstance(run, str) or not run:
             raise RemoteError(f"{remote.base} made no run: it answered without a run_id")
         self._handle = Handle(run, thread)
         return self._handle
 
-    async def _post(self, path: str, body: Any, *, again: bool, key: str | None = None) -> httpx2.Response:
+    def _input(self, input_: dict[str, Any]) -> Any:
+        """As the agent describes it. A server of ours also takes what was said in full, as the blocks of a message."""
+        remote = self.remote
+        if remote.wraps_input:
+            return input_.get("value")
+        beside = self._mounted.beside(input_) if remote.ours else []
+        if not beside:
+            return input_
+        said = self._mounted.said_as(remote.card, input_) or [DataPart(input_), *beside]
+        return msgspec.to_builtins(said)
+
+    async def _post(
+        self, path: str, body: Any, *, again: bool, key: str | None = None, trace: Carrier | None = None
+    ) -> httpx2.Response:
         """`again` says that posting it twice does no harm. What was never sent can always be sent again."""
-        headers = {"idempotency-key": key} if key else {}
+        headers = {**(trace or {}), **({"idempotency-key": key} if key else {})}
         while True:
             try:
                 response = await self.http.post(path, json=body, headers=headers)
@@ -169,11 +188,6 @@ class Attachment:
             return response
 
     # -- answering, looking, cancelling -------------------------------------------------------------------
-
-    async def _moved_on(self, follower: Follower, asked: dict[str, Any]) -> str | None:
-        current = await follower.settled()
-        still = current is not None and current.kind == "interrupt" and same_interrupt(current.output, asked)
-        return None if still else f"it was answered at {self.remote.base}"
 
     async def _resume(self, follower: Follower, asked: dict[str, Any], answer: Any) -> None:
         """Answer the remote question, unless it has been answered already: here before a crash, or by somebody else."""

@@ -124,10 +124,10 @@ class Session:
 
     # -- asking -------------------------------------------------------------------------------------------
 
-    async def prompt(self, blocks: list[dict[str, Any]]) -> dict[str, Any]:
+    async def prompt(self, blocks: list[dict[str, Any]], meta: dict[str, Any]) -> dict[str, Any]:
         """Prompt, and wait for the end of the turn. Gives the stop reason, and what came with it."""
         self.watch_for_idle()
-        told = await self.peer.request("session/prompt", {"sessionId": self.id, "prompt": blocks})
+        told = await self.peer.request("session/prompt", {"sessionId": self.id, "prompt": blocks, "_meta": meta})
         told = _object(told)
         if self.peer.version == 1 or isinstance(told.get("stopReason"), str):
             return told

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ...engine.ids import now
+from ...model import carrier
 from ...model.card import AgentCard
 from ...model.content import Message, Part
 from ...model.errors import Conflict, ErrorInfo, InterlinguaError, InvalidAnswer, NotFound
@@ -33,7 +34,6 @@ from .workspace import ClientEditor
 if TYPE_CHECKING:
     from .server import EditorConnection
 
-_TRACE = ("traceparent", "tracestate")
 _AGAIN = 3  # times that a form is shown again after an answer that does not fit
 
 
@@ -152,7 +152,6 @@ class Session:
         parts = translate.parts(blocks, open_types=connection.dialect.open_types)
         card = self.card
         scopes.require(connection.caller, "run", card.key)
-        trace = {name: meta[name] for name in _TRACE if isinstance(meta.get(name), str)} if meta else None
         text = translate.prompt_text(parts)
         self.engine.editors[self.id] = self.editor  # of several clients, it is whoever prompts
         made = await self.engine.submit(
@@ -162,11 +161,12 @@ class Session:
                 translate.prompt_input(card, parts),
                 self.config or None,
                 messages=[Message("user", parts)],
+                metadata=translate.metadata(meta),
                 caller=connection.caller,
                 thread=self.id,
                 create_thread=True,
                 when_busy="enqueue",
-                trace=trace or None,
+                trace=carrier.read(meta),
             )
         )
         turn.run = made.id

@@ -16,6 +16,7 @@ import msgspec
 from ...engine.context import Context
 from ...engine.mounting import Mounted, RemoteError, step_place
 from ...engine.workspace import Editor
+from ...model.carrier import Carrier
 from ...model.errors import (
     InterlinguaError,
     InvalidConfig,
@@ -28,6 +29,7 @@ from ...model.events import ToolCall, Warned
 from ...model.run import Option
 from ...transports.jsonrpc import CANCELLED, INVALID_PARAMS, Call
 from ...transports.rpc import ConnectionLost, RpcError
+from . import wire
 from .asking import Asking
 from .described import prompt_of
 from .host import Host
@@ -62,6 +64,7 @@ class Turn:
         self._asking = Asking(ctx, self._mounted, host.settings.answer_within)
         self._incoming = Incoming(1, step_place(_STEP))
         self._session: Session | None = None
+        self._trace: Carrier = {}
         self._prompting: asyncio.Future[dict[str, Any]] | None = None
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls: dict[str, dict[str, Any]] = {}  # what is known of tool calls, for permissions that only name one
@@ -126,6 +129,7 @@ class Turn:
     # -- sessions -----------------------------------------------------------------------------------------
 
     async def _open(self) -> Handle:
+        self._trace = self._mounted.onward()
         peer = await self._host.peer()
         try:
             session = await self._session_on(peer)
@@ -172,7 +176,9 @@ class Turn:
 
     async def _send(self, blocks: list[dict[str, Any]]) -> None:
         assert self._session is not None
-        self._prompting = self._session.prompting = asyncio.ensure_future(self._session.prompt(blocks))
+        meta = {wire.META_METADATA: self._ctx.metadata} if self._ctx.metadata else {}
+        prompt = self._session.prompt(blocks, {**meta, **self._trace})
+        self._prompting = self._session.prompting = asyncio.ensure_future(prompt)
         self._prompting.add_done_callback(_noticed)
 
     # -- after a death ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import msgspec
 
 from ...engine.context import Context
 from ...engine.mounting import LeftRun, Mounted, RemoteError
+from ...model.carrier import Carrier
 from ...model.errors import (
     InterlinguaError,
     Invalid,
@@ -59,9 +60,11 @@ class Attachment:
         self._peer: Peer | None = None
         self._again = False
         self._token = ""
+        self._trace: Carrier = {}
         self._request: asyncio.Future[Any] | None = None
         self._answer: asyncio.Future[Any] | None = None
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._beside: list[Any] = []  # what goes along with the input, as it travels
         self._heard = False  # the server said something since it was last lost
         self._over = False
 
@@ -85,6 +88,7 @@ class Attachment:
                 await self._leave()
 
     async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
+        self._trace = self._mounted.onward()
         entered_again = self._mounted.recorded("start")
         handle = await self._ctx.step("start", self._start, key="start")
         self._again = handle.again
@@ -92,12 +96,14 @@ class Attachment:
             await self._mirror.begin_again()
             if not handle.again:
                 raise RunLost(f"this process ended in the middle of a run at {self._host.source.name}")
+        self._beside = [msgspec.to_builtins(part) for part in self._mounted.beside(input_)]
         told = await self._result(input_)
         output = told.get("output")
         if "output" not in told:
             raise RemoteError(f"{self._host.source.name} answered agents/run without an output")
         result = output if isinstance(output, dict) else {} if output is None else {"value": output}
         await self._mirror.compare(result)
+        await self._mirror.given(told)
         try:
             self._schema.check(result, InvalidOutput)
         except Invalid as error:
@@ -168,11 +174,15 @@ class Attachment:
 
     async def _ask(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         self._token = token = f"il-{uuid.uuid4().hex}"  # a new one each time: what comes for an old one is too late
-        meta: dict[str, Any] = {"progressToken": token}
+        meta: dict[str, Any] = {"progressToken": token, **self._trace}
         if peer.ours:
             meta[wire.META_KEY] = self._ctx.run_id
-            if self._ctx.thread_id is not None:
-                meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, self._ctx.thread_id))
+        if self._ctx.thread_id is not None:
+            meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, self._ctx.thread_id))
+        if self._ctx.metadata:
+            meta[wire.META_METADATA] = self._ctx.metadata
+        if self._beside:
+            meta[wire.META_PARTS] = self._beside
         peer.listeners[token] = self
         self._request = asyncio.ensure_future(
             peer.request("agents/run", {**params, "_meta": meta}, opened=self._opened)

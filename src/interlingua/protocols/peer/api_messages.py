@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ...model.errors import InterlinguaError, InvalidRequest
 from ...security.errors import OriginRefused
 from ...store.shelf import Letter
-from ...transports.http import header, json_response
+from ...transports.http import header, json_response, trace
 from . import frames, parts
 from .door_sending import DoorSending
 from .operations import Operations, listing, moment, newest_first, number, refusal
@@ -98,7 +98,7 @@ class Messages(Operations):
         body = await self._body(request)
         try:
             if surface.door:
-                return json_response(await self.door_sending.send(body, surface, trace_of(request)))
+                return json_response(await self.door_sending.send(body, surface, trace(request)))
             return json_response(await self.node.sending.send(body, peer_id=peer))
         except InterlinguaError as error:
             return refusal(error, body.get("message_id") if isinstance(body, dict) else None)
@@ -278,13 +278,3 @@ def _shown(letter: Letter, direction: str, surface: Surface) -> dict[str, Any]:
         told["peer_id"] = letter.topic
         told["state"] = letter.state
     return told
-
-
-def trace_of(request: Request) -> dict[str, str] | None:
-    """The trace that the request belongs to, as W3C says it."""
-    found = {}
-    for name in (b"traceparent", b"tracestate"):
-        for key, value in request.scope["headers"]:
-            if key == name:
-                found[name.decode()] = value.decode("latin-1")
-    return found if "traceparent" in found else None

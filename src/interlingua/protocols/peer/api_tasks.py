@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from ...model.errors import InvalidRequest
-from ...transports.http import json_response
+from ...transports.http import json_response, trace
 from . import states
 from .operations import Operations, listing, moment, newest_first, number
 from .sending import seconds
@@ -29,12 +29,7 @@ class Tasks(Operations):
 
     async def create_task(self, request: Request, surface: Surface) -> ASGIApp:
         body = await self._body(request)
-        if surface.door and isinstance(body, dict):
-            # A caller's trace goes on in the run. In the header, as anywhere else; in the body, for other bindings.
-            for name in ("traceparent", "tracestate"):
-                if name in request.headers:
-                    body.setdefault(name, request.headers[name])
-        task, new = await self.node.tasking.create(body, surface)
+        task, new = await self.node.tasking.create(body, surface, trace(request))
         view = task.view()
         return json_response({"ok": True, "task": view, **view}, 201 if new else 200)
 

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from ...engine.ids import now
-from ...engine.mounting import Mounted
-from ...engine.questions import NoLongerAsked
+from ...engine.mounting import Gone, Mounted
 from ...model.errors import QuestionExpired
 from ...model.run import Option
 from . import parts
@@ -120,7 +119,7 @@ class Asking:
             if current is not None and current.cancelling():
                 raise
             return  # the run is being left
-        except NoLongerAsked:
+        except Gone:
             return
         except Exception as error:
             if isinstance(error, QuestionExpired) and deadline is not None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...model import carrier
+from ...model.carrier import Carrier
 from ...model.content import Message
 from ...model.errors import InvalidRequest, NotFound
 from ...security import scopes
@@ -34,8 +36,9 @@ class DoorSending:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    async def send(self, body: Any, surface: Surface, trace: dict[str, str] | None = None) -> dict[str, Any]:
-        """What it returns is the answer to `/message:send`."""
+    async def send(self, body: Any, surface: Surface, trace: Carrier | None = None) -> dict[str, Any]:
+        """What it returns is the answer to `/message:send`. `trace` is that of the request; else the metadata may say
+        it."""
         node, journal = self._node, self._node.journal
         wanted = draft(body, surface.caller.name or surface.caller.id, node.settings.max_msg_bytes)
         frame, id_ = wanted.frame, wanted.frame["message_id"]
@@ -51,14 +54,17 @@ class DoorSending:
             node.name, surface.scope, None, surface.feed, task.id if task is not None else None, id_,
             id_ if wanted.sync else None, frame.get("context_id"), quiet=wanted.sync,
         )  # fmt: skip
-        run = ""
+        run, trace = "", trace or carrier.read(frame.get("metadata"))
 
         def also(made: str) -> list[Change]:
             nonlocal run
             run = made
             return self._written_down(wanted, surface, made)
 
-        kept = await node.working.begin(origin, card, frame["parts"], surface.caller, task=task, trace=trace, also=also)
+        kept = await node.working.begin(
+            origin, card, frame["parts"], surface.caller, task=task, trace=trace, metadata=frame.get("metadata"),
+            also=also,
+        )  # fmt: skip
         if kept.stale is not None:  # the same message came twice at once
             first = await journal.letter(journal.box_asked, key)
             if first is None:

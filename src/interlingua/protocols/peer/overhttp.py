@@ -18,6 +18,8 @@ from typing import Any
 
 import httpx2
 
+from ...model import carrier
+from ...model.carrier import Carrier
 from ...transports import tap
 from ...transports.channel import Channel
 from ...transports.queues import Queues
@@ -211,14 +213,14 @@ class HttpChannel(Queues):
     # -- calls --------------------------------------------------------------------------------------------
 
     async def call(
-        self, method: str, path: str, body: Any = None, *, within: float = _ANSWER
+        self, method: str, path: str, body: Any = None, *, within: float = _ANSWER, trace: Carrier | None = None
     ) -> tuple[int, dict[str, Any]]:
         """One request, tried again while the remote is away: only for what may be done twice. Raises Away."""
         backoff, began, broken = Backoff(0.2, 2.0), self._loop.time(), 0
         timeout = httpx2.Timeout(within + 5.0, connect=10.0)
         while True:
             try:
-                answer = await self.client.request(method, path, json=body, timeout=timeout)
+                answer = await self.client.request(method, path, json=body, timeout=timeout, headers=trace)
             except (httpx2.HTTPError, OSError) as error:
                 why = words_of(error)
             else:
@@ -269,14 +271,14 @@ class HttpChannel(Queues):
         return good
 
     async def _message(self, frame: Frame) -> None:
-        body = {name: value for name, value in frame.items() if name not in _KEPT_BACK}
+        body, trace = _traced({name: value for name, value in frame.items() if name not in _KEPT_BACK})
         id_, task = frame.get("message_id"), frame.get("task_id")
         if isinstance(id_, str):
             self._sent[id_] = None
             while len(self._sent) > _REMEMBERED:
                 self._sent.popitem(last=False)
             if frame.get("correlation_id") == id_:
-                self.spawn(self._ask(frame, body))
+                self.spawn(self._ask(frame, body, trace))
                 return
         follower = self.following.get(task) if isinstance(task, str) else None
         if follower is not None and follower.state == "input_required" and not self.ours:
@@ -285,14 +287,16 @@ class HttpChannel(Queues):
         # A node of ours knows a message again by its id, also on a task: an answer that is sent twice counts once.
         if follower is None:
             await self._listen()
-        self._settle(frame, *await self.call("POST", "/message:send", body))
+        self._settle(frame, *await self.call("POST", "/message:send", body, trace=trace))
 
-    async def _ask(self, frame: Frame, body: Frame) -> None:
+    async def _ask(self, frame: Frame, body: Frame, trace: Carrier | None) -> None:
         """A message whose sender waits for the reply."""
         told_of, asked = False, None
         while not self._gone:
             wanted = {**body, "sync": True, "timeout": _REPLY_WITHIN}
-            status, told = await self.call("POST", "/message:send", wanted, within=_REPLY_WITHIN + 5.0)
+            status, told = await self.call(
+                "POST", "/message:send", wanted, within=_REPLY_WITHIN + 5.0, trace=trace
+            )  # fmt: skip
             late = status == 408
             if not told_of:
                 told_of = True
@@ -314,11 +318,8 @@ class HttpChannel(Queues):
 
     async def _delegate(self, frame: Frame) -> None:
         payload = frame["payload"] if isinstance(frame.get("payload"), dict) else {}
-        task, trace = str(frame.get("task_id")), payload.get("trace")
-        body = {"role": "user", **payload, "task_id": task, "message_id": frame.get("message_id")}
-        body |= {
-            name: trace[name] for name in ("traceparent", "tracestate") if isinstance(trace, dict) and name in trace
-        }
+        task = str(frame.get("task_id"))
+        body, trace = _traced({"role": "user", **payload, "task_id": task, "message_id": frame.get("message_id")})
         if frame.get("context_id") is not None:
             body["context_id"] = frame["context_id"]
         before = self.following.get(task)
@@ -328,7 +329,7 @@ class HttpChannel(Queues):
         if frame.get("again") is True and (await self.call("GET", task_path(task)))[0] == 404:
             self._fail(frame, "lost", "the remote no longer has the task", transient=True)  # and must not begin it anew
             return
-        status, told = await self.call("POST", "/tasks", body)
+        status, told = await self.call("POST", "/tasks", body, trace=trace)
         if status >= 300:
             self._fail(frame, code_in(status, told), error_in(told))
             return
@@ -438,6 +439,17 @@ class HttpChannel(Queues):
         if answers:
             with contextlib.suppress(Exception):
                 self.take(message_of(self.remote, told))
+
+
+def _traced(body: Frame) -> tuple[Frame, Carrier | None]:
+    """A body, and what of its metadata HTTP has headers for."""
+    metadata = body.get("metadata")
+    trace = carrier.read(metadata)
+    if not isinstance(metadata, dict) or trace is None:
+        return body, None
+    left = {name: value for name, value in metadata.items() if name not in carrier.NAMES}
+    body = {name: value for name, value in body.items() if name != "metadata"}
+    return ({**body, "metadata": left} if left else body), trace
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...model import carrier
+from ...model.carrier import Carrier
 from ...model.errors import InvalidRequest, NotFound
 from ...model.run import OWNER, Caller
 from ...store.shelf import Change, Document, Drop, Post, Put
@@ -59,8 +61,9 @@ class Tasking:
 
     # -- creating -----------------------------------------------------------------------------------------
 
-    async def create(self, body: Any, surface: Surface) -> tuple[Task, bool]:
-        """A task, and whether it is new. One with an id that exists is that one."""
+    async def create(self, body: Any, surface: Surface, trace: Carrier | None = None) -> tuple[Task, bool]:
+        """A task, and whether it is new. One with an id that exists is that one. `trace` is that of the request; else
+        the metadata may say it."""
         node = self._node
         if not isinstance(body, dict):
             raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")
@@ -92,14 +95,14 @@ class Tasking:
                 raise InvalidRequest("/metadata is an object", path="/metadata")
             task.metadata = metadata
         if surface.door:
-            task = await self._for_agents(task, given, surface, body)
+            task = await self._for_agents(task, given, surface, trace)
         else:
             task = await self._for_peer(task, given, body.get("peer_id"))
         node.tasks_created += 1
         return task, True
 
     async def _for_agents(
-        self, task: Task, given: list[dict[str, Any]], surface: Surface, body: dict[str, Any]
+        self, task: Task, given: list[dict[str, Any]], surface: Surface, trace: Carrier | None
     ) -> Task:
         node = self._node
         card = node.working.agent(task.skill_id)
@@ -107,8 +110,8 @@ class Tasking:
         origin = Origin(
             node.name, surface.scope, None, surface.feed, task.id, task.message_id, context_id=task.context_id
         )
-        trace = {name: body[name] for name in ("traceparent", "tracestate") if isinstance(body.get(name), str)}
-        await node.working.begin(origin, card, given, surface.caller, task=task, trace=trace or None)
+        trace = trace or carrier.read(task.metadata)
+        await node.working.begin(origin, card, given, surface.caller, task=task, trace=trace, metadata=task.metadata)
         return await node.journal.task(task.scope, task.id) or task
 
     async def _for_peer(self, task: Task, given: list[dict[str, Any]], named: Any) -> Task:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...model import carrier
 from ...model.card import AgentCard
 from ...model.content import Message
 from ...model.errors import (
@@ -169,7 +170,11 @@ class Working:
             )  # fmt: skip
         try:
             card = self.agent(skill)
-            await self.begin(origin, card, frame["parts"], self.caller_of(peer), task=task, letter=number)
+            metadata = _object(frame.get("metadata"))
+            await self.begin(
+                origin, card, frame["parts"], self.caller_of(peer), task=task, letter=number,
+                trace=carrier.read(metadata), metadata=metadata,
+            )  # fmt: skip
         except InterlinguaError as error:
             await self._refuse(peer, origin, error.info(), number, task)
 
@@ -190,11 +195,11 @@ class Working:
         """A task that a peer wants done, already written down. What cannot even begin has failed, and the peer is
         told so."""
         origin = Origin(self._node.name, peer.scope, peer.id, "", task.id, task.message_id, context_id=task.context_id)
-        trace = task.payload.get("trace") if isinstance(task.payload, dict) else None
+        payload = task.payload if isinstance(task.payload, dict) else {}
         try:
             await self.begin(
                 origin, self.agent(task.skill_id), task.input["parts"], self.caller_of(peer), task=task,
-                trace=trace if isinstance(trace, dict) else None,
+                trace=carrier.read(payload.get("metadata")), metadata=task.metadata,
             )  # fmt: skip
         except InterlinguaError as error:
             await self._fail(peer, task, error)
@@ -210,7 +215,7 @@ class Working:
 
     async def begin(
         self, origin: Origin, card: AgentCard, given: list[dict[str, Any]], caller: Caller, *, task: Task | None,
-        letter: int | None = None, trace: dict[str, str] | None = None,
+        letter: int | None = None, trace: dict[str, str] | None = None, metadata: dict[str, Any] | None = None,
         also: Callable[[str], list[Change]] | None = None,
     ) -> Kept:  # fmt: skip
         """Submit a run, and tell of it from now on. The same message or task again is the same run. What is `also` to
@@ -227,6 +232,7 @@ class Working:
                 card.version,
                 prompt_input(card, said),
                 messages=[Message("user", said, id=origin.message_id or "")],
+                metadata={name: value for name, value in (metadata or {}).items() if name not in carrier.NAMES},
                 caller=caller,
                 thread=thread,
                 create_thread=thread is not None,
@@ -666,3 +672,7 @@ def _may(question: Question, by: Caller) -> bool:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,78 @@
+"""What was found out of something that speaks a protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+TITLES = {
+    "connect": "Agent Connect Protocol (AGNTCY, REST)",
+    "mcp": "agents over MCP (BeeAI's first ACP)",
+    "peer": "Agent Communication Protocol (acp:// links, peer to peer)",
+    "editor": "Agent Client Protocol (editors)",
+    "cap": "CAP (agent teams)",
+    "mcp-tools": "MCP, without agents",
+    "a2a": "A2A",
+    "beeai-rest": "BeeAI's later ACP (REST)",
+    "relay": "a relay of the Agent Communication Protocol",
+    "lsp": "the Language Server Protocol, or something framed like it",
+}
+OURS = ("mcp", "connect", "peer", "editor", "cap")
+
+
+class Listed(msgspec.Struct, frozen=True):
+    name: str
+    description: str = ""
+
+
+class Spoken(msgspec.Struct, kw_only=True):
+    """One protocol that is spoken there."""
+
+    protocol: str
+    target: str | None  # what to give to `interlingua run`; None where we cannot
+    name: str = ""  # what it calls itself
+    version: str = ""  # its own
+    protocol_versions: list[str] = []
+    agents: list[Listed] = []
+    capabilities: list[str] = []
+    wrong: list[str] = []  # what it gets wrong, as far as that was seen
+    notes: list[str] = []
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.protocol]
+
+
+def flat(value: Any, prefix: str = "") -> list[str]:
+    """The names of what is switched on in an object of capabilities: `sessionCapabilities.list`."""
+    if not isinstance(value, dict):
+        return []
+    found = []
+    for name, inner in value.items():
+        path = f"{prefix}{name}"
+        deeper = flat(inner, f"{path}.")
+        if deeper:
+            found += deeper
+        elif inner not in (False, None):
+            text = "/".join(map(str, inner)) if isinstance(inner, list) else inner
+            found.append(path if isinstance(inner, bool | dict) else f"{path}={text}")
+    return found
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """What should be an object, and an empty one where it is something else."""
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def text_of(value: Any) -> str:
+    """What should be a text, and nothing where it is something else."""
+    return value if isinstance(value, str) else ""
+
+
+def first_line(value: Any) -> str:
+    return text_of(value).strip().partition("\n")[0]

@@ -1,0 +1,169 @@
+"""`interlingua conform`: what of a protocol's document a server keeps, seen from outside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .inspect import Header, headers_of
+from .options import Json, examples
+
+if TYPE_CHECKING:
+    from ..conform.base import Finding, Subject
+
+EPILOG = (
+    examples(
+        "interlingua conform http://localhost:8000/connect --agent echo",
+        "interlingua conform editor:claude-agent-acp",
+        "interlingua conform 'mcp:python server.py' --slow counter --only mcp.progress",
+        "interlingua conform peer+http://localhost:8000/peer --json > findings.json",
+    )
+    + "\n\n**Exit codes:** 0 nothing failed · 1 something did · 2 usage · 3 nothing answers there"
+)
+
+_MARKS = {"pass": ("✓", "green"), "fail": ("✗", "bold red"), "not applicable": ("–", "dim")}
+
+
+def _role(name: str, text: str) -> Any:
+    return typer.Option(f"--{name}", metavar="AGENT", help=text, show_default=False)
+
+
+def conform(
+    target: Annotated[
+        str, typer.Argument(metavar="URL|COMMAND", help="A target, or a plain address.", show_default=False)
+    ],
+    protocol: Annotated[
+        str | None,
+        typer.Option("--protocol", help="Which one to look at: mcp, connect, peer, editor or cap.", show_default=False),
+    ] = None,
+    agent: Annotated[str | None, _role("agent", "An agent that answers soon; the first one, without this.")] = None,
+    asks: Annotated[str | None, _role("asks", "An agent that asks a question.")] = None,
+    slow: Annotated[str | None, _role("slow", "An agent that runs until it is cancelled.")] = None,
+    fails: Annotated[str | None, _role("fails", "An agent that always fails.")] = None,
+    input_: Annotated[
+        str | None,
+        typer.Option(
+            "--input", metavar="JSON", show_default=False, help="What to give to it; made from its schema without this."
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="ID", help="Only these, or all that begin so (repeatable).", show_default=False),
+    ] = None,
+    header: Header = None,
+    patience: Annotated[float, typer.Option("--patience", help="Seconds that an answer may take.")] = 10.0,
+    failures: Annotated[bool, typer.Option("--failures", help="Show only what failed.")] = False,
+    json: Json = False,
+) -> None:
+    """Check a server of any of the five protocols against its document, as anyone could from outside.
+
+    Each requirement that can be seen from outside passes, fails, or does not apply to this server; it is shown with its
+    id, its section and what it asks for. Agents of the server are run for this: name ones that do no harm. What needs
+    an agent that asks, is slow or fails does not apply unless you name one.
+    """
+    from .session import go
+
+    go(_conform(target, protocol, _roles(agent, asks, slow, fails, input_), only, header, patience, failures, json))
+
+
+def _roles(agent: str | None, asks: str | None, slow: str | None, fails: str | None, given: str | None) -> Any:
+    from ..conform.base import Roles
+    from .inputs import json_of
+
+    return Roles(
+        agent=agent, asking=asks, slow=slow, failing=fails, input=None if given is None else json_of(given, "--input")
+    )
+
+
+async def _conform(
+    text: str, protocol: str | None, roles: Any, only: list[str] | None, header: list[str] | None, patience: float,
+    failures: bool, json: bool,
+) -> int:  # fmt: skip
+    import msgspec
+
+    from ..conform import suite
+    from ..conform.base import Report
+    from ..conform.base import conform as check
+
+    found, subject = await _subject(text, protocol)
+    subject = msgspec.structs.replace(subject, roles=roles, headers=headers_of(header or []), patience=patience)
+    report = Report(found, text)
+    checks = suite(found)
+    if only is not None:
+        _known(only, checks.ids)
+    async for finding in check(checks, subject, only):
+        report.findings.append(finding)
+        if not json and (finding.verdict == "fail" or not failures):
+            _show(finding)
+    if json:
+        from .render import as_json
+
+        typer.echo(as_json({**msgspec.to_builtins(report), "counts": _counts(report.findings)}))
+    else:
+        counts = _counts(report.findings)
+        typer.echo(f"{found}: " + ", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
+    return 1 if report.failed else 0
+
+
+async def _subject(text: str, protocol: str | None) -> tuple[str, Subject]:
+    """What a target names, and which protocol to look at."""
+    from ..app.inspecting import detected
+    from ..app.targets import COMMANDS
+    from ..conform import PROTOCOLS
+    from ..conform.base import Subject
+    from ..transports.children import words_of
+    from .errors import CommandError
+
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise CommandError(f"there is no protocol {protocol!r}", hint=f"there are {', '.join(PROTOCOLS)}")
+    scheme, mark, _ = text.partition("://")
+    if not mark or " " in scheme:
+        kind, colon, command = text.partition(":")
+        if colon and kind in COMMANDS:
+            return protocol or kind, Subject(command=tuple(words_of(command, kind)))
+        if protocol is None:
+            raise CommandError(
+                f"which protocol does {text!r} speak?", hint="say it with --protocol, or ask `interlingua inspect`"
+            )
+        return protocol, Subject(command=tuple(words_of(text, protocol)))
+    named, plus, wire = scheme.partition("+")
+    if plus and named in PROTOCOLS:
+        return protocol or named, Subject(address=f"{wire}://{text.partition('://')[2]}")
+    if scheme in ("acp", "acps", "tcp") or named == "acp":
+        return protocol or "peer", Subject(address=text)
+    if protocol is None:
+        spoken = await detected(text)
+        assert spoken.target is not None
+        return spoken.protocol, Subject(address=spoken.target.partition("+")[2])
+    return protocol, Subject(address=text)
+
+
+def _known(only: list[str], ids: list[str]) -> None:
+    from .errors import CommandError
+
+    for wanted in only:
+        if not any(name.startswith(wanted) for name in ids):
+            raise CommandError(f"no requirement that can be seen from outside begins with {wanted}")
+
+
+def _counts(findings: list[Finding]) -> dict[str, int]:
+    return {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in _MARKS}
+
+
+def _show(finding: Finding) -> None:
+    from .render import console
+
+    mark, style = _MARKS[finding.verdict]
+    out = console()
+
+    def line(text: str, style: str = "") -> None:
+        out.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    line(f"{mark} {finding.id}  [{finding.section}; {finding.level}]", style)
+    line(f"    {finding.text}")
+    if finding.why:
+        line(
+            f"    {'→' if finding.verdict == 'fail' else '·'} {finding.why}",
+            "red" if finding.verdict == "fail" else "dim",
+        )
