@@ -16,7 +16,8 @@ from interlingua.engine.agents import Agent
 from interlingua.engine.settings import Settings
 from interlingua.model.errors import all_errors
 from interlingua.model.status import Status
-from tools import conformance, diagram, reference
+from interlingua.protocols.parity import Carried
+from tools import conformance, diagram, parity, reference
 
 
 def test_the_conformance_page_is_up_to_date() -> None:
@@ -25,6 +26,42 @@ def test_the_conformance_page_is_up_to_date() -> None:
 
 def test_the_engine_page_is_up_to_date() -> None:
     assert diagram.main(["--check"]) == 0, "run `make docs`"
+
+
+def test_the_parity_page_is_up_to_date() -> None:
+    assert parity.main(["--check"]) == 0, "run `make docs`"
+
+
+def test_a_stale_parity_page_is_found_and_written_again(tmp_path: Path) -> None:
+    page = tmp_path / "parity.md"
+    page.write_text("old")
+    assert parity.main(["--check", "--page", str(page)]) == 1
+    assert parity.main(["--page", str(page)]) == 0
+    assert parity.main(["--check", "--page", str(page)]) == 0
+
+
+def test_every_loss_of_the_tables_stands_on_the_parity_page_and_in_its_pairs() -> None:
+    tables = parity.tables()
+    page = parity.render(tables)
+    lost = parity.losses(tables)
+    assert lost
+    for (side, protocol, feature), number in lost.items():
+        assert tables[side][protocol][feature].lost in page
+        rows = [line for line in page.splitlines() if line.startswith(f"| `{protocol}` |")]
+        if side == "MOUNT":  # whatever the door is
+            assert all(str(number) in cell.replace(",", "").split() for cell in rows[0].split("|")[2:-1])
+
+
+def test_a_table_of_parity_that_leaves_something_out_is_refused() -> None:
+    tables = parity.tables()
+    short = dict(tables["DOOR"]["connect"])
+    del short["stream"]
+    tables["DOOR"]["connect"] = short
+    tables["MOUNT"]["cap"] = {**tables["MOUNT"]["cap"], "run": Carried(""), "ask": Carried("so", "no sentence")}
+    found = "\n".join(parity.problems(tables))
+    assert "DOOR of connect does not have the features of parity.FEATURES: stream" in found
+    assert "MOUNT of cap: run does not say how" in found
+    assert "MOUNT of cap: what is lost of ask is no sentence" in found
 
 
 def test_the_reference_pages_are_up_to_date() -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -24,7 +25,7 @@ from ..engine.callbacks import NotTaken
 from ..engine.engine import Engine
 from ..model.errors import InterlinguaError, Unavailable
 from ..model.run import Caller
-from ..protocols import Door, Opening, Protocol
+from ..protocols import Direct, Door, Opening, Protocol, Soon
 from ..security import signatures
 from ..security.auth import Authenticator
 from ..security.egress import EgressGuard
@@ -80,7 +81,22 @@ class HttpApp:
             for (method, path), route in IndexedRouter(door.routes).fixed.items()
             if inspect.iscoroutinefunction(route.endpoint)
         }
-        self.asgi: ASGIApp = _Checked(_Direct(app, fixed), hosts, roots)
+        checked = _Checked(_Fixed(app, fixed), hosts, roots)
+        checked.direct = {
+            (protocol.prefix + path).encode(): partial(self._direct, checked, direct)
+            for protocol, door in self.doors.values()
+            for path, direct in door.direct.items()
+        }
+        self.asgi: ASGIApp = checked
+
+    def _direct(
+        self, checked: _Checked, direct: Direct, headers: list[tuple[bytes, bytes]], body: bytes
+    ) -> Soon | None:
+        """A request that needs no check that waits, and no line in the log."""
+        if not checked.welcome(headers) or access.isEnabledFor(logging.INFO):
+            return None
+        caller = self._auth.at_once(headers)
+        return direct(caller, headers, body) if caller is not None else None
 
     def alone(self, name: str, hosts: HostPolicy) -> ASGIApp:
         """One door, with its paths at the root."""
@@ -91,7 +107,7 @@ class HttpApp:
             for place, route in IndexedRouter(door.routes).fixed.items()
             if inspect.iscoroutinefunction(route.endpoint)
         }
-        return _Checked(_Direct(app, fixed), hosts, set())
+        return _Checked(_Fixed(app, fixed), hosts, set())
 
     async def start(self, opening: Opening) -> list[str]:
         """The engine is up: doors begin their own work. Gives what the owner should read."""
@@ -162,7 +178,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
     return json_response(said, error.status_code, dict(error.headers or {}))
 
 
-class _Direct:
+class _Fixed:
     """Calls an endpoint at a fixed path at once; for all others there is starlette with its layers."""
 
     def __init__(self, app: ASGIApp, fixed: dict[tuple[str, str], tuple[str, Endpoint]]) -> None:
@@ -193,9 +209,14 @@ class _Checked:
         self._hosts = hosts
         self._roots = roots  # prefixes of doors that answer at the prefix itself; a redirect would lose POSTs
         self._welcome: set[tuple[tuple[bytes, bytes], ...]] = set()  # headers that were checked and are fine
+        self.direct: dict[bytes, Any] = {}  # for the server: paths that may be answered without coming here
+
+    def welcome(self, headers: list[tuple[bytes, bytes]]) -> bool:
+        """Whether the same was checked before, and was fine."""
+        return _told(headers) in self._welcome
 
     def _check(self, scope: Scope) -> None:
-        told = tuple([header for header in scope["headers"] if header[0] in (b"host", b"origin")])
+        told = _told(scope["headers"])
         if told not in self._welcome:
             self._hosts.check(Headers(scope=scope))
             if sum(len(value) for _, value in told) > _WORTH_KEEPING:
@@ -251,6 +272,10 @@ class _Checked:
         }
         level = logging.DEBUG if path in _PROBES else logging.INFO  # they are asked every few seconds, for ever
         access.log(level, "%s %s %s", method, path, status or "was left", extra={"fields": fields})
+
+
+def _told(headers: list[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple([header for header in headers if header[0] in (b"host", b"origin")])
 
 
 class NotingAuthenticator(Authenticator):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cache
@@ -18,6 +19,8 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from ..model.errors import InterlinguaError, Unavailable
+
+UNREADABLE = "no sense could be made of what came"
 
 Verdict = Literal["pass", "fail", "not applicable"]
 Driver = TypeVar("Driver")
@@ -90,11 +93,15 @@ class Check(Generic[Driver]):
 
 class Suite(Generic[Driver]):
     """The checks of one protocol. `open` connects: checks share a connection until one of them breaks it, but for
-    those that say `fresh`, which get one of their own."""
+    those that say `fresh`, which get one of their own. `lasting`: a failed check breaks none, as nothing is shared but
+    what was seen."""
 
-    def __init__(self, protocol: str, open: Callable[[Subject], AbstractAsyncContextManager[Driver]]) -> None:  # noqa: A002
+    def __init__(
+        self, protocol: str, open: Callable[[Subject], AbstractAsyncContextManager[Driver]], *, lasting: bool = False  # noqa: A002
+    ) -> None:  # fmt: skip
         self.protocol = protocol
         self.open = open
+        self.lasting = lasting
         self.checks: list[Check[Driver]] = []
 
     def check(
@@ -159,7 +166,8 @@ def _kind_of(value: Any) -> str:
 
 def shown(value: Any, most: int = 200) -> str:
     """A value as a reader of a report wants to see it."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=repr).decode()
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+    text = text.encode(errors="backslashreplace").decode()  # half a surrogate pair is JSON, and no text
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -232,7 +240,7 @@ class _Sharing:
             async with AsyncExitStack() as own:
                 return await self._judge(check, own)
         verdict = await self._judge(check, None)
-        if verdict[0] == "fail":  # whatever it left behind is not the next one's
+        if verdict[0] == "fail" and not self._suite.lasting:  # whatever it left behind is not the next one's
             await self._kept.aclose()
             self._kept, self._driver = AsyncExitStack(), None
         return verdict
@@ -258,6 +266,12 @@ class _Sharing:
             if not self._reached:
                 raise Unavailable(f"the server cannot be reached: {error.message}") from error
             return "fail", error.message
+        except (
+            Exception
+        ) as error:  # what came was so odd that the check did not expect it: that is no end of the report
+            if not self._reached:
+                raise
+            return "fail", f"{UNREADABLE}: {type(error).__name__}: {error}"
         return "pass", ""
 
     async def _connected(self, own: AsyncExitStack | None) -> Any:

@@ -39,7 +39,7 @@ class Answer(msgspec.Struct):
     def json(self) -> Any:
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Broken(f"an answer with status {self.status} is no JSON: {self.body[:100]!r}") from None
 
 
@@ -110,7 +110,13 @@ class Stream:
         self._patience = patience
         self.status = answer.status_code
         self.headers = answer.headers
-        self._events = sse.read(answer.aiter_bytes())
+        self.received = bytearray()  # the bytes so far, as they came
+        self._events = sse.read(self._noted())
+
+    async def _noted(self) -> AsyncIterator[bytes]:
+        async for chunk in self._answer.aiter_bytes():
+            self.received += chunk
+            yield chunk
 
     @property
     def media_type(self) -> str:
@@ -127,6 +133,8 @@ class Stream:
                 return await anext(self._events, None)
         except TimeoutError:
             raise Gone(f"no event came within {self._patience:g} s") from None
+        except ValueError as error:
+            raise Broken(str(error)) from None
 
     async def rest(self) -> list[sse.Received]:
         found = []

@@ -24,6 +24,7 @@ from ...engine.mounting import RemoteError
 from ...model import values
 from ...model.carrier import Carrier
 from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, Unavailable
+from ...model.team import USER
 from ...security.redaction import redact_text
 from ...transports import tap
 from ...transports.access import ORDINARY, Access
@@ -57,6 +58,9 @@ class Way(Protocol):
     async def next(self) -> Update: ...
     async def send(self, message: wire.AnyMessage) -> None: ...
     async def cancel(self, back: wire.ErrorResponse) -> None: ...
+    async def moved_on(self, question: Any) -> None:
+        """Until the last question that was given needs no answer any more."""
+
     async def close(self) -> None: ...
 
 
@@ -117,6 +121,9 @@ class Address:
     def __init__(self, base: str, key: str | None, task: str, headers: Mapping[str, str] = {}) -> None:
         self.name = redact_text(base)
         self.cursor: str | None = None
+        self._base = base
+        self._key = key
+        self._headers = headers
         self._task = task
         self._path = f"/tasks/{quote(task, safe='')}"
         self._http = open_client(base, key, headers)
@@ -145,6 +152,16 @@ class Address:
         except Refused as error:
             if error.status not in (404, 409):  # it never began, or has ended by itself
                 raise
+
+    async def moved_on(self, question: Any) -> None:
+        """Read ahead, with a connection of its own: what comes is for later."""
+        ahead = Address(self._base, self._key, self._task, self._headers)
+        ahead.cursor = self.cursor
+        try:
+            while not _goes_on(*await ahead.next(), question):
+                pass
+        finally:
+            await ahead.close()
 
     async def _post(self, path: str, body: Any, trace: Carrier | None = None) -> Any:
         while True:
@@ -233,6 +250,15 @@ class Address:
         await self._http.aclose()
 
 
+def _goes_on(kind: str, data: dict[str, Any], question: Any) -> bool:
+    """Whether an update says that a question was answered, or that nobody waits any more."""
+    if kind == "status":
+        return data.get("status") != "waiting"
+    told = data.get("metadata")
+    named = told.get("question") if isinstance(told, dict) else None
+    return kind == "message" and data.get("sender_id") == USER and named == question
+
+
 async def cancel_left(base: str, key: str | None, task: str, headers: Mapping[str, str] = {}) -> None:
     """Cancel a task whose run is not in memory here, as long as there is time for it."""
     way = Address(base, key, task, headers)
@@ -317,6 +343,9 @@ class Program:
     async def cancel(self, back: wire.ErrorResponse) -> None:
         with contextlib.suppress(InterlinguaError):
             await self.send(back)
+
+    async def moved_on(self, question: Any) -> None:
+        await asyncio.Event().wait()  # nobody else could answer it
 
     async def close(self) -> None:
         if self._child is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import Door, Protocol
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 def _door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None = None) -> Door:
     from .server import ConnectDoor
+    from .short import begin
 
     door = ConnectDoor(engine, auth, settings)
     engine.callbacks.formats["connect"] = door.callback_body
@@ -28,7 +30,7 @@ def _door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None 
     async def close() -> None:
         door.stopping = True
 
-    return Door(door.routes(), hint, close)
+    return Door(door.routes(), hint, close, direct={"/runs/wait": partial(begin, door)})
 
 
 def _example(card: AgentCard) -> Any:
