@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from interlingua.conform import PROTOCOLS, base, suite
-from interlingua.conform.base import Broken, Gone, Requirement, Subject, Suite, applies, conform, expect, member
+from interlingua.conform.base import Broken, Gone, Requirement, Subject, Suite, applies, conform, expect, member, shown
 from interlingua.conform.sample import sample
 from interlingua.model.errors import Unavailable
 from interlingua.model.schemas import Validator
@@ -111,6 +111,31 @@ async def test_checks_share_a_connection_until_one_fails_and_fresh_ones_have_the
 
     await findings(made)
     assert seen == [1, 2, 1, 3]
+
+
+async def test_a_driver_that_lasts_is_kept_when_a_check_fails(
+    made: Suite[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "lasting", True, raising=False)
+    seen = []
+
+    @made.check("x.bad")
+    async def broken(connection: Connection) -> None:
+        seen.append(connection.number)
+        raise Broken("so it is")
+
+    @made.check("x.twice")
+    async def after(connection: Connection) -> None:
+        seen.append(connection.number)
+
+    await findings(made)
+    assert seen == [1, 1]
+
+
+def test_what_cannot_be_printed_is_shown_all_the_same() -> None:
+    assert shown({"half": "\ud83d", "large": 10**30}) == '{"half":"\\ud83d","large":1000000000000000000000000000000}'
+    assert shown("\ud83d") == "\\ud83d"
+    assert shown("x" * 300) == "x" * 199 + "…"
 
 
 async def test_a_server_that_is_not_there_is_no_server_that_fails(made: Suite[Connection]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cache
@@ -69,6 +70,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None = None
     command: tuple[str, ...] = ()
     headers: dict[str, str] = {}
+    secret: str | None = None
+    """What messages are signed with, where the server has such a secret and the looker is let in on it."""
     roles: Roles = Roles()
     patience: float = 10.0
     """Seconds that an answer may take."""
@@ -90,7 +93,9 @@ class Check(Generic[Driver]):
 
 class Suite(Generic[Driver]):
     """The checks of one protocol. `open` connects: checks share a connection until one of them breaks it, but for
-    those that say `fresh`, which get one of their own."""
+    those that say `fresh`, which get one of their own. A driver whose attribute `lasting` is true is kept in any case:
+    it has no state that a failure could spoil (such as requests that have nothing to do with each other), and what it
+    remembers need not be looked at again."""
 
     def __init__(self, protocol: str, open: Callable[[Subject], AbstractAsyncContextManager[Driver]]) -> None:  # noqa: A002
         self.protocol = protocol
@@ -159,7 +164,10 @@ def _kind_of(value: Any) -> str:
 
 def shown(value: Any, most: int = 200) -> str:
     """A value as a reader of a report wants to see it."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=repr).decode()
+    text = (
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=repr)
+    )
+    text = text.encode(errors="backslashreplace").decode()  # half a character can come in JSON, and cannot be printed
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -232,7 +240,8 @@ class _Sharing:
             async with AsyncExitStack() as own:
                 return await self._judge(check, own)
         verdict = await self._judge(check, None)
-        if verdict[0] == "fail":  # whatever it left behind is not the next one's
+        # Whatever a failure left behind is not the next one's; a driver that says so stands above that.
+        if verdict[0] == "fail" and not getattr(self._driver, "lasting", False):
             await self._kept.aclose()
             self._kept, self._driver = AsyncExitStack(), None
         return verdict
