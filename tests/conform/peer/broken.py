@@ -145,7 +145,7 @@ class Node:
         yield ": hello\n\n"
         while True:
             async with self.news:
-                while len(self.events) <= place:
+                while len(self.events) <= place or self.has("a stream that tells nothing"):
                     await self.news.wait()
                 fresh = self.events[place:]
             for event in fresh:

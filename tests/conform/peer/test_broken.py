@@ -63,6 +63,9 @@ CAUGHT: dict[str, tuple[str, ...]] = {
     "artifacts after the end": ("8-2.artifacts-third", "8-2.completed-last"),
     "artifacts of no task": ("8-1.task-id-artifact", "8-7.m2-artifact", "8-4.task-id"),
     "failures without a reason": ("8-3.error", "8-7.s-failed-error"),
+    "a stream that tells nothing": (
+        "8-1.type-status", "8-1.type-message", "8-1.type-peer", "8-5.direction", "8.subscribe",
+    ),
     "events without names": ("8-1-1.status-named", "8-1-1.artifact-named"),
     "gaps in the count": ("8-7.m7-seq-no-gap",),
     "a count for each reader": ("8-1.seq-global", "8-7.m7-seq-no-reset"),
@@ -92,6 +95,11 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
         "3-1.working-cancelling", "3-1.input-required-cancelling", "3-2.cancelling", "3-1.cancel-event",
         "3-3-1.slow-work",
     ),
+    # What is to be told as an event is not.
+    "a stream that tells nothing": (
+        "3-1.cancel-event", "3-3-1.phase-1-event", "3-3-1.phase-2-event", "3-3-1.slow-work",
+        "comparison.cancel-specified", "history.v2-6",
+    ),
     # The example's order, and the shape of its events.
     "artifacts after the end": ("8-7.s-final-event", "8-6.wire"),
     "artifacts of no task": ("8-4.example", "8-6.wire"),
@@ -106,7 +114,8 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 # Whoever does not do something is waited for.
-WAITED_FOR = ("bad signatures dropped", "no second connection", "no acknowledgements", "no way to change a task")
+WAITED_FOR = ("bad signatures dropped", "no second connection", "no acknowledgements", "no way to change a task",
+              "a stream that tells nothing")  # fmt: skip
 
 
 def subject(address: str, patience: float = 5.0) -> Subject:

@@ -1,7 +1,8 @@
 """Checks of nodes of the Agent Communication Protocol with acp:// links.
 
 A node is given by the address of its HTTP API, by its acp:// link, or by a command that speaks over its pipes. By its
-address most is seen: it is asked to connect to a peer, which we are. The node should have no other peers meanwhile.
+address most is seen: it is asked to connect to a peer, which we are. The node should have no other peers meanwhile, and
+be one that may be played with: tasks, messages and peers that are gone are left behind.
 """
 
 from __future__ import annotations

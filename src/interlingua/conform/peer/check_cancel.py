@@ -19,7 +19,7 @@ def _cancelled(story: Story) -> None:
 async def a_task_can_be_cancelled(node: Node) -> None:
     story = await stories(node).create()
     answer = await node.ask("POST", f"{story.path}:cancel")
-    if answer.status == 400 and (await story.look()).get("status") in ("completed", "failed"):
+    if answer.status != 200 and (await story.look()).get("status") in ("completed", "failed"):
         applies(False, "the task ended before it could be cancelled")
     expect(answer.status == 200, f"POST {story.path}:cancel is answered with {told(answer)}")
 

@@ -155,7 +155,7 @@ async def another_reader_sees_the_same_count(node: Node) -> None:
 
 
 def _told(event: Event, story: Story) -> bool:
-    return event.body.get("task_id") == story.id and event.body.get("type") == "status"
+    return event.body.get("task_id") == story.id and event.body.get("state") == "submitted"
 
 
 @check("peer.8-1.counters-independent")

@@ -12,7 +12,7 @@ from ..base import Broken, applies, expect, member, shown
 from ..raw import Answer
 from .driver import Node
 from .memory import once
-from .shapes import MADE_ID, refused, text, told
+from .shapes import MADE_ID, absent, refused, text, told
 from .suite import check
 from .wires import Frame, new_id
 
@@ -83,6 +83,7 @@ async def a_message_without_role_goes_nowhere(node: Node) -> None:
     for name, leaked in seen.leaked.items():
         raise Broken(f"a message with {name} went out as one of {shown(leaked.get('role'))}: {shown(leaked)}")
     answer = seen.answers["no role"]
+    applies(not absent(answer), f"POST /message:send is answered with {told(answer)}")
     expect(answer.status != 200, f"a message without role is taken: {told(answer)}")
 
 

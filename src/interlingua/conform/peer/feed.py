@@ -33,6 +33,7 @@ class Feed:
         self.media_type = media_type
         self.events: list[Event] = []
         self.ended = False
+        self._patience = subject.patience
         self._news = asyncio.Condition()
 
     @property
@@ -94,18 +95,12 @@ class Feed:
         return next((event for event in self.events[start:] if wanted(event)), None)
 
     async def until(self, wanted: Callable[[Event], bool], start: int = 0) -> Event | None:
-        """The first event from `start` on that is wanted; None where it does not come in time."""
+        """The first event from `start` on that is wanted; None where it does not come in time. A stream that once kept
+        somebody waiting for nothing is given less time from then on."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._subject.patience), self._news:
+            async with asyncio.timeout(self._patience), self._news:
                 while (found := self.find(wanted, start)) is None and not self.ended:
                     await self._news.wait()
                 return found
+        self._patience = self._subject.quiet
         return None
-
-    async def until_ended(self, seconds: float) -> bool:
-        """Whether the server ends it in this time."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds), self._news:
-                while not self.ended:
-                    await self._news.wait()
-        return self.ended

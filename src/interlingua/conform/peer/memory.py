@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
@@ -24,6 +25,9 @@ def once(function: Callable[[Self], Awaitable[Seen]]) -> Callable[[Self], Awaita
                 kept = (await function(self), None)
             except (Broken, NotApplicable, Gone) as error:
                 kept = (None, error)
+            except asyncio.CancelledError:  # whoever stands on it as well does not wait as long again
+                self.__dict__[name] = (None, NotApplicable("it takes too long to see this"))
+                raise
             self.__dict__[name] = kept
         found, why = kept
         if why is not None:

@@ -30,7 +30,7 @@ async def found(node: Node) -> Event | None:
     start = len(feed.events)
     _announce()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(2 * node.subject.quiet):
+        async with asyncio.timeout(5 * node.subject.quiet):
             return await feed.until(lambda event: event.body.get("type") == "mdns", start)
     return None
 

@@ -71,7 +71,10 @@ class Story:
 
     async def put(self, name: str, **body: Any) -> bool:
         """Say how it goes. Gives whether that was taken; where it was not, the story has an end."""
-        return self._noted(name, f"PUT {self.path} {shown(body)}", await self.node.ask("PUT", self.path, body))
+        taken = self._noted(name, f"PUT {self.path} {shown(body)}", await self.node.ask("PUT", self.path, body))
+        if taken:
+            await self.look()
+        return taken
 
     async def act(self, name: str, verb: str, body: Any = None) -> bool:
         """Such as `:cancel`."""
@@ -239,10 +242,10 @@ class Tasks:
         story = await self._working()
         if story.trouble or not await story.put("input_required", status="input_required"):
             return story
-        await story.reach("input_required")
-        if not await story.act("continue", ":continue", said):
+        if not await story.reach("input_required") or not await story.act("continue", ":continue", said):
             return story
-        await story.reach("working")
+        if not await story.reach("working"):
+            return story
         if await story.put("input_required again", status="input_required"):
             await story.reach("input_required")
             if not await story.act("continue by slash", "/continue", said):
