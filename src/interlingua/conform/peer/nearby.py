@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import secrets
 import socket
 
 from .driver import NAME, Node
@@ -36,7 +37,8 @@ async def found(node: Node) -> Event | None:
 
 
 def _announce() -> None:
-    packet = b"ACP1" + json.dumps({"v": 1, "name": FOUND, "tok": "tok_0000000000000000", "wp": 9, "hp": 9}).encode()
+    token = f"tok_{secrets.token_hex(8)}"  # a peer that is known already is not told of again
+    packet = b"ACP1" + json.dumps({"v": 1, "name": FOUND, "tok": token, "wp": 9, "hp": 9}).encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 0)  # it leaves this machine by no interface
         for interface in ("127.0.0.1", "0.0.0.0"):  # noqa: S104 - no bind: the interface that the system chooses
