@@ -139,7 +139,7 @@ async def test_the_hand_written_node_breaks_nothing() -> None:
 @pytest.mark.parametrize("mistake", CAUGHT)
 async def test_a_mistake_is_caught_by_the_rule_that_it_breaks(mistake: str) -> None:
     wrong = {f"peer.{name}" for name in (*CAUGHT[mistake], *FOLLOWS.get(mistake, ()))}
-    patience = 1.0 if mistake in WAITED_FOR else 5.0
+    patience = 2.0 if mistake in WAITED_FOR else 10.0
     async with broken_http.serving(mistake) as base:
         found = await findings(
             "peer", subject(base, patience), _neighbours((*CAUGHT[mistake], *FOLLOWS.get(mistake, ())))

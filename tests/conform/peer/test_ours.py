@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from interlingua.conform.base import Finding, Roles, Subject
 
 from ...cli.conftest import process_env
-from ...cli.nodes import node, started
+from ...cli.nodes import Process, node, started
 from ..common import AGENTS, ROLES, failures, findings
 
-WAYS = ("everything on", "control", "door", "link", "pipes")
+WAYS = ("everything", "control", "door", "link", "pipes")
 
 # What none of our nodes below shows, and why.
 NOWHERE = {
@@ -29,54 +30,74 @@ FLAGS = (
     "--skills", "summarize,translate",
 )  # fmt: skip
 
-Seen = dict[str, dict[str, Finding]]
+Found = dict[str, Finding]
+
+
+def _look(address: str | None, roles: Roles = ROLES, **more: Any) -> Found:
+    return asyncio.run(findings("peer", Subject(address=address, roles=roles, patience=20.0, **more)))
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    """Each of them, looked at once."""
-    return asyncio.run(_look(tmp_path_factory.mktemp("nodes")))
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    folder = tmp_path_factory.mktemp("everything")
+    with node(process_env(folder), folder, *FLAGS) as full:
+        return _look(full.control, Roles(), secret="shared")
 
 
-async def _look(folder: Path) -> Seen:
-    def subject(address: str | None = None, roles: Roles = ROLES, **more: object) -> Subject:
-        return Subject(address=address, roles=roles, patience=10.0, **more)  # type: ignore[arg-type]
-
-    found: Seen = {}
-    (folder / "full").mkdir()
-    with node(process_env(folder / "full"), folder / "full", *FLAGS) as full:
-        found["everything on"] = await findings("peer", subject(full.control, Roles(), secret="shared"))
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    folder = tmp_path_factory.mktemp("served")
     ports = ["--port", "0", "--peer-port", "0", "--peer-http-port", "0"]
-    with started(["serve", str(AGENTS), *ports], process_env(folder), folder) as served:
-        door = served.find(r"(http://\S+/peer)")
-        for name, address in (("control", served.control), ("door", door), ("link", served.link)):
-            found[name] = await findings("peer", subject(address))
-    command = (
-        sys.executable, "-m", "interlingua", "stdio", "--as", "peer", str(AGENTS), "--store", str(folder / "pipes.db")
-    )  # fmt: skip
-    found["pipes"] = await findings("peer", subject(command=command))
-    return found
+    with started(["serve", str(AGENTS), *ports], process_env(folder), folder) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def control(served: Process) -> Found:
+    return _look(served.control)
+
+
+@pytest.fixture(scope="module")
+def door(served: Process) -> Found:
+    return _look(served.find(r"(http://\S+/peer)"))
+
+
+@pytest.fixture(scope="module")
+def link(served: Process) -> Found:
+    return _look(served.link)
+
+
+@pytest.fixture(scope="module")
+def pipes(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    store = tmp_path_factory.mktemp("pipes") / "store.db"
+    command = (sys.executable, "-m", "interlingua", "stdio", "--as", "peer", str(AGENTS), "--store", str(store))
+    return _look(None, command=command)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_our_node_fails_nothing(seen: Seen, way: str) -> None:
-    assert failures(seen[way]) == {}
+def test_our_node_fails_nothing(request: pytest.FixtureRequest, way: str) -> None:
+    assert failures(request.getfixturevalue(way)) == {}
 
 
-def test_what_is_seen_nowhere_of_ours_is_known(seen: Seen) -> None:
+def _seen(request: pytest.FixtureRequest) -> dict[str, Found]:
+    return {way: request.getfixturevalue(way) for way in WAYS}
+
+
+def test_what_is_seen_nowhere_of_ours_is_known(request: pytest.FixtureRequest) -> None:
+    seen = _seen(request)
     nowhere = {
-        name
-        for name in seen["control"]
-        if all(found[name].verdict == "not applicable" for found in seen.values() if name in found)
+        name for name in seen["control"] if all(found[name].verdict == "not applicable" for found in seen.values())
     }
     assert nowhere == set(NOWHERE), {name: [seen[way][name].why for way in WAYS] for name in nowhere ^ set(NOWHERE)}
 
 
-def test_most_is_seen_by_the_address_of_the_control_api(seen: Seen) -> None:
-    hidden = {name: finding.why for name, finding in seen["everything on"].items() if finding.verdict != "pass"}
+def test_most_is_seen_by_the_address_of_the_control_api(everything: Found) -> None:
+    hidden = {name: finding.why for name, finding in everything.items() if finding.verdict != "pass"}
     assert len(hidden) < 10, hidden
 
 
-def test_every_way_shows_something(seen: Seen) -> None:
-    passed = {way: sum(finding.verdict == "pass" for finding in seen[way].values()) for way in WAYS}
+def test_every_way_shows_something(request: pytest.FixtureRequest) -> None:
+    passed = {
+        way: sum(finding.verdict == "pass" for finding in found.values()) for way, found in _seen(request).items()
+    }
     assert all(count > 100 for count in passed.values()), passed

@@ -24,7 +24,7 @@ _GROUP = ("224.0.0.251", 5354)
 
 @once
 async def found(node: Node) -> Event | None:
-    """The event by which the node tells that it found our peer, if it does."""
+    """The event by which the node tells that it found our peer, if it does. Others may be found meanwhile."""
     feed = await node.feed()
     if not address_towards(node.subject).startswith("127.") or absent(await node.ask("GET", "/discover")):
         return None
@@ -32,7 +32,7 @@ async def found(node: Node) -> Event | None:
     _announce()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(5 * node.subject.quiet):
-            return await feed.until(lambda event: event.body.get("type") == "mdns", start)
+            return await feed.until(lambda event: event.body.get("type") == "mdns" and FOUND in event.data, start)
     return None
 
 
