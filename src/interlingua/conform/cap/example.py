@@ -1,6 +1,6 @@
 """The document's example, where a server plays it: pm-1, analyst-1 and qa-1 in one task, told step by step.
 
-What an agent left out is no mistake: the document says what happened once. What it did is looked at as it is told there.
+What an agent left out is no mistake: the document says what happened once. What it did is looked at as it is told.
 """
 
 from __future__ import annotations

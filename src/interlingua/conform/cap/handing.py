@@ -89,7 +89,7 @@ _DATA: Json = {
 _SUMMARY: Json = {
     "type": "tool_call_result", "server_id": "SummaryServer", "tool": "create_summary", "result": "Sales went up."
 }  # fmt: skip
-_FILE: Json = {"type": "file", "path": "/tmp/report.csv"}
+_FILE: Json = {"type": "file", "path": "/srv/report.csv"}
 _OBJECT: Json = {"type": "python_object", "object": {"insights": ["one", 2, None], "figures": {"a": [1.5, True]}}}
 _TEXT: Json = {"type": "text_snippet", "text": "Client churn: ClientA & ClientB – süß."}
 
