@@ -58,12 +58,16 @@ async def test_every_check_applies_to_some_team_of_ours(store: Path) -> None:
 
 async def test_what_times_out_is_told_with_its_number(store: Path) -> None:
     found = await team_findings(store, Roles(agent="echo", failing="waiter"), sorted(LATE))
-    assert {name: (finding.verdict, finding.why) for name, finding in found.items()} == dict.fromkeys(LATE, ("pass", ""))
+    assert {name: (finding.verdict, finding.why) for name, finding in found.items()} == dict.fromkeys(
+        LATE, ("pass", "")
+    )
 
 
 async def test_the_example_of_the_document_is_played_as_it_stands_there(tmp_path: Path) -> None:
     async with process(tmp_path, f"team:{SALES}") as address:
-        found = await findings("cap", Subject(address=address + "/cap", roles=Roles(agent="pm-1")), sorted(EXAMPLE))
+        found = await findings(
+            "cap", Subject(address=address + "/cap", roles=Roles(agent="pm-1"), patience=60), sorted(EXAMPLE)
+        )
     assert {name: (finding.verdict, finding.why) for name, finding in found.items()} == dict.fromkeys(
         EXAMPLE, ("pass", "")
     )
