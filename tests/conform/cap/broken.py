@@ -6,7 +6,6 @@ what their names say. It is served over HTTP, or as a program that reads and wri
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 import json
@@ -164,8 +163,9 @@ class Server:
         code = 500 if self.defect == "timeout-500" else 504
         task.said.append(self.error(code, part, "helper", agent, "MCP timeout."))
         self.failures += 1
-        if self.defect == "says-sorry":
-            task.said.append(self.message("message", task.name, agent, back, "Sorry: it failed."))
+        if self.defect in ("says-sorry", "timeout-as-text"):
+            sorry = "Sorry: it failed." if self.defect == "says-sorry" else "Sorry, it timed out."
+            task.said.append(self.message("message", task.name, agent, back, sorry))
         else:
             number = 500 + self.failures if self.defect == "random-code" else 502
             task.said.append(self.error(number, task.name, agent, back, "It cannot be done."))
@@ -175,6 +175,10 @@ class Server:
     def pm_1(self, task: Task, agent: str, back: str) -> Iterator[None]:
         def say(kind: str, part: str, sender: str, to: str, text: str, *attached: Json) -> None:
             told = self.message(kind, task.name + part, sender, to, text, attachments=copy.deepcopy(list(attached)))
+            if self.defect == "unworded-inquiry" and kind == "oversight_inquiry":
+                told["question"] = told.pop("inquiry")
+            if self.defect == "own-verdicts" and text == "Verified.":
+                told["type"] = "approval"
             task.said.append(told)
 
         spec = {**SPEC, "tool": "delete_file"} if self.defect == "unbound-tool" else dict(SPEC)
@@ -282,7 +286,6 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serving(defect: str | None = None) -> AsyncIterator[str]:
-    await asyncio.sleep(0)
     server = Server(defect)
     async with listening(server, server.app) as address:  # type: ignore[arg-type]
         yield address

@@ -6,7 +6,7 @@ from ..base import applies, expect, member, shown
 from .driver import Driver, kind, suite, words
 from .scenes import forged, talks
 from .shapes import filled, fitting
-from .teams import Handoff, agent_of, handoffs, names, of_talk, pairs, same_agent, text
+from .teams import Handoff, agent_of, handoffs, inside, names, of_talk, pairs, same_agent, text
 from .wires import TEXTS
 
 _NONE = "no agent that was run handed anything to another, as far as the server shows it"
@@ -70,7 +70,7 @@ async def whoever_works_on_a_part_of_a_task_was_handed_it(d: Driver) -> None:
     found = False
     for talk in await talks(d):
         handed = {talk.task}
-        for told in talk.said if talk.recorded else []:
+        for told in talk.said if inside(talk) else []:
             task = text(told, "task_id")
             if kind(told) == "delegation_notice":
                 handed.add(task)

@@ -6,23 +6,21 @@ import re
 
 from ..base import NotApplicable, applies, expect, member, shown
 from .driver import Driver, kind, once, suite, words
-from .scenes import errors, failed, forged, played, talks, unknown, worked
+from .scenes import errors, everything, failed, forged, played, talks, unknown, worked
 from .teams import of_talk, text
 from .wires import ORCHESTRATOR, USER, Json, Refusal, Talk
 
-_TIMEOUT = re.compile(r"time[sd]?[ -]?out|within \d|took too long|deadline", re.IGNORECASE)
-_MCP = re.compile(r"\bmcp\b.{0,40}time[sd]?[ -]?out", re.IGNORECASE)
-_TIMEOUTS = (408, 504)
-_GATEWAY_TIMEOUT = 504
+_TIMEOUT = re.compile(r"\btimed out\b|\btimeout[.!]?\s*$", re.IGNORECASE)
+_MCP = re.compile(r"\bmcp\b.{0,40}(\btimed out\b|\btimeout\b)", re.IGNORECASE)
+_GATEWAY_TIMEOUT = 504  # what the document's example has; of other timeouts it names no number
 
 
 async def _failure(d: Driver) -> Json:
     """The word with which the task of the failing agent ended."""
     talk = await failed(d)
     assert talk.result is not None
-    expect(
-        talk.result.get("type") == "error_response", f"{talk.agent} fails, and its task ended with {shown(talk.result)}"
-    )
+    how = f"the task of {talk.agent}, which always fails, ended with {shown(talk.result)}"
+    expect(talk.result.get("type") == "error_response", f"{how}, not with an error_response")
     return talk.result
 
 
@@ -60,11 +58,15 @@ async def whatever_is_refused_is_refused_by_an_error_response(d: Driver) -> None
 
 @suite.check("cap.observability.signals-timeout")
 async def a_timeout_is_told_by_an_error_response(d: Driver) -> None:
-    found = [told for told in await errors(d) if _TIMEOUT.search(words(told) or "")]
+    ended = [
+        talk.result for talk in await talks(d) if talk.result is not None and talk.agent == d.subject.roles.failing
+    ]
+    told = [one for one in (*ended, *await everything(d)) if _TIMEOUT.search(words(one) or "")]
+    found = [one for one in told if one in ended or kind(one) == "error_response"]
     applies(found, "nothing timed out (--fails names an agent that fails)")
-    for told in found:
-        code = member(told, "error_code", int, "an error_response")
-        expect(code in _TIMEOUTS, f"a timeout has the error_code {code}, not {_GATEWAY_TIMEOUT}: {shown(told)}")
+    for one in found:
+        expect(one.get("type") == "error_response", f"a timeout is told by {shown(one)}, not by an error_response")
+        member(one, "error_code", int, "an error_response")
 
 
 @suite.check("cap.audit.error-example")

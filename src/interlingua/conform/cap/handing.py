@@ -48,35 +48,27 @@ async def participants_are_agents_the_user_and_the_orchestrator(d: Driver) -> No
         expect(to in (USER, ORCHESTRATOR), f"what {talk.agent} says about our task goes to {shown(to)}")
 
 
-@suite.check(
-    "cap.delegation.records-sender", "cap.delegation.records-recipient", "cap.delegation.records-task",
-)  # fmt: skip
-async def a_notice_is_on_record_with_who_handed_what_to_whom(d: Driver) -> None:
-    talk = await _recorded(d)
-    told, sent = _notice(talk), talk.sent[0]
-    for name in ("sender_id", "recipient_id", "task_id"):
+def _records(name: str, requirement: str) -> None:
+    @suite.check(requirement)
+    async def a_notice_is_on_record_with_it(d: Driver) -> None:
+        talk = await worked(d)
+        applies(talk.recorded, "the server keeps no record that could be read")
+        told, sent = _notice(talk), talk.sent[0]
         expect(told.get(name) == sent[name], f"a notice with the {name} {sent[name]} is on record as {shown(told)}")
 
 
-@suite.check("cap.delegation.records-summary")
-async def a_notice_is_on_record_with_its_summary(d: Driver) -> None:
-    talk = await _recorded(d)
-    _notice(talk)
-
-
-async def _recorded(d: Driver) -> Talk:
-    talk = await worked(d)
-    applies(talk.recorded, "the server keeps no record that could be read")
-    return talk
+_records("sender_id", "cap.delegation.records-sender")
+_records("recipient_id", "cap.delegation.records-recipient")
+_records("task_id", "cap.delegation.records-task")
+_records("context_summary", "cap.delegation.records-summary")
 
 
 def _notice(talk: Talk) -> Json:
-    """Our notice, as the record has it."""
+    """Our notice, as the record has it: the one with our words, or the first about our task."""
     noted = [told for told in talk.said if kind(told) == "delegation_notice"]
+    expect(noted, f"no delegation_notice is in the conversation: {shown(talk.said)}")
     ours = [told for told in noted if words(told) == words(talk.sent[0])]
-    wanted = talk.sent[0]["context_summary"]
-    expect(ours, f"no notice with the context_summary {shown(wanted)} is on record: {shown(noted)}")
-    return ours[0]
+    return (ours or [told for told in noted if told.get("task_id") == talk.task] or noted)[0]
 
 
 # -- attachments ----------------------------------------------------------------------------------------------
@@ -103,6 +95,7 @@ async def _takes(d: Driver, *given: Json) -> None:
     expect(ended is not None, f"{talk.agent} said nothing about a task whose notice has {names}")
     if ended is not None and ended.get("type") == "error_response":
         await worked(d)  # which says why, where no task succeeds
+        applies(all(one["type"] != "file" for one in given), f"{talk.agent} wanted to read the file: {shown(ended)}")
         expect(False, f"a task whose notice has {names} failed: {shown(ended)}")
     if talk.recorded:
         noted = attached(_notice(talk))

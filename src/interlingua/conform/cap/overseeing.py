@@ -8,7 +8,7 @@ from ..base import applies, expect, shown
 from .driver import Driver, attached, kind, suite, words
 from .scenes import talks
 from .shapes import fitting
-from .teams import same_agent, text
+from .teams import inside, same_agent, text
 from .wires import ORCHESTRATOR, TEXTS, USER, Json, Talk
 
 
@@ -27,7 +27,7 @@ async def _overseen(d: Driver) -> list[Overseen]:
     found = []
     for talk in await talks(d):
         failed = talk.result is None or talk.result.get("type") == "error_response"
-        if not talk.recorded or failed:
+        if failed or not inside(talk):
             continue
         couples = {
             (id_, told["overseer"])

@@ -137,9 +137,10 @@ async def forged(d: Driver) -> Forged:
         for recipient in listed
         if isinstance(told.get("allowed_agents"), list) and recipient not in told["allowed_agents"]
     ]
-    applies(pairs, "every agent that the server lists may delegate to every other")
-    wanted = await d.agent()
-    sender, recipient = next(((a, b) for a, b in pairs if b == wanted and a != b), pairs[0])
+    wanted = await d.agent()  # nobody else is run, should it be taken
+    pairs = sorted((pair for pair in pairs if pair[1] == wanted), key=lambda pair: pair[0] == wanted)
+    applies(pairs, f"every agent that the server lists may delegate to {wanted}")
+    sender, recipient = pairs[0]
     talk = await d.begin(recipient, sender=sender)
     refusal = talk.refusal
     if refusal is None:

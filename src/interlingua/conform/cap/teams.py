@@ -34,7 +34,7 @@ class Handoff(msgspec.Struct, frozen=True, eq=False):
     talk: Talk
     told: Json
     at: int  # where it stands in what was said
-    end: int  # where the last word about it stands
+    end: int  # where the last word about it to its sender stands; where it stands itself, if there was none
     sender: str
     recipient: str
     task: str
@@ -62,8 +62,16 @@ def of_talk(talk: Talk) -> list[Handoff]:
             for place, one in enumerate(talk.said)
             if place > at and text(one, "recipient_id") == sender and text(one, "task_id") == task
         ]
-        found.append(Handoff(talk, told, at, words[-1] if words else len(talk.said), sender, recipient, task))
+        found.append(Handoff(talk, told, at, words[-1] if words else at, sender, recipient, task))
     return found
+
+
+def inside(talk: Talk) -> bool:
+    """Whether the record shows what agents say among themselves, and not only what is said to us."""
+    outside = (USER, ORCHESTRATOR, "")
+    return talk.recorded and any(
+        text(told, "sender_id") not in outside and text(told, "recipient_id") not in outside for told in talk.said
+    )
 
 
 async def handoffs(d: Driver) -> list[Handoff]:

@@ -7,7 +7,6 @@ no conversations, is understood too. Over pipes nobody sees more than what is sa
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
@@ -195,5 +194,4 @@ async def opened(subject: Subject) -> AsyncIterator[Wire]:
             yield Address(http)
         return
     async with Pipes.open(subject) as pipes:
-        await asyncio.sleep(0)
         yield Lines(pipes, subject.command[0])
