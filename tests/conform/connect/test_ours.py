@@ -39,9 +39,9 @@ def not_applicable(found: dict[str, Finding]) -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def process(folder: Path) -> AsyncIterator[str]:
-    """`interlingua serve` with the shared agents; gives its address."""
-    command = [INTERLINGUA, "serve", str(AGENTS), "--port", "0", "--store", str(folder / "store.db")]
+async def process(folder: Path, target: str = str(AGENTS)) -> AsyncIterator[str]:
+    """`interlingua serve` with the shared agents, or others; gives its address."""
+    command = [INTERLINGUA, "serve", target, "--port", "0", "--store", str(folder / "store.db")]
     served = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     assert served.stderr is not None
     try:
