@@ -91,7 +91,7 @@ OURS = {
 NEAR = ["mcp.capabilities", "mcp.intro", "mcp.listing", "mcp.running", "mcp.progress", "mcp.delta"]
 
 # Here something is waited for that never comes.
-PATIENCE = {"silent at an unknown method": 1.5, "no id": 1.5}
+PATIENCE = {"no id": 1.5}
 
 
 async def looked_at(
