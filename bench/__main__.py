@@ -17,7 +17,7 @@ from rich.table import Table
 
 from interlingua.store.sqlite_writer import connect
 
-from . import deltas, editor, mcp_agents, memory, peer, runs, serving, teams
+from . import bridge, deltas, editor, mcp_agents, memory, peer, runs, serving, teams
 from .measure import RESULTS, Line, disk_folder, fsync_time, machine
 
 BENCHMARKS: dict[str, Callable[[bool], Coroutine[Any, Any, list[Line]]]] = {
@@ -33,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[bool], Coroutine[Any, Any, list[Line]]]] = {
     "editor": editor.editor,
     "mcp": mcp_agents.mcp,
     "peer": peer.peer,
+    "bridge": bridge.bridge,
 }
 
 

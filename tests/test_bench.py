@@ -42,6 +42,7 @@ DOORS = {
         "HTTP, 2026-07-28",
     ],
     "peer": ["/message:send over HTTP, 200 clients", "WebSocket, 1,000 under way", "readers of /stream, p99"],
+    "bridge": ["editor → hub → cap", "p50: connect → hub → peer", "bridged runs at once", "memory of the hub"],
 }  # fmt: skip
 
 

@@ -113,6 +113,38 @@ async def test_checks_share_a_connection_until_one_fails_and_fresh_ones_have_the
     assert seen == [1, 2, 1, 3]
 
 
+async def test_a_lasting_connection_is_shared_over_failures(made: Suite[Connection]) -> None:
+    made.lasting = True
+    seen = []
+
+    @made.check("x.bad")
+    async def broken(connection: Connection) -> None:
+        seen.append(connection.number)
+        raise Broken("so it is")
+
+    @made.check("x.twice")
+    async def after(connection: Connection) -> None:
+        seen.append(connection.number)
+
+    await findings(made)
+    assert seen == [1, 1]
+
+
+async def test_what_no_check_expected_is_a_failure_and_not_the_end_of_the_report(made: Suite[Connection]) -> None:
+    @made.check("x.bad")
+    async def surprised(connection: Connection) -> None:
+        [].pop()
+
+    @made.check("x.good")
+    async def good(connection: Connection) -> None:
+        pass
+
+    assert await findings(made) == {
+        "x.bad": f"fail {base.UNREADABLE}: IndexError: pop from empty list",
+        "x.good": "pass",
+    }
+
+
 async def test_a_server_that_is_not_there_is_no_server_that_fails(made: Suite[Connection]) -> None:
     @made.check("x.good")
     async def good(connection: Connection) -> None:

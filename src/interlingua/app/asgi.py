@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from ..model.errors import InvalidRequest, Unavailable
 
-_HTTP = "interlingua.app.onewrite:OneWriteProtocol"
+_HTTP = "interlingua.app.direct:DirectProtocol"
 
 
 class CannotListen(InvalidRequest):

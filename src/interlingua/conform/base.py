@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cache
@@ -18,6 +19,8 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from ..model.errors import InterlinguaError, Unavailable
+
+UNREADABLE = "no sense could be made of what came"
 
 Verdict = Literal["pass", "fail", "not applicable"]
 Driver = TypeVar("Driver")
@@ -90,13 +93,15 @@ class Check(Generic[Driver]):
 
 class Suite(Generic[Driver]):
     """The checks of one protocol. `open` connects: checks share a connection until one of them breaks it, but for
-    those that say `fresh`, which get one of their own. A driver whose attribute `lasting` is true is kept in any case:
-    it has no state that a failure could spoil (such as requests that have nothing to do with each other), and what it
-    remembers need not be looked at again."""
+    those that say `fresh`, which get one of their own. `lasting` (of the suite, or of a driver): a failed check breaks
+    none, as nothing is shared but what was seen, which need not be looked at again."""
 
-    def __init__(self, protocol: str, open: Callable[[Subject], AbstractAsyncContextManager[Driver]]) -> None:  # noqa: A002
+    def __init__(
+        self, protocol: str, open: Callable[[Subject], AbstractAsyncContextManager[Driver]], *, lasting: bool = False  # noqa: A002
+    ) -> None:  # fmt: skip
         self.protocol = protocol
         self.open = open
+        self.lasting = lasting
         self.checks: list[Check[Driver]] = []
 
     def check(
@@ -162,12 +167,10 @@ def _kind_of(value: Any) -> str:
 def shown(value: Any, most: int = 200) -> str:
     """A value as a reader of a report wants to see it."""
     try:
-        text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=repr).decode()
-    except ValueError:  # half a character
-        text = repr(value)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
     except RecursionError:
         return "something that is nested too deeply to be shown"
-    text = text.encode(errors="backslashreplace").decode()
+    text = text.encode(errors="backslashreplace").decode()  # half a surrogate pair is JSON, and no text
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -240,8 +243,8 @@ class _Sharing:
             async with AsyncExitStack() as own:
                 return await self._judge(check, own)
         verdict = await self._judge(check, None)
-        # Whatever a failure left behind is not the next one's; a driver that says so stands above that.
-        if verdict[0] == "fail" and not getattr(self._driver, "lasting", False):
+        # Whatever a failure left behind is not the next one's, unless there is nothing that it could spoil.
+        if verdict[0] == "fail" and not (self._suite.lasting or getattr(self._driver, "lasting", False)):
             await self._kept.aclose()
             self._kept, self._driver = AsyncExitStack(), None
         return verdict
@@ -267,6 +270,12 @@ class _Sharing:
             if not self._reached:
                 raise Unavailable(f"the server cannot be reached: {error.message}") from error
             return "fail", error.message
+        except (
+            Exception
+        ) as error:  # what came was so odd that the check did not expect it: that is no end of the report
+            if not self._reached:
+                raise
+            return "fail", f"{UNREADABLE}: {type(error).__name__}: {error}"
         return "pass", ""
 
     async def _connected(self, own: AsyncExitStack | None) -> Any:

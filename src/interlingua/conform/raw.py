@@ -42,7 +42,7 @@ class Answer(msgspec.Struct):
     def json(self) -> Any:
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Broken(f"an answer with status {self.status} is no JSON: {self.body[:100]!r}") from None
 
 
@@ -124,6 +124,7 @@ class Stream:
         self._patience = patience
         self.status = answer.status_code
         self.headers = answer.headers
+        self.received = bytearray()  # the bytes so far, as they came
         self.commented = False  # whether a comment came, as streams are kept open with
         self.events = sse.read(self._pieces())
 
@@ -133,6 +134,7 @@ class Stream:
 
     async def _pieces(self) -> AsyncIterator[bytes]:
         async for piece in self._answer.aiter_bytes():
+            self.received += piece
             self.commented = self.commented or piece.startswith(b":") or b"\n:" in piece
             yield piece
 
@@ -147,6 +149,8 @@ class Stream:
                 return await anext(self.events, None)
         except TimeoutError:
             raise Gone(f"no event came within {self._patience:g} s") from None
+        except ValueError as error:
+            raise Broken(str(error)) from None
 
     async def rest(self) -> list[sse.Received]:
         found = []

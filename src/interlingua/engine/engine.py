@@ -45,6 +45,7 @@ from .callbacks import Callbacks
 from .execution import Execution
 from .ids import new_id, now
 from .log import LiveLog, encode
+from .mounting import Offer
 from .reader import Reader
 from .replay import Replay
 from .settings import Settings
@@ -81,6 +82,7 @@ class Engine(Threads, Teams):
             self.add(agent)
         self.callbacks = Callbacks(self, self.store)
         self.editors: dict[str, Editor] = {}  # by thread: what its caller offers to agents while it is there
+        self.offer: Offer | None = None  # set by a door that can; for mounts whose wires carry files by address alone
         self._open = False
         self._counted, self._counted_at = 0, -1.0
 
@@ -186,6 +188,10 @@ class Engine(Threads, Teams):
         if agent is None or not self._starts_here(request):
             return None
         return self._start_here(*self._written(request, new_id(), None, agent.card, agent), agent)
+
+    def begun(self, log: LiveLog) -> Run:
+        """A run that `begin` accepted, as its last commit left it."""
+        return self._live_view(log, log.created)
 
     async def _submit(self, request: RunRequest, run: str, parent: RunRow | None) -> Run:
         agent = self._code(request, parent)

@@ -7,6 +7,7 @@ knowing why the handler is left. `LeftRun` is for telling the remote side when a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,11 +16,13 @@ import msgspec
 
 from ..model import carrier
 from ..model.card import AgentCard, Schema
-from ..model.content import Part
-from ..model.errors import ErrorInfo, Invalid, RunError
+from ..model.content import DataPart, Part, TextPart
+from ..model.errors import ErrorInfo, Invalid, InvalidInput, RunError
 from ..model.events import Emission
+from ..model.prompts import prompt_input
 from ..model.run import Option, RunRequest
 from . import tracing
+from .ids import now
 from .questions import Question, QuestionCodec
 
 if TYPE_CHECKING:
@@ -35,6 +38,15 @@ MOUNTED_FROM = "mounted_from"
 the agent's code leaves such a run to one that has it, and can tell the remote side."""
 
 
+LOOK_EVERY = 600.0
+"""Seconds after which a run that was set aside with a question looks whether the remote side still asks it."""
+
+_LOOK_WITHIN = 1.0
+
+Offer = Callable[[bytes, str, str | None], tuple[str, Awaitable[object]]]
+"""Offers a file: bytes, media type, name → an address, and what to wait for before it is told to anybody."""
+
+
 class RemoteError(RunError):
     """The remote agent failed. Its own code and details are kept."""
 
@@ -48,6 +60,10 @@ class RemoteError(RunError):
 
     def info(self) -> ErrorInfo:
         return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
+
+
+class Gone(Exception):
+    """The remote side no longer asks: somebody else has answered, or its run is over."""
 
 
 class Mounted:
@@ -66,6 +82,11 @@ class Mounted:
     def leaving_for_good(self) -> bool:
         """Whether the remote run has to end with this one. A run that is only set aside is found again later."""
         return self.leaving in ("cancel", "timeout")
+
+    @property
+    def begun(self) -> bool:
+        """Whether the run had begun before its handler was entered: it was parked, or its process is gone."""
+        return self._run.replay.started
 
     def shown(self, step: str) -> list[Emission]:
         """What a step that was cut short has shown before, and what still stands of it.
@@ -102,6 +123,25 @@ class Mounted:
         """The keys of all questions that this run had asked when its handler was entered."""
         return [place.removeprefix("ask:") for place in self._run.replay.questions]
 
+    def said(self) -> list[Part]:
+        """What the caller said, in full; nothing where the input is all there is."""
+        return [part for message in self._ctx.messages if message.role == "user" for part in message.parts]
+
+    def said_as(self, card: AgentCard, input_: dict[str, Any]) -> list[Part]:
+        """The same, where an agent with this card makes exactly this input of it. An object that was written as text is
+        none: where objects can be sent, it is sent as one."""
+        said = self.said()
+        objects = [part.data for part in said if isinstance(part, DataPart) and isinstance(part.data, dict)]
+        if not said or not set(input_) <= {card.input_text, *(name for one in objects for name in one)}:
+            return []
+        with contextlib.suppress(InvalidInput):
+            return said if prompt_input(card, said) == input_ else []
+        return []
+
+    def beside(self, input_: dict[str, Any]) -> list[Part]:
+        """What the caller said beside the input: files, and data that are no members of it."""
+        return [part for part in self.said() if not isinstance(part, TextPart) and not _holds(input_, part)]
+
     def recorded(self, step: str) -> bool:
         """Whether a step was done when the handler was entered, by the key that it was given."""
         return step_place(step) in self._run.replay.records
@@ -123,6 +163,60 @@ class Mounted:
         """
         question = RemoteQuestion(type_, payload, prompt, options or [])
         return await self._run.ask(question, deadline, key, RemoteCodec(type_, answer), attachments=attachments)
+
+    async def ask_while(
+        self, moved_on: Callable[[], Awaitable[None]], type_: str, payload: Any, answer: Schema, *, key: str,
+        **more: Any,
+    ) -> Any:  # fmt: skip
+        """As `ask`, for as long as the remote side asks: `moved_on` returns when it does not any more. Then what is
+        asked here is withdrawn, and Gone raised. A run that was set aside is woken from time to time to look."""
+        with contextlib.ExitStack() as looking:
+            if key in self.asked():  # it was set aside, and is not again before it has looked
+                looking.enter_context(self._run.busy())
+                asyncio.get_running_loop().call_later(_LOOK_WITHIN, looking.close)
+            if not self.recorded(_gone_place(key)):
+                asking = asyncio.ensure_future(self.ask(type_, payload, answer, key=key, **more))
+                beside = [asyncio.ensure_future(self._look(moved_on)), asyncio.ensure_future(self._wake(key))]
+                try:
+                    await asyncio.wait({asking, *beside}, return_when=asyncio.FIRST_COMPLETED)
+                    if asking.done():
+                        return asking.result()
+                finally:
+                    for task in (asking, *beside):
+                        task.cancel()
+                    await asyncio.gather(asking, *beside, return_exceptions=True)
+            await self._ctx.step("gone", _nothing, key=_gone_place(key))
+        self.withdraw(key, "it was answered elsewhere")
+        raise Gone
+
+    async def _look(self, moved_on: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await moved_on()
+            except Exception as error:  # whoever answers here is asked all the same
+                log_.info("run %s cannot see whether its question is still asked: %s", self._ctx.run_id, error)
+                await asyncio.sleep(LOOK_EVERY)
+                continue
+            return
+
+    async def _wake(self, key: str) -> None:
+        """What is set aside with this is entered again at that time, and looks."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                never = asyncio.get_running_loop().create_future()
+                await self._run._wait(never, now() + int(LOOK_EVERY * 1e6), f"look:{key}")
+
+
+def _gone_place(key: str) -> str:
+    return f"gone-{key}"
+
+
+async def _nothing() -> None:
+    pass
+
+
+def _holds(input_: dict[str, Any], part: Part) -> bool:
+    return isinstance(part, DataPart) and isinstance(part.data, dict) and part.data.items() <= input_.items()
 
 
 def step_place(key: str) -> str:

@@ -22,6 +22,7 @@ from ..model.status import Status
 from ..store.base import (
     SUSPECT,
     CommitThread,
+    DeleteRun,
     EventRow,
     InboxItem,
     PutCallback,
@@ -309,6 +310,8 @@ class Worker:
             elif isinstance(change, CommitThread):
                 if change.passed_on:
                     self._ready.set()
+            elif isinstance(change, DeleteRun):
+                self._ready.set()  # its thread went to the next in line with it
             elif isinstance(change, PutCallback):
                 self.engine.callbacks.hint()
 

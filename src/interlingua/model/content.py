@@ -74,6 +74,19 @@ class Artifact(msgspec.Struct, omit_defaults=True):
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+def read_part(value: dict[str, Any]) -> Part:
+    """A part as it is written in JSON. Whatever else it may be is data: others have objects of the same names."""
+    kind = value.get("type")
+    named = ("url", "data", "text") if kind == "file" else (kind,) if kind in ("text", "data") else ("tool",)
+    if kind in ("text", "file", "data", "tool_result") and any(name in value for name in named):
+        try:
+            part: Part = msgspec.convert(value, Part)
+        except msgspec.ValidationError:
+            return DataPart(value)
+        return part
+    return DataPart(value)
+
+
 def text_of(parts: list[Part]) -> str:
     """The text in some parts, joined as it was written."""
     return "".join(part.text for part in parts if isinstance(part, TextPart))

@@ -11,8 +11,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from .card import AgentCard
-from .content import DataPart, FilePart, Part, TextPart
+from .content import DataPart, FilePart, Message, Part, TextPart
 from .errors import InvalidInput
+from .events import ArtifactAdded, Event, MessageSent, RunRestarted
+from .oversight import whole
 
 
 def prompt_text(given: list[Part]) -> str:
@@ -38,8 +40,9 @@ def prompt_input(card: AgentCard, given: list[Part]) -> dict[str, Any]:
     also one that is written as text."""
     text = prompt_text(given)
     properties = card.input.get("properties", {})
-    members = _members(given)
-    if members is not None and (not properties or set(members) <= set(properties)):
+    # One that the agent does not take whole is no part of its input: it finds it in `ctx.messages`.
+    members = _members([part for part in given if not properties or _fits(part, properties)])
+    if members is not None:
         if card.input_text is not None and text.strip() and card.input_text not in members:
             members[card.input_text] = text
         return members
@@ -58,6 +61,10 @@ def prompt_input(card: AgentCard, given: list[Part]) -> dict[str, Any]:
     return written
 
 
+def _fits(part: Part, properties: dict[str, Any]) -> bool:
+    return isinstance(part, DataPart) and isinstance(part.data, dict) and set(part.data) <= set(properties)
+
+
 def _members(given: list[Part]) -> dict[str, Any] | None:
     """The objects among the parts as one; None where there are none."""
     found = [part.data for part in given if isinstance(part, DataPart) and isinstance(part.data, dict)]
@@ -69,12 +76,51 @@ def _members(given: list[Part]) -> dict[str, Any] | None:
     return members
 
 
+def completed(card: AgentCard, input_: dict[str, Any], given: list[Part]) -> dict[str, Any]:
+    """An input, with those objects among what goes along with it as members that the agent has a place for."""
+    known = set(card.input.get("properties", {}))
+    fitting = [part for part in given if isinstance(part, DataPart) and isinstance(part.data, dict)]
+    members = _members([part for part in fitting if set(part.data) <= known])
+    return input_ if members is None else {**members, **input_}
+
+
 def output_parts(card: AgentCard, output: Any) -> list[Part]:
     """What a run gave: its text, and the whole object where that is more than the text."""
     text = output.get(card.output_text) if card.output_text and isinstance(output, dict) else None
     if not isinstance(text, str):
         return [DataPart(output)]
     return [TextPart(text)] if len(output) == 1 else [TextPart(text), DataPart(output)]
+
+
+class Given:
+    """What a run gives beside its output: its messages, and its artifacts whole. For wires that tell it at the end."""
+
+    def __init__(self) -> None:
+        self._said: list[tuple[int, ArtifactAdded | MessageSent]] = []
+
+    def feed(self, event: Event) -> None:
+        body = event.body
+        if isinstance(body, ArtifactAdded | MessageSent):
+            self._said.append((event.seq, body))
+        elif isinstance(body, RunRestarted) and self._said:
+            self._said = [(seq, said) for seq, said in self._said if seq <= body.keep]
+
+    def messages(self) -> list[Message]:
+        """In the order in which they began. An artifact is a message whose metadata says what it is called."""
+        bodies = [body for _, body in self._said]
+        chunks = [body.artifact for body in bodies if isinstance(body, ArtifactAdded)]
+        artifacts = {artifact.id: artifact for artifact in whole(chunks)}
+        found = []
+        for body in bodies:
+            if isinstance(body, MessageSent):
+                found.append(body.message)
+            elif (artifact := artifacts.pop(body.artifact.id, None)) is not None:
+                about = {**artifact.metadata, "artifact": artifact.name or artifact.id}
+                found.append(Message("agent", artifact.parts, metadata=about))
+        return found
+
+    def parts(self) -> list[Part]:
+        return [part for message in self.messages() for part in message.parts]
 
 
 def _object(text: str) -> dict[str, Any] | None:

@@ -5,8 +5,10 @@ A protocol registers under the entry point `interlingua.protocols` with a `Proto
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
+from typing import Protocol as Protocol_
 
 import msgspec
 
@@ -14,10 +16,30 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from ..engine.engine import Engine
+    from ..model.run import Caller
     from ..transports.channel import Channel
     from ..transports.rpc import Trace
 
-__all__ = ["Door", "Opening", "Protocol"]
+__all__ = ["BEGUN", "Direct", "Door", "Opening", "Protocol", "Soon"]
+
+BEGUN = "interlingua.begun"
+"""The member of an ASGI scope with what was begun for a request that could not be answered at once after all."""
+
+
+class Soon(Protocol_):
+    """An answer that waits for nothing but the store."""
+
+    committed: asyncio.Future[None]
+    begun: Any  # for the usual way, where there is no answer
+
+    def answer(self) -> bytes | None:
+        """The body of the answer, once that is committed; None where the usual way has to find it."""
+        ...
+
+
+Direct = Callable[["Caller", list[tuple[bytes, bytes]], bytes], Soon | None]
+"""(who asks, the headers, the body) → the answer that will be there soon, or None: then the request goes the usual way.
+It neither waits nor fails, and leaves nothing behind where it gives None."""
 
 
 class Opening(msgspec.Struct):
@@ -36,13 +58,14 @@ class Door(msgspec.Struct):
     close: Callable[[], Awaitable[None]] | None = None  # when the server stops: ends what would stay open for ever
     start: Callable[[Opening], Awaitable[list[str]]] | None = None  # begins its own work; gives lines for the owner
     stop: Callable[[], Awaitable[None]] | None = None  # ends it, when nobody can ask any more
+    direct: dict[str, Any] = {}  # paths of POSTs that can often be answered without a task: `Direct`
 
 
 class Protocol(msgspec.Struct):
     name: str
     title: str
     prefix: str = ""  # of its HTTP door
-    door: Callable[..., Door] | None = None  # (engine, authenticator), and its own settings where the owner gave some
+    door: Callable[..., Door] | None = None  # (engine, authenticator, what the owner set of it…)
     stdio: Callable[[Engine, Channel, Trace | None], Awaitable[None]] | None = None  # serves one peer over pipes
     loaders: dict[str, Callable[[Any], Awaitable[list[Any]]]] = {}  # kinds of target that it can mount
 

@@ -88,7 +88,7 @@ def test_what_can_be_read_in_two_ways_is_right_in_both(deltas: list[Any], output
 def test_a_mistake_that_nothing_explains_is_of_no_rule() -> None:
     found = judged([{"a": "x"}, {"a": "y"}], {"a": "something else"})
     assert found.wrong == {}
-    assert found.problem == 'the deltas join to {"a":"xy"}, and the output is {"a":"something else"}'
+    assert found.problem == 'the deltas join to {"a": "xy"}, and the output is {"a": "something else"}'
 
 
 def test_numbers_and_depths_beyond_all_measure_are_told() -> None:

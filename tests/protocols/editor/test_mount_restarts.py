@@ -56,6 +56,9 @@ async def test_version_2_tells_the_end_of_a_turn_that_was_taken_up_again(store: 
         run = await submit(eng, AGENT, script("say before ", PERMISSION))
         asked = await question(eng, run.id)
         kill_agent(eng, made)
+        async with asyncio.timeout(20):  # one that died before it could hear the answer, and not after
+            while made.host.starts < 2:
+                await asyncio.sleep(0.01)
         await eng.answer(asked.id, {"choice": "no"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.status is il.Status.SUCCEEDED, ended.error

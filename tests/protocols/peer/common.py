@@ -138,7 +138,7 @@ async def running_node(
             try:
                 async with listening(app) as base:
                     node.http_address = base.removeprefix("http://")
-                    node.files_base = base
+                    node.offers_at(base)
                     headers = {}
                     if node.settings.http_token is not None:
                         headers["authorization"] = f"Bearer {node.settings.http_token}"
@@ -184,7 +184,7 @@ async def running_door(
     door = PeerDoor(node, Authenticator(keys, open_to_all=keys is None), streams)
     app = Starlette(routes=[Mount("/peer", app=IndexedRouter(door.routes))])
     async with listening(app) as base:
-        node.files_base = f"{base}/peer"
+        node.offers_at(f"{base}/peer")
         try:
             yield f"{base}/peer"
         finally:

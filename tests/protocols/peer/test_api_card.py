@@ -239,3 +239,17 @@ async def test_bytes_are_offered_at_an_address_that_cannot_be_guessed_and_never_
         async with client(node.base) as owner:
             assert (await owner.get(f"/files/{id_}")).content == page
         assert checked(await http.get("/files/guess"), 404)["error_code"] == "ERR_NOT_FOUND"
+
+
+async def test_a_node_offers_what_mounts_of_its_process_have_no_address_for() -> None:
+    @il.agent
+    async def says(text: str) -> str:
+        return text
+
+    async with at_door(says) as (node, http):
+        offer = node.node.engine.offer
+        assert offer is not None
+        address, kept = offer(b"\x00\xff", "image/png", "a.png")
+        await kept
+        answer = await http.get(address)
+        assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, b"\x00\xff", "image/png")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from interlingua.model.card import AgentCard
-from interlingua.model.content import FilePart, Message, Part, TextPart
+from interlingua.model.content import DataPart, FilePart, Part
 from interlingua.model.prompts import output_parts, prompt_input
 from interlingua.protocols.peer import card as cards
 from interlingua.protocols.peer import parts, skills
-from interlingua.protocols.peer.described import Described, agents_of, input_parts, output_of
+from interlingua.protocols.peer.described import Described, agents_of, along_of, beside_of, input_parts, output_of
 
 from .reference import Reference
 
@@ -106,11 +106,41 @@ def test_a_schema_that_cannot_be_used_loses_no_agent(schema: dict[str, Any]) -> 
 
 def test_files_go_along_by_their_address_and_others_do_not() -> None:
     given: list[Part] = [
-        TextPart("see"), FilePart(url="https://host.example/a.pdf", media_type="application/pdf", name="a.pdf"),
-        FilePart(data=b"bytes"), FilePart(url="file:///etc/hosts"),
+        FilePart(url="https://host.example/a.pdf", media_type="application/pdf", name="a.pdf"),
+        FilePart(data=b"bytes"), FilePart(url="file:///etc/hosts"), DataPart({"n": 1}),
     ]  # fmt: skip
-    said = [Message("user", given)]
     file = {"type": "file", "url": "https://host.example/a.pdf", "media_type": "application/pdf", "filename": "a.pdf"}
-    assert input_parts(described(CARDS[0]), {"text": "see"}, said) == [parts.data({"text": "see"}), file]
+    along, stays = along_of(given, None)
+    assert (along, stays) == ([file, parts.data({"n": 1})], ["a file"])
+    assert input_parts(described(CARDS[0]), {"text": "see"}, along) == [parts.data({"text": "see"}), *along]
     (plain,) = agents_of({"name": "Node"}, "x")
-    assert input_parts(plain, {"text": "see"}, said) == [parts.text("see"), file]
+    assert input_parts(plain, {"text": "see"}, along) == [parts.text("see"), *along]
+
+
+def test_files_without_an_address_go_along_where_somebody_publishes_them() -> None:
+    given: list[Part] = [FilePart(data=b"bytes", name="b.bin"), FilePart(text="words"), FilePart(url="data:,hello")]
+    published: list[tuple[bytes, str, str | None]] = []
+
+    def publish(body: bytes, media_type: str, name: str | None) -> str:
+        published.append((body, media_type, name))
+        return f"http://here.example/{len(published)}"
+
+    along, stays = along_of(given, publish)
+    assert stays == []
+    assert [part["url"] for part in along] == [f"http://here.example/{number}" for number in (1, 2, 3)]
+    assert published == [
+        (b"bytes", "application/octet-stream", "b.bin"), (b"words", "text/plain; charset=utf-8", None),
+        (b"hello", "text/plain", None),
+    ]  # fmt: skip
+
+
+def test_what_is_no_text_of_an_unknown_agent_is_beside_its_output() -> None:
+    (plain,) = agents_of({"name": "Node"}, "x")
+    file = {"type": "file", "url": "https://host.example/a.pdf"}
+    given = [parts.text("here"), parts.data({"price": 5}), file]
+    assert (output_of(plain, given), beside_of(plain, given)) == ({"text": "here", "data": {"price": 5}}, given[1:])
+    assert output_of(plain, [parts.data(1), parts.data(None)]) == {"text": "", "data": [1, None]}
+    ours = described(CARDS[0])
+    assert (output_of(ours, [parts.data({"text": "a"}), file]), beside_of(ours, [parts.data({"text": "a"}), file])) == (
+        {"text": "a"}, [file],
+    )  # fmt: skip

@@ -361,7 +361,9 @@ async def test_a_node_without_skills_is_one_agent_whose_tasks_its_owner_works_on
             {"type": "text", "content": "here"}, {"type": "data", "content": {"price": 5}},
         ]  # fmt: skip
         await there.post(f"/tasks/{task}:update", {"status": "completed", "artifact": {"parts": parts}})
-        assert await output(eng, run.id) == {"text": "here", "parts": parts}
+        assert await output(eng, run.id) == {"text": "here", "data": {"price": 5}}
+        (given,) = await bodies(eng, run.id, ArtifactAdded)
+        assert given.artifact.parts == [il.DataPart({"price": 5})]
 
 
 async def test_a_task_that_the_owner_fails_fails_the_run(store: Path) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from typing import Any, Literal
 
 import msgspec
 
 from ...engine.context import Context
 from ...engine.ids import now
-from ...engine.mounting import Mounted
+from ...engine.mounting import Gone, Mounted
 from ...model.content import Message, TextPart
 from ...model.errors import (
     ChildFailed,
@@ -106,12 +107,15 @@ class Acting:
             until = told.get("deadline")
             deadline = max(0.0, (wire.time_of(until) - now()) / 1e6) if isinstance(until, str) else None
         kind, id_ = told.get("question_type"), told.get("question")
-        answer = await self._mounted.ask(
-            kind if isinstance(kind, str) and kind else _ASKING, payload, schema,
-            key=f"question-{id_}" if isinstance(id_, str) else f"ask-{number}",
-            prompt=translate.text_of(message), options=options, deadline=deadline,
-            attachments=translate.split(translate.model_message(message, "agent"))[1],
-        )  # fmt: skip
+        try:
+            answer = await self._mounted.ask_while(
+                functools.partial(self._way.moved_on, id_),
+                kind if isinstance(kind, str) and kind else _ASKING, payload, schema,
+                key=f"question-{id_}" if isinstance(id_, str) else f"ask-{number}",
+                prompt=translate.text_of(message), options=options, deadline=deadline, attachments=attached,
+            )  # fmt: skip
+        except Gone:
+            return
         metadata: dict[str, Any] = {} if free else {"answer": answer}
         if id_ is not None:
             metadata["question"] = id_

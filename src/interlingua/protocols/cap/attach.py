@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from typing import Any
 
 import msgspec
@@ -39,6 +40,8 @@ from . import translate, wire
 from .acting import Acting, Stretch
 from .mirror import Mirror
 from .remote import Way, log
+
+_THREADS = uuid.UUID("6d1d3a53-8f2e-5b3c-9d0b-1f0f6c3f7e52")  # names remote threads after local ones
 
 
 class Attachment(Acting):
@@ -131,6 +134,8 @@ class Attachment(Acting):
             metadata["input"] = rest
         if ctx.config:
             metadata["config"] = ctx.config
+        if ctx.thread_id is not None:
+            metadata["thread"] = str(uuid.uuid5(_THREADS, ctx.thread_id))
         if ctx.review is not None:
             metadata["review"] = {"agent": ctx.review.agent, "result_hash": ctx.review.result_hash}
             attachments.append(wire.PythonObject(object=msgspec.to_builtins(ctx.review), extra={"name": "proposal"}))

@@ -17,10 +17,19 @@ import msgspec
 
 from ...engine.engine import Engine
 from ...model import carrier
+from ...model.card import AgentCard
 from ...model.carrier import Carrier
 from ...model.codes import Code
 from ...model.content import Message
-from ...model.errors import AlreadyFinished, Conflict, Denied, InvalidAnswer, InvalidRequest, NotFound
+from ...model.errors import (
+    AlreadyFinished,
+    Conflict,
+    Denied,
+    InvalidAnswer,
+    InvalidRequest,
+    NotFound,
+    ThreadNotFound,
+)
 from ...model.run import Caller, Question, RunRequest
 from ...model.team import ORCHESTRATOR, USER, instance_of
 from ...security import scopes
@@ -136,16 +145,35 @@ class Desk:
         said = translate.model_message(notice)
         for name in ("stream", *carrier.NAMES):  # how it is read, and what it is part of, makes it no other task
             said.metadata.pop(name, None)
+        thread = await self._thread(told.get("thread"), card, caller)
         run = await self.engine.submit(
             RunRequest(
                 card.name, card.version, translate.input_of(notice, card), told.get("config"), messages=[said],
                 metadata={name: value for name, value in told.items() if name not in translate.CONTROLS},
-                caller=caller, key=f"cap {task}", trace=trace or carrier.read(told),
+                caller=caller, thread=thread, create_thread=thread is not None,
+                when_busy="reject" if thread is None else "enqueue", key=f"cap {task}",
+                trace=trace or carrier.read(told),
                 extra={"cap": {"task": task, "sender": notice.sender_id}},
             )
         )  # fmt: skip
         await self.book.name(caller, task, run.id)
         return Taken(task, run.id, run.status.value, self.book.id_of(card.name))
+
+    async def _thread(self, named: Any, card: AgentCard, caller: Caller) -> str | None:
+        """The thread that a task shall share with others. One of somebody else is not there, and one that holds the
+        state of another agent is not for this one: it would be overwritten."""
+        if named is None:
+            return None
+        if not isinstance(named, str) or not named or len(named) > MAX_NAME or not named.isprintable():
+            raise InvalidRequest(
+                f"/metadata/thread has up to {MAX_NAME} characters that can be printed", path="/metadata/thread"
+            )
+        found = await self.engine.store.thread(named)
+        if found is not None:
+            if not scopes.sees(caller, found.caller):
+                raise ThreadNotFound(f"there is no thread {named}")
+            await self.engine.check_state(found, card)
+        return named
 
     async def cancel(self, task: str, caller: Caller, reason: str = "") -> Taken:
         """Stop a task, or a part of one."""

@@ -21,8 +21,10 @@ from ...model.content import DataPart, FilePart, Message, Part, Role, TextPart, 
 from ...model.errors import ErrorInfo, InvalidRequest
 from ...model.events import Form, Said
 from ...model.forms import choices, written_answer
+from ...model.prompts import completed
 from ...model.run import Question, Run
 from ...model.status import Status
+from ..parity import Carried
 from . import wire
 
 EXTRA = "cap"
@@ -61,8 +63,12 @@ def part(attachment: wire.Attachment) -> Part:
 
 def _file_part(given: wire.File, extra: dict[str, Any]) -> FilePart:
     inline = _inline(given, dict(extra))
-    if inline is not None and wire.write(attachment(inline)) == wire.write(given):
-        return inline
+    if inline is not None:
+        told, came = wire.write(attachment(inline)), wire.write(given)
+        if "media_type" not in told and inline.media_type is not None:
+            came.pop("media_type", None)  # it is in the address, too
+        if told == came:
+            return inline
     known = _take(extra, _FILE_MEMBERS)
     address = given.address
     if given.path is not None and address.startswith("/"):
@@ -229,18 +235,19 @@ def error_in(message: wire.ErrorResponse) -> ErrorInfo:
 
 # -- what a notice asks for -----------------------------------------------------------------------------------
 
-CONTROLS = ("input", "config", "version", "stream", *carrier.NAMES)
+CONTROLS = ("input", "config", "version", "stream", "thread", *carrier.NAMES)
 """Members of a notice's metadata that say how to run the agent, and in which trace, and are no metadata of the run."""
 
 
 def input_of(notice: wire.DelegationNotice, card: AgentCard) -> dict[str, Any]:
-    """The input of an agent: the summary as its text, and all else from `metadata.input`, or from the one object that
-    is attached where the agent takes no text."""
+    """The input of an agent: the summary as its text, and all else from `metadata.input` and from objects that are
+    attached; an agent that takes no text takes the one object that is."""
     given = (notice.metadata or {}).get("input", {})
     if not isinstance(given, dict):
         raise InvalidRequest("/metadata/input is an object: the input of the agent", path="/metadata/input")
     if card.input_text is not None:
-        return {card.input_text: notice.context_summary, **given}
+        attached = [part(one) for one in notice.attachments or []]
+        return completed(card, {card.input_text: notice.context_summary, **given}, attached)
     objects = [one.object for one in notice.attachments or [] if isinstance(one, wire.PythonObject)]
     if not given and len(objects) == 1 and isinstance(objects[0], dict):
         return dict(objects[0])
@@ -335,7 +342,8 @@ def outcome(status: Status, output: Any, error: ErrorInfo | None) -> dict[str, A
         return {"output": output}
     if error is None:
         return {}
-    return {"error": {"error_code": int(code_of(error)), "error_message": error.message, "code": error.code}}
+    told = {"error_code": int(code_of(error)), "error_message": error.message, "code": error.code}
+    return {"error": {**told, "transient": True} if error.transient else told}
 
 
 # -- names of tasks -------------------------------------------------------------------------------------------
@@ -359,3 +367,52 @@ def readings(task: str) -> list[tuple[str, str]]:
             below = "." + ".".join(steps[-count:])
             found.append((task.removesuffix(below), below))
     return found
+
+
+# -- parity ---------------------------------------------------------------------------------------------------
+
+DOOR: dict[str, Carried] = {
+    "list": Carried("manifests of `/agents`"),
+    "run": Carried("a `delegation_notice`, and the message back"),
+    "stream": Carried("`delta` events of the task"),
+    "structured_in": Carried("`metadata.input` of the notice, or the one `python_object` that is attached"),
+    "structured_out": Carried("`output` of the task, and a `python_object` of the message back; `delta` events"),
+    "files_in": Carried("`file` attachments; bytes as a `data:` address"),
+    "data_in": Carried("`python_object` attachments"),
+    "files_out": Carried("`file` attachments of the message back; bytes as a `data:` address"),
+    "data_out": Carried("`python_object` attachments of the message back"),
+    "threads": Carried("`metadata.thread` of the notice"),
+    "choose": Carried("a message to the user with `options` and `answer_schema` in its metadata"),
+    "form": Carried("a message to the user with `answer_schema` in its metadata"),
+    "ask": Carried("the same"),
+    "cancel": Carried("`cancel` of the task, or an `error_response` with the code 499"),
+    "error_code": Carried("`metadata.code` of the `error_response`, beside the number that is nearest"),
+    "error_transient": Carried("`metadata.transient` of the `error_response`"),
+    "metadata": Carried("`metadata` of the notice"),
+    "trace": Carried("headers of the request; `metadata` of the notice in a program's lines"),
+}
+"""How what the engine has travels to a client, and back."""
+
+MOUNT: dict[str, Carried] = {
+    "list": Carried("manifests of `/agents`; a program is one agent"),
+    "run": Carried("a `delegation_notice`, and the message back"),
+    "stream": Carried("`delta` events of the task"),
+    "structured_in": Carried("`metadata.input` of the notice"),
+    "structured_out": Carried("`output` of the task, or `metadata.output` of the message back"),
+    "files_in": Carried("`file` attachments; bytes as a `data:` address"),
+    "data_in": Carried("`python_object` attachments"),
+    "files_out": Carried("`file` attachments of the message back"),
+    "data_out": Carried("`python_object` attachments of the message back"),
+    "threads": Carried("`metadata.thread` of the notice"),
+    "choose": Carried("a message to the user with `options` and `answer_schema` in its metadata"),
+    "form": Carried("a message to the user with `answer_schema` in its metadata"),
+    "ask": Carried("a message to the user"),
+    "cancel": Carried("`cancel` of the task; an `error_response` with the code 499 to a program"),
+    "error_code": Carried(
+        "`metadata.code` of the `error_response`; else the code of the tree that is nearest its number"
+    ),
+    "error_transient": Carried("`metadata.transient` of the `error_response`; else what its number means"),
+    "metadata": Carried("`metadata` of the notice"),
+    "trace": Carried("headers of the request; `metadata` of the notice to a program"),
+}
+"""How what the engine has travels to a mounted agent, and back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import Door, Protocol
@@ -11,12 +12,14 @@ if TYPE_CHECKING:
     from ...engine.engine import Engine
     from ...model.card import AgentCard
     from ...security.auth import Authenticator
+    from .operations import ConnectSettings
 
 
-def _door(engine: Engine, auth: Authenticator) -> Door:
+def _door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None = None) -> Door:
     from .server import ConnectDoor
+    from .short import begin
 
-    door = ConnectDoor(engine, auth)
+    door = ConnectDoor(engine, auth, settings)
     engine.callbacks.formats["connect"] = door.callback_body
 
     def hint(base: str, agent: str) -> str:
@@ -27,7 +30,7 @@ def _door(engine: Engine, auth: Authenticator) -> Door:
     async def close() -> None:
         door.stopping = True
 
-    return Door(door.routes(), hint, close)
+    return Door(door.routes(), hint, close, direct={"/runs/wait": partial(begin, door)})
 
 
 def _example(card: AgentCard) -> Any:

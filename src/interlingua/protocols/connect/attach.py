@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import uuid
 from typing import Any
 
@@ -18,10 +19,23 @@ import httpx2
 import msgspec
 
 from ...engine.context import Context
-from ...engine.mounting import Mounted, RemoteError
+from ...engine.mounting import Gone, Mounted, RemoteError
 from ...model.carrier import Carrier
+from ...model.content import DataPart
 from ...model.errors import InterlinguaError, StepFailed, Unavailable
-from .calls import Patience, Refused, Silent, error_of, interrupt_of, json_of, object_or_empty, same_interrupt, words_of
+from ...model.events import MessageSent
+from .calls import (
+    Patience,
+    Refused,
+    Silent,
+    error_of,
+    interrupt_of,
+    json_of,
+    messages_in,
+    object_or_empty,
+    same_interrupt,
+    words_of,
+)
 from .follow import Follower
 from .remote import Remote
 
@@ -79,6 +93,8 @@ class Attachment:
         while True:
             stretch = await ctx.step("follow", follower.follow, f"follow-{number}", key=f"follow-{number}")
             if stretch.kind == "result":
+                for message in [] if self.remote.ours else messages_in(stretch.output):  # ours has told them by now
+                    await self._mounted.show(MessageSent(message))
                 if handle.thread_id is not None:
                     state = await ctx.step("state", self._state, handle.thread_id)
                     if isinstance(state, dict):
@@ -87,11 +103,17 @@ class Attachment:
             if stretch.kind == "error":
                 raise error_of(stretch.output)
             follower.go_on_from(stretch)
-            type_, payload = interrupt_of(stretch.output, card)
-            known = card.question(type_)  # one that the descriptor does not list can be asked all the same
-            schema = known.answer if known is not None else {}
-            answer = await self._mounted.ask(type_, payload, schema, key=f"interrupt-{number}")
-            await ctx.step("resume", self._resume, follower, stretch.output, answer, key=f"resume-{number}")
+            asked = interrupt_of(stretch.output, card)
+            key = f"interrupt-{number}"
+            again = key in self._mounted.asked()
+            try:
+                answer = await self._mounted.ask_while(
+                    functools.partial(follower.moved_on, stretch.output, at_once=again),
+                    asked.type, asked.payload, asked.answer_schema, key=key, prompt=asked.prompt, options=asked.options,
+                )  # fmt: skip
+                await ctx.step("resume", self._resume, follower, stretch.output, answer, key=f"resume-{number}")
+            except Gone:
+                pass
             follower.answered(stretch.output)
             number += 1
 
@@ -105,7 +127,7 @@ class Attachment:
         ctx, remote, trace = self.ctx, self.remote, self._mounted.onward()
         body: dict[str, Any] = {
             "agent_id": remote.id,
-            "input": input_.get("value") if remote.wraps_input else input_,
+            "input": self._input(input_),
             "on_disconnect": "continue",
         }
         if ctx.metadata:
@@ -128,6 +150,17 @@ class Attachment:
             raise RemoteError(f"{remote.base} made no run: it answered without a run_id")
         self._handle = Handle(run, thread)
         return self._handle
+
+    def _input(self, input_: dict[str, Any]) -> Any:
+        """As the agent describes it. A server of ours also takes what was said in full, as the blocks of a message."""
+        remote = self.remote
+        if remote.wraps_input:
+            return input_.get("value")
+        beside = self._mounted.beside(input_) if remote.ours else []
+        if not beside:
+            return input_
+        said = self._mounted.said_as(remote.card, input_) or [DataPart(input_), *beside]
+        return msgspec.to_builtins(said)
 
     async def _post(
         self, path: str, body: Any, *, again: bool, key: str | None = None, trace: Carrier | None = None

@@ -6,15 +6,20 @@ workflow-srv 0.3.0 is the published server; what is said of it here was read off
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
 import httpx2
+import msgspec
 
 from ...engine.mounting import RemoteError
-from ...model.card import AgentCard
-from ...model.errors import Denied, RunCancelled, RunError, RunTimedOut, Unavailable
-from . import translate
+from ...model.card import ANY_OBJECT, AgentCard, Schema
+from ...model.content import Message, TextPart
+from ...model.errors import DefinitionError, Denied, RunCancelled, RunError, RunTimedOut, Unavailable
+from ...model.run import Option
+from ...model.schemas import Validator, check_refs_local
+from . import translate, wire
 
 KEY_VARIABLE = "INTERLINGUA_CONNECT_KEY"
 PATIENCE = 60.0
@@ -99,15 +104,48 @@ def error_of(told: dict[str, Any]) -> RunError:
     return RemoteError(message, code=code, transient=bool(told.get("transient")), details=details)
 
 
-def interrupt_of(told: dict[str, Any], card: AgentCard) -> tuple[str, Any]:
-    """By convention `interrupt` is {type: payload}, the type first; the earlier document has two members instead."""
+class Asked(msgspec.Struct):
+    """What an interrupt asks."""
+
+    type: str
+    payload: Any
+    answer_schema: Schema
+    prompt: str | None = None
+    options: list[Option] = []
+
+
+def interrupt_of(told: dict[str, Any], card: AgentCard) -> Asked:
+    """By convention `interrupt` is {type: payload}, the type first; the earlier document has two members instead. What
+    answer is wanted, the descriptor says, unless the interrupt does (ours does)."""
     interrupt = told.get("interrupt")
+    type_, payload = "interrupt", interrupt
     if isinstance(interrupt, dict) and interrupt:
         type_ = next((key for key in interrupt if card.question(key) is not None), next(iter(interrupt)))
-        return type_, interrupt[type_]
-    if isinstance(told.get("interrupt_type"), str):
-        return told["interrupt_type"], told.get("interrupt_payload")
-    return "interrupt", interrupt
+        payload = interrupt[type_]
+    elif isinstance(told.get("interrupt_type"), str):
+        type_, payload = told["interrupt_type"], told.get("interrupt_payload")
+    known, schema = card.question(type_), told.get("answer_schema")
+    if not isinstance(schema, dict):  # one that the descriptor does not list can be asked all the same
+        schema = known.answer if known is not None else {}
+    asked = Asked(type_, payload, usable(schema, "answer_schema"))
+    if isinstance(told.get("prompt"), str) and told["prompt"]:
+        asked.prompt = told["prompt"]
+    with contextlib.suppress(msgspec.ValidationError):
+        asked.options = msgspec.convert(told.get("options") or [], list[Option])
+    return asked
+
+
+def messages_in(result: dict[str, Any]) -> list[Message]:
+    """What a result says beside its values. The words that are in those too are left out: many say both."""
+    said = {value for value in object_or_empty(result.get("values")).values() if isinstance(value, str)}
+    found = []
+    for one in result.get("messages") or []:
+        with contextlib.suppress(msgspec.ValidationError):
+            message = translate.to_message(msgspec.convert(one, wire.Message))
+            message.parts = [part for part in message.parts if not (isinstance(part, TextPart) and part.text in said)]
+            if message.role == "agent" and message.parts:
+                found.append(message)
+    return found
 
 
 def same_interrupt(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -126,3 +164,15 @@ def object_or_empty(value: Any) -> dict[str, Any]:
 
 def words_of(error: Exception) -> str:
     return str(error) or type(error).__name__
+
+
+def usable(schema: Any, what: str) -> Schema:
+    """A schema that cannot be used is no reason to lose the agent: the server checks by itself."""
+    if not isinstance(schema, dict):
+        return {}
+    try:
+        check_refs_local(schema, what)
+        Validator(schema, what=what)
+    except DefinitionError:
+        return dict(ANY_OBJECT) if schema.get("type") == "object" else {}
+    return schema

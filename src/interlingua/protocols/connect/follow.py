@@ -5,6 +5,7 @@ Streams may be cut, missing, or silent about interrupts; whichever way tells fir
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator
@@ -17,12 +18,13 @@ from ...engine.mounting import Mounted, RemoteError
 from ...model.delta import ABSENT
 from ...transports import tap
 from ...transports.sse import read
-from .calls import TRANSIENT, Patience, Silent, json_of, object_or_empty, whole_value
+from .calls import TRANSIENT, Patience, Silent, json_of, object_or_empty, same_interrupt, whole_value
 from .mirror import Mirror
 from .remote import Remote
 from .stream import place_of
 
 _FINAL = frozenset({401, 403, 404, 410})  # the run is gone, or is not for us any more: asking again does not help
+_LOOK_FIRST, _LOOK_LAST = 1.0, 30.0  # seconds between two looks whether a run still waits for an answer
 
 
 class Stretch(msgspec.Struct):
@@ -79,6 +81,27 @@ class Follower:
 
     def answered(self, asked: dict[str, Any]) -> None:
         self._answered = asked.get("interrupt_id")
+
+    async def moved_on(self, asked: dict[str, Any], *, at_once: bool) -> None:
+        """Until the run no longer waits for this answer: somebody else has given it. Only asking tells that. `at_once`:
+        it may have moved on before."""
+        pause, seen = _LOOK_FIRST, None
+        while True:
+            if not at_once:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LOOK_LAST)
+            at_once = False
+            with contextlib.suppress(httpx2.TransportError, Silent):
+                told = object_or_empty(json_of(await self._http.get(self._path)))
+                stands = (told.get("status"), told.get("updated_at"))
+                if stands == seen:
+                    continue
+                if told.get("status") != "interrupted":
+                    return
+                now = await self.settled()
+                if now is None or now.kind != "interrupt" or not same_interrupt(now.output, asked):
+                    return
+                seen = stands
 
     # -- by the stream ------------------------------------------------------------------------------------
 
@@ -170,7 +193,9 @@ class Follower:
         if kind == "error" or status in ("error", "timeout"):
             return Stretch("error", {"description": f"the run ended with status {status}", **output, "status": status})
         if kind == "result":
-            return Stretch("result", {"values": whole_value(output.get("values", output.get("result")))})
+            messages = output.get("messages")
+            told = {"messages": messages} if isinstance(messages, list) and messages else {}
+            return Stretch("result", {"values": whole_value(output.get("values", output.get("result"))), **told})
         if status == "success":
             if self._mirror.last is ABSENT:
                 json_of(response)

@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from ...model.card import AgentCard
+from ...model.content import Message, read_part
 from ...model.errors import InvalidRequest
+from ...model.prompts import prompt_input
 from ...model.run import Caller, Run
 from ...security import scopes
 from .stream import Place, place_of
@@ -39,12 +41,21 @@ def check_url(given: str, name: str) -> None:
         raise InvalidRequest(f"{name} is {shown!r}; it is an absolute http or https URL (at /{name})", path=f"/{name}")
 
 
-def agent_input(given: Any, card: AgentCard) -> Any:
+def agent_input(given: Any, card: AgentCard) -> tuple[Any, list[Message]]:
+    """The input of an agent, and what was said in full. A string is the text of an agent that takes text; a list of
+    blocks is the content of a message, with which files and data reach agents whose input has no place for them."""
     if given is None:
-        return {}
+        return {}, []
     if isinstance(given, str) and card.input_text is not None:
-        return {card.input_text: given}
-    return given
+        return {card.input_text: given}, []
+    if isinstance(given, list) and given and all(_is_block(one) for one in given):
+        said = [read_part(block) for block in given]
+        return prompt_input(card, said), [Message("user", said)]
+    return given, []
+
+
+def _is_block(given: Any) -> bool:
+    return isinstance(given, dict) and isinstance(given.get("type"), str)
 
 
 def modes(given: Any) -> list[str]:

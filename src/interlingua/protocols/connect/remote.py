@@ -7,10 +7,8 @@ from typing import Any
 
 from ...engine.agents import text_field
 from ...engine.mounting import MOUNTED_FROM
-from ...model.card import ANY_OBJECT, AgentCard, QuestionType, Schema
-from ...model.errors import DefinitionError
-from ...model.schemas import Validator, check_refs_local
-from .calls import object_or_empty
+from ...model.card import AgentCard, QuestionType, Schema
+from .calls import object_or_empty, usable
 
 
 class Remote:
@@ -37,15 +35,15 @@ class Remote:
             input=input_,
             output=output,
             config=config if config.get("properties") or config.get("additionalProperties") else None,
-            state=_usable(specs["thread_state"], "thread_state") if specs.get("thread_state") else None,
+            state=usable(specs["thread_state"], "thread_state") if specs.get("thread_state") else None,
             input_text=text_field(input_),
             output_text=text_field(output),
             streams=self.mode is not None,
             questions=[
                 QuestionType(
                     str(entry["interrupt_type"]),
-                    _usable(entry.get("interrupt_payload"), "interrupt_payload"),
-                    _usable(entry.get("resume_payload"), "resume_payload"),
+                    usable(entry.get("interrupt_payload"), "interrupt_payload"),
+                    usable(entry.get("resume_payload"), "resume_payload"),
                 )
                 for entry in specs.get("interrupts") or []
                 if isinstance(entry, dict) and entry.get("interrupt_type")
@@ -69,7 +67,7 @@ def id_of(entry: dict[str, Any]) -> str:
 
 def _object_schema(schema: Any, what: str) -> tuple[Schema, bool]:
     """A schema with an object at its root, and whether the value had to be put under `value` for that."""
-    given = _usable(schema, what)
+    given = usable(schema, what)
     type_ = given.get("type")
     if type_ is None or type_ == "object":
         return {"type": "object", **given}, False
@@ -77,18 +75,6 @@ def _object_schema(schema: Any, what: str) -> tuple[Schema, bool]:
     definitions = inner.pop("$defs", None)
     wrapped = {"type": "object", "properties": {"value": inner}, "required": ["value"]}
     return ({**wrapped, "$defs": definitions} if definitions else wrapped), True
-
-
-def _usable(schema: Any, what: str) -> Schema:
-    """A schema that cannot be used is no reason to lose the agent: the server checks by itself."""
-    if not isinstance(schema, dict):
-        return {}
-    try:
-        check_refs_local(schema, what)
-        Validator(schema, what=what)
-    except DefinitionError:
-        return dict(ANY_OBJECT) if schema.get("type") == "object" else {}
-    return schema
 
 
 def _plain(name: Any, unwanted: str) -> str:

@@ -13,7 +13,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ...engine.ids import new_id, now
+from ...engine.log import LiveLog
 from ...model.card import AgentCard
+from ...model.content import Message
 from ...model.errors import (
     AgentNotFound,
     AlreadyFinished,
@@ -25,12 +27,14 @@ from ...model.errors import (
     RunNotFound,
     ThreadNotFound,
 )
+from ...model.prompts import Given
 from ...model.run import Callback, Caller, Run, RunRequest, Thread
 from ...model.status import Status
 from ...security import scopes
 from ...store.base import RunFilter
-from ...transports.http import header, json_response, trace
+from ...transports.http import header, json_response, read_body, trace
 from ...transports.sse import KEEP_ALIVE
+from .. import BEGUN
 from . import reading, translate, wire
 from .agents import Agents
 from .stream import Place, follow
@@ -90,28 +94,15 @@ class Runs(Agents, Threads):
         if keep:
             # The same key finds the same thread, and nobody can guess its id and make it first.
             kept = await self.engine.store.link("connect kept", f"{caller.id} {key}", new_id()) if key else new_id()
-        made = await self.engine.submit(
-            RunRequest(
-                card.name,
-                card.version,
-                reading.agent_input(body.input, card),
-                config,
-                metadata=body.metadata or {},
-                caller=caller,
-                thread=thread or kept,
-                create_thread=keep or (thread is not None and body.if_not_exists == "create"),
-                when_busy=body.multitask_strategy,
-                delay=float(body.after_seconds or 0),
-                key=key,
-                trace=trace(request),
-                callback=Callback(url, "connect") if url is not None and able["callbacks"] else None,
-                extra={
-                    "connect": translate.creation(body),
-                    "watched": watched and body.on_disconnect == "cancel",
-                    "mark": "stateless" if thread is None else None,
-                },
-            )
-        )
+        asked = stated(body, card, config, caller, watched=watched)
+        asked.thread = thread or kept
+        asked.create_thread = keep or (thread is not None and body.if_not_exists == "create")
+        asked.key = key
+        asked.trace = trace(request)
+        asked.callback = Callback(url, "connect") if url is not None and able["callbacks"] else None
+        if thread is not None:
+            asked.extra["mark"] = None
+        made = await self.engine.submit(asked)
         return made, body
 
     async def _check_may_replace(self, thread: Thread | None, strategy: str, card: AgentCard, caller: Caller) -> None:
@@ -130,7 +121,7 @@ class Runs(Agents, Threads):
         if body.agent_id == "":
             raise InvalidRequest("agent_id is empty; leave it out to run the default agent", path="/agent_id")
         try:
-            return self._runnable(body.agent_id, caller), config
+            return self.runnable(body.agent_id, caller), config
         except AgentNotFound:
             if body.agent_id is None:
                 raise
@@ -145,7 +136,7 @@ class Runs(Agents, Threads):
                 ) from None
             return agent.card, config if config is not None else found.config
 
-    def _runnable(self, wanted: str | None, caller: Caller) -> AgentCard:
+    def runnable(self, wanted: str | None, caller: Caller) -> AgentCard:
         """An agent that a caller may neither see nor run is not there; one that it may see and not run is denied."""
         try:
             return self._card(wanted, caller, "run")
@@ -161,10 +152,16 @@ class Runs(Agents, Threads):
         return json_response(told)
 
     async def create_and_wait(self, request: Request, caller: Caller) -> Response:
-        made, body = await self._submit(request, caller, watched=True)
+        begun: LiveLog | None = request.scope.get(BEGUN)
+        if begun is not None:
+            await read_body(request, self.settings.limits)  # it was read before; what comes now is that the caller left
+            await begun.flush()
+            made = self.engine.begun(begun)
+        else:
+            made, _ = await self._submit(request, caller, watched=True)
         if made.status.final:
-            return self._wait_response(made, caller)
-        return await self._wait_for(request, made, caller, cancels=body.on_disconnect == "cancel")
+            return await self._wait_response(made, caller)
+        return await self._wait_for(request, made, caller, cancels=reading.cancels(made))
 
     async def create_and_stream(self, request: Request, caller: Caller) -> Response:
         made, body = await self._submit(request, caller, streams=True, watched=True)
@@ -270,31 +267,48 @@ class Runs(Agents, Threads):
     async def _wait_for(self, request: Request, run: Run, caller: Caller, *, cancels: bool) -> Response:
         timeout = reading.seconds(request, "timeout")
         if run.status.final:  # most short runs are over with their first commit
-            return self._wait_response(run, caller)
+            return await self._wait_response(run, caller)
         waiting = asyncio.ensure_future(self.engine.wait(run.id, timeout=timeout, settled=True))
-        gone = asyncio.ensure_future(reading.disconnected(request))
+        leaving = asyncio.ensure_future(reading.disconnected(request))
         with self._watching(run.id, cancels) as watch:
             try:
-                await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
                 if not waiting.done():
                     return Response(status_code=499)
                 watch.answered = True
-                return self._wait_response(waiting.result(), caller)
+                return await self._wait_response(waiting.result(), caller)
             except TimeoutError:
                 return Response(status_code=204)
             except RunNotFound:  # it was there when the wait began
                 error = RunCancelled(translate.GONE).info()
-                return self._wait_response(msgspec.structs.replace(run, status=Status.CANCELLED, error=error), caller)
+                gone = msgspec.structs.replace(run, status=Status.CANCELLED, error=error)
+                return await self._wait_response(gone, caller)
             finally:
                 waiting.cancel()
-                gone.cancel()
+                leaving.cancel()
 
-    def _wait_response(self, run: Run, caller: Caller) -> Response:
+    async def _wait_response(self, run: Run, caller: Caller) -> Response:
+        given = await self._given(run.id) if run.status is Status.SUCCEEDED else []
+        return json_response(self.waited(run, caller, given))
+
+    def waited(self, run: Run, caller: Caller, given: list[Message]) -> dict[str, Any]:
         told: dict[str, Any] = {"run": self._told(run)}
-        output = translate.output(run, self._card_of(run), caller.id)
+        output = translate.output(run, self._card_of(run), caller.id, given)
         if output is not None:
             told |= {"output": output}
-        return json_response(told)
+        return told
+
+    async def _given(self, run: str) -> list[Message]:
+        """What a run gave beside its output. Of one that has ended a moment ago, that is in memory."""
+        given, log = Given(), self.engine.worker.log_of(run)
+        events = log.since(0) if log is not None else None
+        if events is None:
+            with contextlib.suppress(RunNotFound):  # deleted meanwhile
+                async for event in self.engine.events(run, follow=False):
+                    given.feed(event)
+        for event in events or ():
+            given.feed(event)
+        return given.messages()
 
     async def stream(self, request: Request, caller: Caller) -> Response:
         run = await self._run(request, caller)
@@ -396,3 +410,24 @@ class WatchedStream(StreamingResponse):
     async def stream_response(self, send: Send) -> None:
         await super().stream_response(send)
         self._watch.answered = True
+
+
+def stated(body: wire.RunCreate, card: AgentCard, config: Any, caller: Caller, *, watched: bool) -> RunRequest:
+    """What the body of a request says of a run."""
+    input_, messages = reading.agent_input(body.input, card)
+    return RunRequest(
+        card.name,
+        card.version,
+        input_,
+        config,
+        messages=messages,
+        metadata=body.metadata or {},
+        caller=caller,
+        when_busy=body.multitask_strategy,
+        delay=float(body.after_seconds or 0),
+        extra={
+            "connect": translate.creation(body),
+            "watched": watched and body.on_disconnect == "cancel",
+            "mark": "stateless",
+        },
+    )

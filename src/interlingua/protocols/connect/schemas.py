@@ -95,8 +95,10 @@ ANSWERS: dict[str, Schema] = {
         type={"const": "result"}, values=OBJECT, messages={"type": "array", "items": ref("Message")}, result=OBJECT,
     ),
     "RunInterrupt": _object(
-        "type interrupt", "interrupt_type interrupt_payload interrupt_id",
-        type={"const": "interrupt"}, interrupt_type=TEXT, interrupt_payload={}, interrupt_id=TEXT,
+        "type interrupt", "interrupt_type interrupt_payload interrupt_id prompt answer_schema options",
+        type={"const": "interrupt"}, interrupt_type=TEXT, interrupt_payload={}, interrupt_id=TEXT, prompt=TEXT,
+        answer_schema=_SCHEMA,
+        options={"type": "array", "items": _object("id label", "kind", id=TEXT, label=TEXT, kind=TEXT)},
         interrupt={**OBJECT, "minProperties": 1, "maxProperties": 1, "description": "The type, and its payload"},
     ),
     "RunError": _object(
@@ -114,8 +116,9 @@ ANSWERS: dict[str, Schema] = {
         error="ValueRunErrorUpdate",
     ),
     "ValueRunResultUpdate": _object(
-        "type run_id status values", "result",
+        "type run_id status values", "messages result",
         type={"const": "values"}, run_id=UUID, status=_STATUS, values=OBJECT, result=OBJECT,
+        messages={"type": "array", "items": ref("Message")},
     ),
     "CustomRunResultUpdate": _object(
         "type status update", "run_id", type={"const": "custom"}, run_id=UUID, status=_STATUS, update=OBJECT,

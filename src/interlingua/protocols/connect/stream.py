@@ -26,6 +26,7 @@ from ...model.events import (
     Said,
     overheard,
 )
+from ...model.prompts import Given
 from ...model.status import Status
 from ...transports.sse import encode
 from . import translate
@@ -66,6 +67,7 @@ class Projection:
         self._deltas: list[tuple[int, Any]] = []
         self._joiner = Joiner()
         self._open: dict[str, Any] = {}
+        self._given = Given()
         self.pending_id: int | None = None  # a value that is newer than what was told
 
     def feed(self, event: Event) -> list[Update]:
@@ -77,6 +79,7 @@ class Projection:
                 self.pending_id = event.seq
             return self._custom_update(event.seq, {"kind": "delta", "delta": body.delta})
         if isinstance(body, RunRestarted):
+            self._given.feed(event)
             self._deltas = [(seq, delta) for seq, delta in self._deltas if seq <= body.keep]
             self._joiner = Joiner()
             for _, delta in self._deltas:
@@ -97,6 +100,7 @@ class Projection:
             thought = overheard(body)
             return [] if thought is None else self._custom_update(event.seq, msgspec.to_builtins(thought))
         if event.kind in _ACTIVITY:
+            self._given.feed(event)
             return self._custom_update(event.seq, msgspec.to_builtins(body))
         return []
 
@@ -140,6 +144,7 @@ class Projection:
                 "status": "success",
                 "values": body.output,
                 "result": body.output,
+                **translate.returned(self._given.messages()),
             }
         error = translate.error(self._run, body.error, body.status, self._card)
         return {**error, "status": translate.STATUS[body.status]}

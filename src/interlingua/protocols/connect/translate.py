@@ -16,13 +16,14 @@ import msgspec
 
 from ...engine.mounting import MOUNTED_FROM
 from ...model.card import AgentCard
-from ...model.content import DataPart, Part, TextPart
 from ...model.content import Message as ModelMessage
+from ...model.content import Part, TextPart, read_part
 from ...model.errors import ErrorInfo, InterlinguaError, all_errors
 from ...model.run import Checkpoint, Instance, Question, Run, Thread
 from ...model.status import Status
 from ...security.errors import HostRefused, KeysUnavailable, OriginRefused, Unauthenticated
 from ...transports.http import SlowBody, WrongContentType
+from ..parity import Carried
 from .wire import Message, RunCreate, RunStatus
 
 _AGENTS = uuid.UUID("5b1f1f5e-63a5-5bd1-9c33-3a6f1c1d7a10")
@@ -302,16 +303,23 @@ def run(model: Run, card_id: str) -> dict[str, Any]:
 def interrupt(question: Question, reader: str) -> dict[str, Any]:
     """The type comes first: published clients take the first key. The other members are the earlier spelling.
 
-    What is asked of somebody else is not shown: it may be a result that waits for their approval.
+    What is asked of somebody else is not shown: it may be a result that waits for their approval. To whom it is asked,
+    the interrupt itself says what is wanted: a mounted agent may ask what no descriptor has listed.
     """
-    payload = question.payload if question.answerer in (None, reader) else {}
-    return {
+    shown = question.answerer in (None, reader)
+    payload = question.payload if shown else {}
+    told: dict[str, Any] = {
         "type": "interrupt",
         "interrupt": {question.type: payload},
         "interrupt_type": question.type,
         "interrupt_payload": payload,
         "interrupt_id": question.id,
     }
+    if shown:
+        told |= {"prompt": question.prompt, "answer_schema": question.answer_schema}
+        if question.options:
+            told["options"] = msgspec.to_builtins(question.options)
+    return told
 
 
 def error(run_id: str, info: ErrorInfo | None, status: Status, card: AgentCard | None) -> dict[str, Any]:
@@ -329,15 +337,20 @@ def error(run_id: str, info: ErrorInfo | None, status: Status, card: AgentCard |
     return told
 
 
-def output(model: Run, card: AgentCard | None, reader: str) -> dict[str, Any] | None:
-    """What the run has to say now to a caller; None while it says nothing."""
+def output(model: Run, card: AgentCard | None, reader: str, given: list[ModelMessage]) -> dict[str, Any] | None:
+    """What the run has to say now to a caller; None while it says nothing. `given` it gave beside its output."""
     if model.status is Status.SUCCEEDED:
-        return {"type": "result", "values": model.output, "result": model.output}
+        return {"type": "result", "values": model.output, "result": model.output, **returned(given)}
     if model.status is Status.WAITING and model.questions:
         return interrupt(model.questions[0], reader)
     if model.status.final:
         return error(model.id, model.error, model.status, card)
     return None
+
+
+def returned(given: list[ModelMessage]) -> dict[str, Any]:
+    """The member of a result for messages of the run; none where it gave nothing but its output."""
+    return {"messages": [message(one) for one in given]} if given else {}
 
 
 # -- threads and messages -------------------------------------------------------------------------------------
@@ -363,15 +376,7 @@ def _block(part: Part) -> dict[str, Any]:
 
 
 def to_message(wire: Message) -> ModelMessage:
-    if isinstance(wire.content, str):
-        parts: list[Part] = [TextPart(wire.content)]
-    else:
-        parts = [
-            TextPart(block["text"])
-            if block.get("type") == "text" and isinstance(block.get("text"), str)
-            else DataPart(block)
-            for block in wire.content
-        ]
+    parts: list[Part] = [TextPart(wire.content)] if isinstance(wire.content, str) else [*map(read_part, wire.content)]
     role = "user" if wire.role in ("user", "human") else "system" if wire.role == "system" else "agent"
     return ModelMessage(role, parts, wire.id or "", metadata=wire.metadata or {})  # type: ignore[arg-type]
 
@@ -400,3 +405,53 @@ def thread_state(checkpoint: Checkpoint) -> dict[str, Any]:
             **({"run_id": checkpoint.run} if checkpoint.run else {}),
         },
     }
+
+
+# -- parity ---------------------------------------------------------------------------------------------------
+
+DOOR: dict[str, Carried] = {
+    "list": Carried("`/agents/search` and each descriptor"),
+    "run": Carried("a run, on its thread's path where it has one"),
+    "stream": Carried("`custom` updates, one per fragment; `values` updates with the newest whole"),
+    "structured_in": Carried("`input`"),
+    "structured_out": Carried("`values` of the result; fragments of it in `custom` updates"),
+    "files_in": Carried("blocks of an `input` that is a list, as the protocol writes the content of a message"),
+    "data_in": Carried("members of `input`; or blocks, as for files"),
+    "files_out": Carried("blocks of `messages` beside the result; `custom` updates as they come"),
+    "data_out": Carried("the same; members of `values` where the agent gives them as such"),
+    "threads": Carried("a thread"),
+    "choose": Carried("an interrupt with `options` and `answer_schema` beside its payload"),
+    "form": Carried("an interrupt with `answer_schema` beside its payload"),
+    "ask": Carried("an interrupt whose `answer_schema` is a text"),
+    "cancel": Carried("`cancel` of the run, which ends as an error whose `code` is `cancelled`"),
+    "error_code": Carried("`code` beside `errcode`, and `description`"),
+    "error_transient": Carried("`transient` beside `errcode`"),
+    "metadata": Carried("`metadata` of the run"),
+    "trace": Carried("headers of the request"),
+}
+"""How what the engine has travels to a client, and back."""
+
+MOUNT: dict[str, Carried] = {
+    "list": Carried("`/agents/search` and each descriptor"),
+    "run": Carried("a run, on the thread's path where it has one"),
+    "stream": Carried("`values` events, compared with what was shown; `custom` fragments of servers of ours"),
+    "structured_in": Carried("`input`, as the descriptor describes it"),
+    "structured_out": Carried("`values` of the result"),
+    "files_in": Carried(
+        "blocks of a message as `input` of a server of ours; else their names and addresses stand in the text",
+        "Their content at other servers: `input` is the agent's own object, with no place for a file beside it.",
+    ),
+    "data_in": Carried("members of `input`, where the descriptor has them; else as files"),
+    "files_out": Carried("blocks of `messages` beside the result"),
+    "data_out": Carried("blocks of `messages` beside the result"),
+    "threads": Carried("a thread named after ours, with its `values` as our state"),
+    "choose": Carried("an interrupt whose `resume_payload` has a list of values"),
+    "form": Carried("an interrupt with its `resume_payload`"),
+    "ask": Carried("an interrupt whose `resume_payload` is a text"),
+    "cancel": Carried("`cancel` of the run"),
+    "error_code": Carried("`code` beside `errcode`, and `description`"),
+    "error_transient": Carried("`transient` beside `errcode`"),
+    "metadata": Carried("`metadata` of the run"),
+    "trace": Carried("headers of the request"),
+}
+"""How what the engine has travels to a mounted agent, and back."""

@@ -160,6 +160,7 @@ class Session:
                 translate.prompt_input(card, parts),
                 self.config or None,
                 messages=[Message("user", parts)],
+                metadata=translate.metadata(meta),
                 caller=connection.caller,
                 thread=self.id,
                 create_thread=True,

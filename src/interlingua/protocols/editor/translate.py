@@ -2,6 +2,7 @@
 
 What the wire has no place for, and what happens to it:
 
+- any JSON value: JSON in a text block, whose `_meta` has the value;
 - structured output: shown as JSON text at the end of the turn, and whole in the answer's `_meta`;
 - a question that is neither a choice nor a flat form (or a form for a client without elicitation): asked as text, and
   the next prompt is the answer;
@@ -18,12 +19,14 @@ from typing import Any
 
 import msgspec
 
+from ...model import carrier
 from ...model.card import AgentCard
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidInput
 from ...model.forms import Choices, choices, fenced, form, particulars, resolved, spoken, written_answer
 from ...model.prompts import file_name, prompt_input, prompt_text
 from ...transports.jsonrpc import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
+from ..parity import Carried
 from . import wire
 
 AUTH_REQUIRED = -32000
@@ -74,8 +77,11 @@ def _part(block: dict[str, Any], path: str, open_types: bool) -> Part:
     meta = dict(block.get("_meta") or {})
     if typed.annotations is not None:
         meta["annotations"] = block["annotations"]
+    data = meta.pop(wire.META_DATA, msgspec.UNSET)
     kept = meta or None
     match typed:
+        case wire.TextBlock() if data is not msgspec.UNSET:
+            return DataPart(data, meta=kept)
         case wire.TextBlock(text=text):
             return TextPart(text, kept)
         case wire.ImageBlock(data=data, mime_type=mime, uri=uri):
@@ -113,7 +119,7 @@ def block(part: Part) -> dict[str, Any]:
     if annotations is not None:
         told["annotations"] = annotations
     if meta:
-        told["_meta"] = meta
+        told["_meta"] = told.get("_meta", {}) | meta
     return told
 
 
@@ -123,7 +129,7 @@ def _block(part: Part) -> dict[str, Any]:
     if isinstance(part, DataPart):
         if isinstance(part.data, dict) and part.data.get("type") in wire.CONTENT_TYPES:
             return dict(part.data)
-        return {"type": "text", "text": fenced(part.data)}
+        return {"type": "text", "text": fenced(part.data), "_meta": {wire.META_DATA: part.data}}
     if isinstance(part, ToolResultPart):
         return {"type": "text", "text": fenced(msgspec.to_builtins(part))}
     mime = part.media_type or ""
@@ -155,6 +161,17 @@ def _block(part: Part) -> dict[str, Any]:
     if part.media_type is not None:
         inner["mimeType"] = part.media_type
     return {"type": "resource", "resource": inner}
+
+
+def metadata(meta: dict[str, Any] | None) -> dict[str, Any]:
+    """The metadata of a run: all of a prompt's `_meta` that is neither the protocol's nor ours."""
+    found = {
+        name: value
+        for name, value in (meta or {}).items()
+        if name not in carrier.NAMES and name != "interlingua" and not name.startswith("interlingua/")
+    }
+    named = (meta or {}).get(wire.META_METADATA)
+    return found | named if isinstance(named, dict) else found
 
 
 def said(message: Message) -> list[dict[str, Any]]:
@@ -220,6 +237,58 @@ def _one_of(current: Any, offered: list[tuple[str, str, str]]) -> str:
 
 __all__ = [
     "AUTH_REQUIRED", "ERRORS", "NOT_FOUND", "Choices", "ConfigOption", "block", "choices", "config_options", "fenced",
-    "form", "particulars", "parts", "prompt_input", "prompt_text", "rpc_error", "run_error", "said", "spoken", "title",
-    "written_answer",
+    "form", "metadata", "particulars", "parts", "prompt_input", "prompt_text", "rpc_error", "run_error", "said",
+    "spoken", "title", "written_answer",
 ]  # fmt: skip
+
+
+# -- parity ---------------------------------------------------------------------------------------------------
+
+DOOR: dict[str, Carried] = {
+    "list": Carried("the choices of the option `agent` of a session; `agentInfo` where there is one agent"),
+    "run": Carried("`session/prompt`"),
+    "stream": Carried("`agent_message_chunk`"),
+    "structured_in": Carried("JSON as the text of the prompt"),
+    "structured_out": Carried(
+        "JSON as text at the end of the turn, and the value in the answer's `_meta` up to 256 KiB",
+        "The pieces of an object that grows: a message is made of text, and half an object is none.",
+    ),
+    "files_in": Carried("image, audio, resource and resource_link blocks"),
+    "data_in": Carried("JSON in a text block, with the value in its `_meta`, `interlingua/data`"),
+    "files_out": Carried("image, audio, resource and resource_link blocks of the agent's messages"),
+    "data_out": Carried("JSON in a text block, with the value in its `_meta`, `interlingua/data`"),
+    "threads": Carried("a session"),
+    "choose": Carried("`session/request_permission`"),
+    "form": Carried("`elicitation/create`; to clients that show no forms, words that the next prompt answers"),
+    "ask": Carried("`elicitation/create` whose only field is a text; or words, as for forms"),
+    "cancel": Carried("`session/cancel`, and the stop reason `cancelled`"),
+    "error_code": Carried("`data.code` of the error, and its message"),
+    "error_transient": Carried("`data.transient` of the error"),
+    "metadata": Carried("`_meta` of the prompt: `interlingua/metadata`, and members that are nobody's"),
+    "trace": Carried("`_meta` of the prompt, in the members that are reserved for it"),
+}
+"""How what the engine has travels to a client, and back."""
+
+MOUNT: dict[str, Carried] = {
+    "list": Carried("`agentInfo`; the choices of the option `agent` where the other side has several"),
+    "run": Carried("`session/prompt`"),
+    "stream": Carried("`agent_message_chunk`"),
+    "structured_in": Carried(
+        "a text block with JSON in it", "That it is an object: agents tell no schema, and take content blocks alone."
+    ),
+    "structured_out": Carried("text", "That it is an object: agents tell no schema, and say content blocks alone."),
+    "files_in": Carried("image, audio and resource blocks"),
+    "data_in": Carried("JSON in a text block, whose `_meta` has the value"),
+    "files_out": Carried("image, audio and resource blocks of the agent's message"),
+    "data_out": Carried("JSON in a text block, whose `_meta` has the value"),
+    "threads": Carried("a session"),
+    "choose": Carried("`session/request_permission`"),
+    "form": Carried("`elicitation/create`"),
+    "ask": Carried("`elicitation/create` whose only field is a text"),
+    "cancel": Carried("`session/cancel`"),
+    "error_code": Carried("`data.code` of the error, and its message"),
+    "error_transient": Carried("`data.transient` of the error"),
+    "metadata": Carried("`_meta` of the prompt, `interlingua/metadata`"),
+    "trace": Carried("`_meta` of the prompt, in the members that are reserved for it"),
+}
+"""How what the engine has travels to a mounted agent, and back."""

@@ -29,6 +29,7 @@ from ...model.events import ToolCall, Warned
 from ...model.run import Option
 from ...transports.jsonrpc import CANCELLED, INVALID_PARAMS, Call
 from ...transports.rpc import ConnectionLost, RpcError
+from . import wire
 from .asking import Asking
 from .described import prompt_of
 from .host import Host
@@ -175,7 +176,9 @@ class Turn:
 
     async def _send(self, blocks: list[dict[str, Any]]) -> None:
         assert self._session is not None
-        self._prompting = self._session.prompting = asyncio.ensure_future(self._session.prompt(blocks, {**self._trace}))
+        meta = {wire.META_METADATA: self._ctx.metadata} if self._ctx.metadata else {}
+        prompt = self._session.prompt(blocks, {**meta, **self._trace})
+        self._prompting = self._session.prompting = asyncio.ensure_future(prompt)
         self._prompting.add_done_callback(_noticed)
 
     # -- after a death ------------------------------------------------------------------------------------

@@ -12,6 +12,11 @@ import msgspec
 
 Meta = dict[str, Any]
 
+META_DATA = "interlingua/data"
+"""In the `_meta` of a text block: the JSON value that the text shows. The protocol has no block for values."""
+META_METADATA = "interlingua/metadata"
+"""In the `_meta` of a prompt: metadata of the run, for names that `_meta` itself must not have."""
+
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 
 

@@ -64,6 +64,7 @@ class Attachment:
         self._request: asyncio.Future[Any] | None = None
         self._answer: asyncio.Future[Any] | None = None
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._beside: list[Any] = []  # what goes along with the input, as it travels
         self._heard = False  # the server said something since it was last lost
         self._over = False
 
@@ -94,12 +95,14 @@ class Attachment:
             await self._mirror.begin_again()
             if not handle.again:
                 raise RunLost(f"this process ended in the middle of a run at {self._host.source.name}")
+        self._beside = [msgspec.to_builtins(part) for part in self._mounted.beside(input_)]
         told = await self._result(input_)
         output = told.get("output")
         if "output" not in told:
             raise RemoteError(f"{self._host.source.name} answered agents/run without an output")
         result = output if isinstance(output, dict) else {} if output is None else {"value": output}
         await self._mirror.compare(result)
+        await self._mirror.given(told)
         try:
             self._schema.check(result, InvalidOutput)
         except Invalid as error:
@@ -173,8 +176,12 @@ class Attachment:
         meta: dict[str, Any] = {"progressToken": token, **self._trace}
         if peer.ours:
             meta[wire.META_KEY] = self._ctx.run_id
-            if self._ctx.thread_id is not None:
-                meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, self._ctx.thread_id))
+        if self._ctx.thread_id is not None:
+            meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, self._ctx.thread_id))
+        if self._ctx.metadata:
+            meta[wire.META_METADATA] = self._ctx.metadata
+        if self._beside:
+            meta[wire.META_PARTS] = self._beside
         peer.listeners[token] = self
         self._request = asyncio.ensure_future(
             peer.request("agents/run", {**params, "_meta": meta}, opened=self._opened)

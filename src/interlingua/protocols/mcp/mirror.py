@@ -10,8 +10,10 @@ import math
 from typing import Any
 
 from ...engine.mounting import Mounted, step_place
+from ...model.content import Artifact, read_part
 from ...model.delta import ABSENT, DeltaError, Joiner, diff, require_object
-from ...model.events import OutputDelta, Warned
+from ...model.events import ArtifactAdded, OutputDelta, Warned
+from . import wire
 
 STEP = "run"
 """What all that is shown belongs to; it is never recorded, so that it can always be shown again."""
@@ -27,6 +29,7 @@ class Mirror:
         self._deltas = 0
         self._joins = True
         self._warned = False
+        self._gave = False  # what came beside the output was shown
 
     async def begin_again(self) -> None:
         """The handler was entered again: show what was shown before, as it was."""
@@ -36,6 +39,8 @@ class Mirror:
                 here.add(body.delta)
             elif isinstance(body, Warned):
                 self._warned = True
+            elif isinstance(body, ArtifactAdded):
+                self._gave = True
             await self._mounted.show(body)
         self._here = here
 
@@ -69,6 +74,15 @@ class Mirror:
         """With the result, which is what counts."""
         if self._deltas and self._joins and not _same(self._there.value, output):
             await self._mismatch("the deltas do not join to the result; the result is what counts")
+
+    async def given(self, result: dict[str, Any]) -> None:
+        """Show the files and data that came beside the output, once."""
+        meta = result.get("_meta")
+        told = meta.get(wire.META_PARTS) if isinstance(meta, dict) else None
+        parts = [read_part(one) for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+        if parts and not self._gave:
+            self._gave = True
+            await self._mounted.show(ArtifactAdded(Artifact("beside", parts), _PLACE))
 
     async def _mismatch(self, message: str) -> None:
         if not self._warned:

@@ -24,6 +24,7 @@ from ...model.events import (
     RunRestarted,
     Warned,
 )
+from ...model.prompts import Given, completed
 from ...model.run import Caller, Question, Run, RunRequest
 from ...model.status import Status
 from ...security import scopes
@@ -71,6 +72,7 @@ class Running:
         self._text_timer: asyncio.Handle | None = None
         self._asks: dict[str, asyncio.Task[None]] = {}
         self._withdrawn: list[asyncio.Task[None]] = []  # of questions that need no answer any more
+        self.given = Given()  # beside its output
         self.run = ""
         self._begun: LiveLog | None = None  # the run's, where this request has begun it at once
         self._takes_along = True  # a request that is taken back takes its run along
@@ -176,12 +178,16 @@ class Running:
         await self._known()
         if self._begun is not None:
             finished = self._begun.finished
-            if finished is not None and not self.wants and self.connection.level is None:
+            events = self._begun.since(0) if finished is not None else None
+            if finished is not None and events is not None and not self.wants and self.connection.level is None:
+                for event in events:
+                    self.given.feed(event)
                 return finished  # a short run is there as a whole, and there was nothing to tell on the way
         reader = self.engine.reader(self.run)
         try:
             while not reader.over:
                 for event in await (self._read_beside(reader) if self._asks else reader.read()):
+                    self.given.feed(event)
                     self._take(event.body)
                     if isinstance(event.body, RunFinished):
                         self._last_delta(event.body)
@@ -341,8 +347,13 @@ class Running:
 def request_of(
     card: AgentCard, input_: dict[str, Any], config: Any, caller: Caller, meta: dict[str, Any]
 ) -> RunRequest:
-    trace = carrier.read(meta) if meta else None
-    return RunRequest(card.name, card.version, input_, config, caller=caller, when_busy="enqueue", trace=trace)
+    if not meta:
+        return RunRequest(card.name, card.version, input_, config, caller=caller, when_busy="enqueue")
+    messages = translate.messages(meta, input_, card)
+    return RunRequest(
+        card.name, card.version, completed(card, input_, messages[0].parts) if messages else input_, config, messages,
+        translate.metadata(meta), caller, when_busy="enqueue", trace=carrier.read(meta),
+    )  # fmt: skip
 
 
 def failed(finished: RunFinished) -> ErrorInfo | None:

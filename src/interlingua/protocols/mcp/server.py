@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from ..._version import __version__
 from ...engine.engine import Engine
 from ...engine.log import LiveLog
 from ...model.card import AgentCard
@@ -179,7 +178,7 @@ class McpConnection:
             if self._waits_after_cancelling and not self.rpc.lost:
                 raise RpcError(CANCELLED, "the request was cancelled") from None
             raise
-        return complete(result) if modern and isinstance(result, dict) else result
+        return wire.complete(result) if modern and isinstance(result, dict) else result
 
     def noticed(self, notice: Notice) -> None:
         return None  # `initialized` needs nothing of us, and what we do not know is ignored
@@ -231,7 +230,7 @@ class McpConnection:
         return {
             "protocolVersion": version,
             "capabilities": await self._capabilities(self.version),
-            "serverInfo": _INFO,
+            "serverInfo": wire.INFO,
             "instructions": "Each agent can be run with agents/run, and called as a tool of the same name.",
         }
 
@@ -239,7 +238,7 @@ class McpConnection:
         return {
             "supportedVersions": [wire.MODERN],
             "capabilities": await self._capabilities(wire.MODERN),
-            "serverInfo": _INFO,
+            "serverInfo": wire.INFO,
         }
 
     async def _capabilities(self, version: str) -> dict[str, Any]:
@@ -334,7 +333,7 @@ class McpConnection:
         info = failed(finished)
         if info is not None:
             raise translate.error(info, running.run)
-        return short.output(finished, running.run)
+        return translate.run_result(finished.output, running.run, running.given.parts())
 
     async def _begin(self, call: Call, known: Named, input_: dict[str, Any], *, tool: bool) -> Running | dict[str, Any]:
         scopes.require(self.caller, "run", known.card.key)
@@ -455,18 +454,9 @@ class McpConnection:
         told = (
             translate.tool_failure(info)
             if info is not None
-            else translate.tool_result(finished.output, known.card, running.version)
+            else translate.tool_result(finished.output, known.card, running.version, running.given.parts())
         )
-        return {**told, "_meta": {wire.META_RUN: running.run}}
-
-
-_INFO = {"name": "interlingua", "version": __version__}
-
-
-def complete(result: dict[str, Any]) -> dict[str, Any]:
-    """A result, as the revision without a handshake tells it."""
-    meta = {**result.get("_meta", {}), wire.META_SERVER: _INFO}
-    return {"resultType": "complete", **result, "_meta": meta}
+        return {**told, "_meta": {**told.get("_meta", {}), wire.META_RUN: running.run}}
 
 
 # Of the class and not of each connection: in the revision without sessions, there is a connection for every request.

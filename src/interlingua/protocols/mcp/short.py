@@ -10,11 +10,13 @@ from typing import Any
 
 from ...engine.engine import Engine
 from ...engine.log import LiveLog
-from ...model.events import RunFinished
+from ...model import values
+from ...model.prompts import Given
 from ...model.run import Caller
 from ...security import scopes
 from ...transports import params as params_
-from . import wire
+from ...transports.jsonrpc import Id
+from . import translate, wire
 from .running import failed, request_of
 
 _NOT_SO_SIMPLE = frozenset(("progressToken", wire.META_RUN, wire.META_THREAD, wire.META_KEY))
@@ -41,11 +43,29 @@ def begin(engine: Engine, caller: Caller, params: Any, *, modern: bool = False) 
 
 def result(log: LiveLog) -> dict[str, Any] | None:
     """What there is to answer, where the run is over and all is well."""
-    finished = log.finished
-    if finished is None or failed(finished) is not None:
+    finished, events = log.finished, log.since(0)
+    if finished is None or events is None or failed(finished) is not None:
         return None
-    return output(finished, log.row.id)
+    given = Given()
+    for event in events:
+        given.feed(event)
+    return translate.run_result(finished.output, log.row.id, given.parts())
 
 
-def output(finished: RunFinished, run: str) -> dict[str, Any]:
-    return {"output": finished.output, "_meta": {wire.META_RUN: run}}
+def answer(id_: Id, result: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id_, "result": wire.complete(result)}
+
+
+class SoonRun:
+    """A run that has begun, and is answered when its first commit is its last."""
+
+    __slots__ = ("_id", "begun", "committed")
+
+    def __init__(self, begun: LiveLog, id_: Id) -> None:
+        self.begun = begun
+        self.committed = begun.flushed()
+        self._id = id_
+
+    def answer(self) -> bytes | None:
+        told = result(self.begun)
+        return values.encode(answer(self._id, told)) if told is not None else None

@@ -2,6 +2,8 @@
 
 What the wire has no place for, and what happens to it:
 
+- files and data beside the input or the output of `agents/run`, which are objects: in `_meta`, by names of ours; a tool
+  has content blocks for what comes out;
 - activity (thoughts, plans, tool calls): told as the text of a tool's progress; not at all to `agents/run`, whose
   progress is output alone;
 - a restart: no further deltas, and the result is what counts;
@@ -10,21 +12,27 @@ What the wire has no place for, and what happens to it:
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import Collection
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
+from ...model import carrier
 from ...model.card import AgentCard, Schema
+from ...model.content import DataPart, FilePart, Message, Part, TextPart, read_part
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidAnswer
 from ...model.events import Plan, Said, Thought, ToolCall, Warned, overheard
 from ...model.forms import Choices, choices, form, particulars
+from ...model.prompts import file_name
 from ...model.run import Instance, Question
 from ...transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
+from ..parity import Carried
 from . import wire
 
 QUESTION_OPEN = -32010
@@ -100,23 +108,85 @@ def _object(schema: Schema) -> Schema:
     return schema if schema.get("type") == "object" else {**schema, "type": "object"}
 
 
+# -- what goes along with a request ---------------------------------------------------------------------------
+
+_RESERVED = ("progressToken", *carrier.NAMES)
+
+
+def metadata(meta: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of a run: all of `_meta` that is neither the protocol's nor ours."""
+    found = {
+        name: value
+        for name, value in meta.items()
+        if name not in _RESERVED and not name.startswith(("interlingua/", "io.modelcontextprotocol/"))
+    }
+    named = meta.get(wire.META_METADATA, {})
+    if not isinstance(named, dict):
+        raise RpcError(INVALID_PARAMS, f"_meta {wire.META_METADATA!r} is {named!r:.80}; it is an object")
+    return found | named
+
+
+def messages(meta: dict[str, Any], input_: dict[str, Any], card: AgentCard) -> list[Message]:
+    """What was said in full, where files or values go along with the input."""
+    given = meta.get(wire.META_PARTS)
+    if given is None:
+        return []
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise RpcError(INVALID_PARAMS, f"_meta {wire.META_PARTS!r} is {given!r:.80}; it is a list of objects")
+    text = input_.get(card.input_text) if card.input_text is not None else None
+    said: list[Part] = [TextPart(text)] if isinstance(text, str) else []
+    return [Message("user", [*said, *map(read_part, given)])]
+
+
 # -- results --------------------------------------------------------------------------------------------------
 
 
-def tool_result(output: Any, card: AgentCard, version: str) -> dict[str, Any]:
+def run_result(output: Any, run: str, given: list[Part]) -> dict[str, Any]:
+    meta: dict[str, Any] = {wire.META_RUN: run}
+    if given:
+        meta[wire.META_PARTS] = msgspec.to_builtins(given)
+    return {"output": output, "_meta": meta}
+
+
+def tool_result(output: Any, card: AgentCard, version: str, given: list[Part]) -> dict[str, Any]:
     text = output.get(card.output_text) if card.output_text and isinstance(output, dict) else None
     if not isinstance(text, str) or len(output) > 1:
         text = json.dumps(output, ensure_ascii=False)
-    told: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": False}
+    content = [{"type": "text", "text": text}, *(block(part, version) for part in given)]
+    told: dict[str, Any] = {"content": content, "isError": False}
     if version >= "2025-06-18":
         told["structuredContent"] = output
     return told
 
 
+def block(part: Part, version: str) -> dict[str, Any]:
+    """A part as a block of a tool's result, of the kinds that a revision has."""
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    if not isinstance(part, FilePart):
+        value = part.data if isinstance(part, DataPart) else msgspec.to_builtins(part)
+        return {"type": "text", "text": json.dumps(value, ensure_ascii=False)}
+    kind = (part.media_type or "").partition("/")[0]
+    if part.data is not None and (kind == "image" or (kind == "audio" and version >= "2025-03-26")):
+        return {"type": kind, "data": base64.b64encode(part.data).decode(), "mimeType": part.media_type}
+    uri = part.url or f"file:///{quote(part.name or 'unnamed')}"
+    mime = {"mimeType": part.media_type} if part.media_type is not None else {}
+    if part.data is None and part.text is None:
+        if version < "2025-06-18":
+            return {"type": "text", "text": uri}
+        return {"type": "resource_link", "name": part.name or file_name(uri), "uri": uri, **mime}
+    body = {"text": part.text} if part.data is None else {"blob": base64.b64encode(part.data).decode()}
+    return {"type": "resource", "resource": {"uri": uri, **mime, **body}}
+
+
 def tool_failure(info: ErrorInfo) -> dict[str, Any]:
     """A tool that failed is a result: the model that called it shall read why."""
     again = " (it may work later)" if info.transient else ""
-    return {"content": [{"type": "text", "text": f"{info.message}{again}"}], "isError": True}
+    return {
+        "content": [{"type": "text", "text": f"{info.message}{again}"}],
+        "isError": True,
+        "_meta": {wire.META_ERROR: {"code": info.code, "transient": info.transient, "details": info.details}},
+    }
 
 
 def error(info: ErrorInfo, run: str | None = None) -> RpcError:
@@ -210,3 +280,50 @@ def question_open(question: Question, run: str) -> RpcError:
     again = f'{{"{wire.META_RUN}": "{run}"}}'
     say = f"the run waits for an answer: {asked}; answer it elsewhere, and ask again with _meta {again}"
     return RpcError(QUESTION_OPEN, say, told)
+
+
+# -- parity ---------------------------------------------------------------------------------------------------
+
+DOOR: dict[str, Carried] = {
+    "list": Carried("`agents/list`; each is a tool as well"),
+    "run": Carried("`agents/run`, or `tools/call`"),
+    "stream": Carried("`notifications/agents/run/progress`; a tool's text so far in `notifications/progress`"),
+    "structured_in": Carried("`input`, or the tool's `arguments`"),
+    "structured_out": Carried("`output`, or the tool's `structuredContent`"),
+    "files_in": Carried("`_meta` of the request, `interlingua/parts`"),
+    "data_in": Carried("members of `input` where the agent has them; else `_meta`, as for files"),
+    "files_out": Carried("`_meta` of the result, `interlingua/parts`; the content blocks of a tool's result"),
+    "data_out": Carried("members of `output`; else as for files"),
+    "threads": Carried("`_meta` of the request, `interlingua/thread`"),
+    "choose": Carried("an elicitation whose only field has a list of values"),
+    "form": Carried("an elicitation"),
+    "ask": Carried("an elicitation whose only field is a text"),
+    "cancel": Carried("`notifications/cancelled`; in the revision without sessions, leaving the request"),
+    "error_code": Carried("`data.code` of the error, and its message; `_meta` of a tool's result, `interlingua/error`"),
+    "error_transient": Carried("`data.transient` of the error; `_meta` of a tool's result, `interlingua/error`"),
+    "metadata": Carried("`_meta` of the request: `interlingua/metadata`, and members that are nobody's"),
+    "trace": Carried("`_meta` of the request, in the members that are reserved for it"),
+}
+"""How what the engine has travels to a client, and back."""
+
+MOUNT: dict[str, Carried] = {
+    "list": Carried("`agents/list`"),
+    "run": Carried("`agents/run`"),
+    "stream": Carried("`notifications/agents/run/progress`"),
+    "structured_in": Carried("`input`, as `inputSchema` describes it"),
+    "structured_out": Carried("`output`, as `outputSchema` describes it"),
+    "files_in": Carried("`_meta` of the request, `interlingua/parts`"),
+    "data_in": Carried("members of `input` where `inputSchema` has them; else `_meta` `interlingua/parts`"),
+    "files_out": Carried("`_meta` of the result, `interlingua/parts`"),
+    "data_out": Carried("`_meta` of the result, `interlingua/parts`"),
+    "threads": Carried("`_meta` of the request, `interlingua/thread`"),
+    "choose": Carried("an elicitation whose only field has a list of values"),
+    "form": Carried("an elicitation"),
+    "ask": Carried("an elicitation whose only field is a text"),
+    "cancel": Carried("`notifications/cancelled`; the end of the request in the revision without sessions"),
+    "error_code": Carried("`data.code` of the error, and its message"),
+    "error_transient": Carried("`data.transient` of the error"),
+    "metadata": Carried("`_meta` of the request, `interlingua/metadata`"),
+    "trace": Carried("`_meta`, in the members that are reserved for it"),
+}
+"""How what the engine has travels to a mounted agent, and back."""

@@ -17,15 +17,17 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from ...engine.engine import Engine
+from ...engine.log import LiveLog
 from ...model.errors import InterlinguaError
 from ...model.run import Caller
 from ...security.auth import Authenticator
 from ...transports import tap
 from ...transports.http import json_response, read_body
 from ...transports.rpc_http import refusal, refused
+from .. import BEGUN
 from . import short, wire
 from .posted import SESSION, VERSION, Asked, accepts, by_name, check_modern, is_modern, read
-from .server import McpDoor, McpSettings, complete
+from .server import McpDoor, McpSettings
 from .sessions import OldSession, Session, Single
 from .streams import Refused, WebSettings
 
@@ -108,7 +110,7 @@ class WebDoor:
             check_modern(raw, headers, asked)
             if not asked.ids:  # nothing can be told without a session
                 return Response(status_code=202)
-            return await self._single(asked, body, caller)
+            return await self._single(asked, body, caller, request.scope.get(BEGUN))
         if asked.initializes and SESSION not in headers:
             return await self._initialize(asked, body, caller)
         session = self._session(headers, caller)
@@ -118,11 +120,31 @@ class WebDoor:
         finally:
             session.leave()
 
-    async def _single(self, asked: Asked, body: bytes, caller: Caller) -> ASGIApp:
-        self._room(len(self.singles) + self._short, self.settings.max_requests)
+    def direct(self, caller: Caller, raw: list[tuple[bytes, bytes]], body: bytes) -> short.SoonRun | None:
+        """A run in the revision without sessions, which is most often over with its first commit."""
+        if self._closed or tap.current is not None or len(self.singles) + self._short >= self.settings.max_requests:
+            return None
+        headers = by_name(raw)
+        if headers.get(VERSION) != wire.MODERN or headers.get("content-type") != "application/json":
+            return None
+        try:
+            if not accepts(headers, "application/json", "text/event-stream"):
+                return None
+            asked = read(body, 1)
+            check_modern(raw, headers, asked)
+        except Refused:
+            return None
         message = asked.messages[0]
-        begun = None
-        if message["method"] == "agents/run" and tap.current is None:
+        if message["method"] != "agents/run" or "id" not in message:
+            return None
+        begun = short.begin(self.mcp.engine, caller, message.get("params"), modern=True)
+        return short.SoonRun(begun, message["id"]) if begun is not None else None
+
+    async def _single(self, asked: Asked, body: bytes, caller: Caller, begun: LiveLog | None) -> ASGIApp:
+        if begun is None:  # what has begun has its place already
+            self._room(len(self.singles) + self._short, self.settings.max_requests)
+        message = asked.messages[0]
+        if begun is None and message["method"] == "agents/run" and tap.current is None:
             begun = short.begin(self.mcp.engine, caller, message.get("params"), modern=True)
         if begun is not None:
             self._short += 1
@@ -134,7 +156,7 @@ class WebDoor:
             finally:
                 self._short -= 1
             if result is not None:
-                return json_response({"jsonrpc": "2.0", "id": message["id"], "result": complete(result)})
+                return json_response(short.answer(message["id"], result))
         single = Single(self, caller)
         if begun is not None:
             single.mcp.begun[None] = begun

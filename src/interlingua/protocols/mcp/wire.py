@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from ..._version import __version__
+
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Revisions with a handshake, oldest first."""
 MODERN = "2026-07-28"
@@ -32,6 +34,16 @@ META_QUESTION = "interlingua/question"
 """In an elicitation's `_meta`: the question that it shows, the same each time that it is shown."""
 META_TOKEN = "interlingua/progressToken"  # noqa: S105 - a name, and no secret
 """In an elicitation's `_meta`: the progress token of the request whose run asks."""
+
+META_PARTS = "interlingua/parts"
+"""In a request's `_meta`: files and values that go along with the input, which is an object and has no place for them.
+In that of the result of `agents/run`: what the run gave beside its output. Each is `{"type": "data", "data": …}`,
+`{"type": "text", "text": …}`, or `{"type": "file", "name": …, "media_type": …}` with `data` (base64), `text` or `url`.
+"""
+META_METADATA = "interlingua/metadata"
+"""In a request's `_meta`: metadata of the run, for names that `_meta` itself must not have."""
+META_ERROR = "interlingua/error"
+"""In the `_meta` of a tool's result that says why it failed: code, whether trying again may help, details."""
 
 EXTENSION = "interlingua/agents"
 """Under capabilities.extensions: where peers look that know extensions and not the agents capability."""
@@ -104,3 +116,12 @@ class SetLevelRequest(_Wire):
 class ElicitResult(_Wire):
     action: str
     content: dict[str, Any] | None = None
+
+
+INFO = {"name": "interlingua", "version": __version__}
+
+
+def complete(result: dict[str, Any]) -> dict[str, Any]:
+    """A result, as the revision without a handshake tells it."""
+    meta = {**result.get("_meta", {}), META_SERVER: INFO}
+    return {"resultType": "complete", **result, "_meta": meta}

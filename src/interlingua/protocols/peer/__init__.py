@@ -25,7 +25,7 @@ def _door(engine: Engine, auth: Authenticator, settings: NodeSettings | None = N
     door = PeerDoor(node, auth)
 
     async def start(opening: Opening) -> list[str]:
-        node.files_base = f"{opening.address}/peer"
+        node.offers_at(f"{opening.address}/peer")
         first = await hosting.hold_any()
         await hosting.start(opening.serve if opening.listeners and first else None)
         if opening.listeners and not first:

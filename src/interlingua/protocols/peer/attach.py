@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import logging
 import uuid
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,7 +32,7 @@ from ...model.errors import (
 from ...model.schemas import Validator
 from . import frames, parts, states
 from .asking import Asking
-from .described import Described, input_parts, output_of
+from .described import Described, along_of, beside_of, input_parts, output_of
 from .failing import failure
 from .mirror import Mirror
 from .remote import Connection, Inbox, Remote
@@ -60,6 +61,7 @@ class Handle(msgspec.Struct):
 class Ended(msgspec.Struct):
     output: dict[str, Any]
     artifacts: Any = None
+    beside: list[dict[str, Any]] = []  # parts
     in_order: bool = True  # all that was said before has come
 
 
@@ -89,6 +91,7 @@ class Attachment:
         self._heard = False  # something of the task, since it was last asked for
         self._known = False  # the remote has the task
         self._last_said = ""
+        self._not_sent: list[str] = []  # names of files
 
     async def run(self, input_: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -109,20 +112,47 @@ class Attachment:
         remote = self._remote = await self._mount.remote(self._mounted.engine, self._known_by)
         if entered_again:
             await self._mirror.begin_again()
+        given = await self._given(input_)
         async with remote.using(self._inbox, self._task_id, self._message_id):
             try:
-                ended = await (self._follow(input_, entered_again) if handle.task else self._converse(input_))
+                ended = await (self._follow(given, entered_again) if handle.task else self._converse(given))
             except asyncio.CancelledError:
                 # A run that is only set aside is found again later.
                 if self._mounted.leaving_for_good and handle.task and self._state not in _OVER:
                     await cancel_task(remote, self._inbox, self._task_id)
                 raise
-        await self._mirror.finish(ended.output, ended.artifacts)
+        for name in self._not_sent:
+            await self._mirror.warn(f"{name} was not sent: files travel by address, and no server here offers them")
+        await self._mirror.finish(ended.output, ended.artifacts, ended.beside)
         try:
             self._schema.check(ended.output, InvalidOutput)
         except Invalid as error:
             await self._mirror.warn(f"the output does not fit the schema that the node tells: {error.message}")
         return ended.output
+
+    async def _given(self, input_: dict[str, Any]) -> list[dict[str, Any]]:
+        """What is sent. Bytes travel by address here: a door of this process offers them, where there is one."""
+        offer = self._mounted.engine.offer
+        kept: list[Awaitable[object]] = []
+
+        def publish(body: bytes, media_type: str, name: str | None) -> str:
+            assert offer is not None
+            address, keeping = offer(body, media_type, name)
+            kept.append(keeping)
+            return address
+
+        ways = publish if offer is not None else None
+        beside = self._mounted.beside(input_)
+        # A node of ours makes the same of what was said as we did: then that is sent, and nothing else.
+        said = self._mounted.said_as(self._agent.card, input_) if self._agent.structured and beside else []
+        along, stays = along_of(said, ways)
+        whole = bool(said) and len(along) == len(said)
+        if not whole:
+            along, stays = along_of(beside, ways)
+        for keeping in kept:
+            await keeping
+        self._not_sent = stays
+        return along if whole else input_parts(self._agent, input_, along)
 
     async def _start(self) -> Handle:
         """Nothing is sent yet that could have to be found again."""
@@ -145,10 +175,10 @@ class Attachment:
 
     # -- as a task ----------------------------------------------------------------------------------------
 
-    async def _follow(self, input_: dict[str, Any], entered_again: bool) -> Ended:
+    async def _follow(self, given: list[dict[str, Any]], entered_again: bool) -> Ended:
         """Until the task has ended, over any number of connections."""
         loop = asyncio.get_running_loop()
-        frame = self._delegation(input_)
+        frame = self._delegation(given)
         lost_at: float | None = None
         again = entered_again
         while True:
@@ -190,10 +220,10 @@ class Attachment:
                     elif frame.get("status") in states.TERMINAL:
                         return
 
-    def _delegation(self, input_: dict[str, Any]) -> Frame:
-        given = input_parts(self._agent, input_, self._ctx.messages)
+    def _delegation(self, given: list[dict[str, Any]]) -> Frame:
         payload: dict[str, Any] = {"role": "user", "parts": given, "input": {"parts": given}}
-        for name, value in (("skill_id", self._agent.skill), ("context_id", self._context), ("metadata", self._trace)):
+        about = {**self._ctx.metadata, **self._trace}
+        for name, value in (("skill_id", self._agent.skill), ("context_id", self._context), ("metadata", about)):
             if value is not None:
                 payload[name] = value
         return frames.delegate(
@@ -261,7 +291,8 @@ class Attachment:
                 given = news.artifact["parts"] if news.artifact is not None else []
                 assert self._connection is not None
                 in_order = self._connection.replays or "server_seq" in frame
-                return Ended(output_of(self._agent, given), frame.get("artifacts"), in_order)
+                output, beside = output_of(self._agent, given), beside_of(self._agent, given)
+                return Ended(output, frame.get("artifacts"), beside, in_order)
         self._asking.moved_on()
         return None
 
@@ -284,11 +315,10 @@ class Attachment:
 
     # -- as a message -------------------------------------------------------------------------------------
 
-    async def _converse(self, input_: dict[str, Any]) -> Ended:
-        given = input_parts(self._agent, input_, self._ctx.messages)
+    async def _converse(self, given: list[dict[str, Any]]) -> Ended:
         frame = frames.message(
             self._settings.name, "user", given, message_id=self._message_id, correlation_id=self._message_id,
-            context_id=self._context, skill_id=self._agent.skill, metadata=self._trace,
+            context_id=self._context, skill_id=self._agent.skill, metadata={**self._ctx.metadata, **self._trace},
         )  # fmt: skip
         within = self._settings.reply_within
         try:
@@ -323,7 +353,7 @@ class Attachment:
         if said is None:
             content = frame.get("content")
             said = [parts.text(content) if isinstance(content, str) else parts.data(content)]
-        return Ended(output_of(self._agent, said))
+        return Ended(output_of(self._agent, said), beside=beside_of(self._agent, said))
 
     @property
     def _where(self) -> str:

@@ -2,7 +2,7 @@
 what its answers mean. Pure.
 
 Nodes of ours tell the schemas of their skills, so what goes in and comes out there is an object. Of any other agent
-nothing is known: it is told text, and says text.
+nothing is known: it is told text and says text, with files and data beside it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ import msgspec
 
 from ...engine.mounting import MOUNTED_FROM
 from ...model.card import ANY_OBJECT, AgentCard, Schema
-from ...model.content import FilePart, Message
+from ...model.content import FilePart, Part
 from ...model.errors import DefinitionError
 from ...model.schemas import Validator, check_refs_local
 from . import parts
 from .card import has
+from .parts import Publish
 
 _TEXT_IN: Schema = {
     "type": "object",
     "properties": {"text": {"type": "string"}, "data": {"description": "Something structured, sent beside the text"}},
     "required": ["text"],
 }
-_TEXT_OUT: Schema = {"type": "object", "properties": {"text": {"type": "string"}, "parts": {"type": "array"}}}
+_TEXT_OUT: Schema = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "data": {"description": "Something structured, said beside the text"}},
+}
 
 
 class Described(msgspec.Struct):
@@ -109,23 +113,33 @@ def _plain(name: Any, unwanted: str) -> str:
 # -- what is sent, and what comes back ------------------------------------------------------------------------
 
 
-def input_parts(agent: Described, input_: dict[str, Any], said: list[Message]) -> list[dict[str, Any]]:
-    """The input of a run as parts. Files that came with it by their address go along."""
-    files = [
-        parts.from_model(part, _not_published)
-        for message in said
-        for part in message.parts
-        if isinstance(part, FilePart) and part.url is not None and part.url.startswith(("http://", "https://"))
-    ]
+def input_parts(agent: Described, input_: dict[str, Any], along: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The input of a run as parts, with what goes along."""
     text = input_.get(agent.card.input_text) if agent.card.input_text is not None else None
     if agent.structured:
-        alone = isinstance(text, str) and len(input_) == 1 and not files
-        return [parts.text(text)] if alone and isinstance(text, str) else [parts.data(input_), *files]
+        alone = isinstance(text, str) and len(input_) == 1 and not along
+        return [parts.text(text)] if alone and isinstance(text, str) else [parts.data(input_), *along]
     told = [parts.text(text)] if isinstance(text, str) else []
     rest = {name: value for name, value in input_.items() if name != "text"}
     if rest:
         told.append(parts.data(rest["data"] if set(rest) == {"data"} else rest))
-    return [*told, *files] or [parts.text("")]
+    return [*told, *along] or [parts.text("")]
+
+
+def along_of(beside: list[Part], publish: Publish | None) -> tuple[list[dict[str, Any]], list[str]]:
+    """What was said beside the input as parts, and the names of files that cannot go along because nobody publishes
+    them. What only this machine can open stays here: the text has its name."""
+    told: list[dict[str, Any]] = []
+    stays: list[str] = []
+    for part in beside:
+        if isinstance(part, FilePart) and not parts.is_inline(part):
+            if part.url is not None and part.url.startswith(("http://", "https://")):
+                told.append(parts.from_model(part, _not_published))
+        elif isinstance(part, FilePart) and publish is None:
+            stays.append(part.name or part.title or part.media_type or "a file")
+        else:
+            told.append(parts.from_model(part, publish or _not_published))
+    return told, stays
 
 
 def _not_published(body: bytes, media_type: str, name: str | None) -> str:
@@ -136,11 +150,20 @@ def output_of(agent: Described, given: list[dict[str, Any]]) -> dict[str, Any]:
     """What some parts are as the output of a run."""
     text = parts.text_of(given)
     if agent.structured:
-        whole = [part["content"] for part in given if part.get("type") == "data" and isinstance(part["content"], dict)]
+        whole = _whole(given)
         if whole:
-            return dict(whole[-1])  # the whole object stands behind the text that is taken out of it
+            return dict(whole[-1]["content"])  # the whole object stands behind the text that is taken out of it
         if agent.card.output_text is not None:
             return {agent.card.output_text: text}
-    if all(part.get("type") == "text" for part in given):
-        return {"text": text}
-    return {"text": text, "parts": given}
+    data = [part["content"] for part in given if part.get("type") == "data"]
+    return {"text": text, "data": data[0] if len(data) == 1 else data} if data else {"text": text}
+
+
+def beside_of(agent: Described, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What some parts have beside the output of a run."""
+    output = _whole(given)[-1:] if agent.structured else []
+    return [part for part in given if part.get("type") != "text" and part not in output]
+
+
+def _whole(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [part for part in given if part.get("type") == "data" and isinstance(part["content"], dict)]

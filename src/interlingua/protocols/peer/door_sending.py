@@ -61,7 +61,10 @@ class DoorSending:
             run = made
             return self._written_down(wanted, surface, made)
 
-        kept = await node.working.begin(origin, card, frame["parts"], surface.caller, task=task, trace=trace, also=also)
+        kept = await node.working.begin(
+            origin, card, frame["parts"], surface.caller, task=task, trace=trace, metadata=frame.get("metadata"),
+            also=also,
+        )  # fmt: skip
         if kept.stale is not None:  # the same message came twice at once
             first = await journal.letter(journal.box_asked, key)
             if first is None:

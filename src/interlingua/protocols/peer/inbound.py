@@ -349,6 +349,7 @@ class Inbound:
             "run" if node.working.serves else "received", peer.id, skill_id=_text(payload.get("skill_id")),
             context_id=_text(payload.get("context_id")) or _text(frame.get("context_id")),
             message_id=wanted.message_id, payload=payload,
+            metadata=found if isinstance(found := payload.get("metadata"), dict) else {},
         )  # fmt: skip
         if task.kind == "received":
             await self._task_room(peer)

@@ -26,6 +26,7 @@ STEP = "task"
 """What all that is shown belongs to; it is never recorded, so that it can always be shown again."""
 
 _PLACE = step_place(STEP)
+_BESIDE = "beside"
 _ACTIVITY = Thought | Plan | ToolCall | Warned
 
 
@@ -168,9 +169,12 @@ class Mirror:
 
     # -- the end ------------------------------------------------------------------------------------------
 
-    async def finish(self, output: dict[str, Any], artifacts: Any) -> None:
-        """Show what is missing of what came of the task."""
-        for whole in artifacts if isinstance(artifacts, list) else []:
+    async def finish(self, output: dict[str, Any], artifacts: Any, beside: list[dict[str, Any]] | None = None) -> None:
+        """Show what is missing of what came of the task. `beside`: files and data that came with the output."""
+        wholes = [*artifacts] if isinstance(artifacts, list) else []
+        if beside:
+            wholes.append({"artifact_id": _BESIDE, "parts": beside})
+        for whole in wholes:
             if isinstance(whole, dict) and whole.get("artifact_id") not in (RESULT, None):
                 given = [parts.to_model(part) for part in _known(whole.get("parts"))]
                 if self._pieces.get(str(whole["artifact_id"])) != given:

@@ -13,7 +13,7 @@ import logging
 import secrets
 import ssl
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 import msgspec
@@ -418,6 +418,15 @@ class Node:
         kept = msgspec.json.encode({"media_type": media_type, "name": name}) + b"\n" + body
         base = self.settings.public_url or self.files_base or "http://127.0.0.1"
         return Put(self.journal.files_space, id_, kept), f"{base.rstrip('/')}/files/{id_}"
+
+    def offers_at(self, base: str) -> None:
+        """Files are offered below this address, those of mounts too."""
+        self.files_base = base
+        self.engine.offer = self._offer
+
+    def _offer(self, body: bytes, media_type: str, name: str | None) -> tuple[str, Awaitable[object]]:
+        put, address = self.file(body, media_type, name)
+        return address, self.journal.keep([put])
 
     async def opened_file(self, id_: str) -> tuple[bytes, str, str | None] | None:
         found = await self.engine.store.document(self.journal.files_space, id_)

@@ -206,6 +206,11 @@ def _file(part: FilePart, publish: Publish) -> dict[str, Any]:
     return data({"file": _named({"uri": url}, media_type, part.name)})
 
 
+def is_inline(part: FilePart) -> bool:
+    """Whether a file is here as a whole, and has to be published to travel."""
+    return part.data is not None or part.text is not None or (part.url or "").startswith("data:")
+
+
 def as_file(part: dict[str, Any], publish: Publish) -> dict[str, Any]:
     """A part of the wire as a file that is offered, whatever was in it."""
     if part["type"] == "text":

@@ -111,7 +111,7 @@ class Tasking:
             node.name, surface.scope, None, surface.feed, task.id, task.message_id, context_id=task.context_id
         )
         trace = trace or carrier.read(task.metadata)
-        await node.working.begin(origin, card, given, surface.caller, task=task, trace=trace)
+        await node.working.begin(origin, card, given, surface.caller, task=task, trace=trace, metadata=task.metadata)
         return await node.journal.task(task.scope, task.id) or task
 
     async def _for_peer(self, task: Task, given: list[dict[str, Any]], named: Any) -> Task:

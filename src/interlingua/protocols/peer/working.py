@@ -170,9 +170,10 @@ class Working:
             )  # fmt: skip
         try:
             card = self.agent(skill)
-            trace = carrier.read(frame.get("metadata"))
+            metadata = _object(frame.get("metadata"))
             await self.begin(
-                origin, card, frame["parts"], self.caller_of(peer), task=task, letter=number, trace=trace
+                origin, card, frame["parts"], self.caller_of(peer), task=task, letter=number,
+                trace=carrier.read(metadata), metadata=metadata,
             )  # fmt: skip
         except InterlinguaError as error:
             await self._refuse(peer, origin, error.info(), number, task)
@@ -198,7 +199,7 @@ class Working:
         try:
             await self.begin(
                 origin, self.agent(task.skill_id), task.input["parts"], self.caller_of(peer), task=task,
-                trace=carrier.read(payload.get("metadata")),
+                trace=carrier.read(payload.get("metadata")), metadata=task.metadata,
             )  # fmt: skip
         except InterlinguaError as error:
             await self._fail(peer, task, error)
@@ -214,7 +215,7 @@ class Working:
 
     async def begin(
         self, origin: Origin, card: AgentCard, given: list[dict[str, Any]], caller: Caller, *, task: Task | None,
-        letter: int | None = None, trace: dict[str, str] | None = None,
+        letter: int | None = None, trace: dict[str, str] | None = None, metadata: dict[str, Any] | None = None,
         also: Callable[[str], list[Change]] | None = None,
     ) -> Kept:  # fmt: skip
         """Submit a run, and tell of it from now on. The same message or task again is the same run. What is `also` to
@@ -231,6 +232,7 @@ class Working:
                 card.version,
                 prompt_input(card, said),
                 messages=[Message("user", said, id=origin.message_id or "")],
+                metadata={name: value for name, value in (metadata or {}).items() if name not in carrier.NAMES},
                 caller=caller,
                 thread=thread,
                 create_thread=thread is not None,
@@ -668,3 +670,7 @@ def _may(question: Question, by: Caller) -> bool:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,44 @@
+"""What each protocol carries of what a run can have, told in the same words for all: the rows of docs/parity.md.
+
+Every protocol's `translate.py` has two tables, `DOOR` and `MOUNT`, with one entry per feature. The page is made from
+them, and the tests of every pair of protocols read them too: where no loss is declared all of it must arrive, and where
+one is declared, exactly what is declared. Nothing at run time looks at them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Feature(msgspec.Struct, frozen=True):
+    id: str
+    title: str
+
+
+class Carried(msgspec.Struct, frozen=True):
+    how: str
+    """Where on the wire it travels."""
+    lost: str = ""
+    """What is lost, and why: one sentence. Empty where nothing is."""
+
+
+FEATURES: tuple[Feature, ...] = (
+    Feature("list", "agents are listed"),
+    Feature("run", "an agent is run"),
+    Feature("stream", "output streams"),
+    Feature("structured_in", "structured input"),
+    Feature("structured_out", "structured output"),
+    Feature("files_in", "files to the agent"),
+    Feature("data_in", "data parts to the agent"),
+    Feature("files_out", "files from the agent"),
+    Feature("data_out", "data parts from the agent"),
+    Feature("threads", "threads"),
+    Feature("choose", "questions with choices"),
+    Feature("form", "questions with a form"),
+    Feature("ask", "questions for free text"),
+    Feature("cancel", "cancelling"),
+    Feature("error_code", "the code of an error"),
+    Feature("error_transient", "whether an error may pass"),
+    Feature("metadata", "metadata"),
+    Feature("trace", "trace context"),
+)
