@@ -24,7 +24,8 @@ async def begun(d: Driver, client: Client, **meta: Any) -> Run:
 
 def accepted(request: Message) -> Message:
     """The form filled in."""
-    schema = request.get("params", {}).get("requestedSchema")
+    params = request.get("params")
+    schema = params.get("requestedSchema") if isinstance(params, dict) else None
     return {"action": "accept", "content": made_for(schema, "the form")}
 
 

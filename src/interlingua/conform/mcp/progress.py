@@ -154,8 +154,8 @@ async def a_token_is_a_text_or_a_whole_number_in_meta(d: Driver) -> None:
     expect(not told, f"a progressToken counts although it is not in _meta: {shown(told[:1])}")
     await shown_progress(d)
     none = [shown([token])[1:-1] for token in _TOKENS if not await _is_a_token(d, token)]
-    told = " and ".join(none)
-    expect(not none, f"progress comes under the progressToken {TOKEN}, and none under {told}: that is a token, too")
+    names = " and ".join(none)
+    expect(not none, f"progress comes under the progressToken {TOKEN}, and none under {names}: that is a token, too")
 
 
 async def _is_a_token(d: Driver, token: Any) -> bool:
