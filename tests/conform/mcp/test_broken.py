@@ -91,7 +91,7 @@ OURS = {
 NEAR = ["mcp.capabilities", "mcp.intro", "mcp.listing", "mcp.running", "mcp.progress", "mcp.delta"]
 
 # Here something is waited for that never comes.
-PATIENCE = {"silent at an unknown method": 1.5, "no id": 1.5}
+PATIENCE = {"silent at an unknown method": 3.0, "no id": 2.0}
 
 
 async def looked_at(

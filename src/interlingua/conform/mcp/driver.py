@@ -187,9 +187,11 @@ class Driver:
         return [Agent(name, item) for name, item in zip(names, items, strict=True) if isinstance(name, str) and name]
 
     def input(self, agent: Agent) -> Any:
-        """Something that an agent takes."""
-        if self.subject.roles.input is not None and agent.name in (self.subject.roles.agent, None):
-            return self.subject.roles.input
+        """Something that an agent takes. What was given is for the one that answers soon."""
+        roles = self.subject.roles
+        mine = roles.agent or (agent.name not in (roles.asking, roles.slow, roles.failing) and agent.name)
+        if roles.input is not None and mine == agent.name:
+            return roles.input
         return made_for(agent.item.get("inputSchema", {}), f"the input of {agent.name}")
 
     async def run(self, token: Any = None, role: Role = "agent", **members: Any) -> Seen:
@@ -265,6 +267,7 @@ async def afterwards(d: Driver) -> list[Message]:
     seen = await ended(d, TOKEN)
     client = await d.client()
     start = seen.place + 1
+    await client.alive()
     await client.link.silent(is_progress, start)
     return [message for message in client.link.messages[start:] if is_progress(message)]
 
@@ -299,24 +302,31 @@ def varied(value: Any) -> Any:
 
 
 @once
-async def before_all(d: Driver) -> Message:
-    """The answer to a request that has nothing before it."""
-    return await (await d.modern()).answer("agents/list", {})
-
-
-@once
-async def speaks_modern(d: Driver) -> Message:
-    """What the server says of itself in the revision without a handshake."""
+async def modern_words(d: Driver) -> tuple[Message, Any, int]:
+    """What the server says of itself in the revision without a handshake; and the id of a request before that, which
+    had nothing before it, and where to look for its answer. Both are sent at once: a server that ends at the first
+    notices when it reads the second (acp-sdk 0.0.6)."""
+    client = await d.modern()
+    before = client.now
+    first = await client.send("agents/list", {})
     try:
-        with contextlib.suppress(Broken):
-            await before_all(d)
-        client = await d.modern()
         await client.discover()
     except (Broken, Gone) as error:
         raise NotApplicable(f"the server does not speak {MODERN}: {error}") from None
     versions = member(client.told, "supportedVersions", list, "the result of server/discover")
     expect(MODERN in versions, f"server/discover is answered in {MODERN}, and names other revisions: {shown(versions)}")
-    return client.told
+    return client.told, first, before
+
+
+async def speaks_modern(d: Driver) -> Message:
+    return (await modern_words(d))[0]
+
+
+@once
+async def before_all(d: Driver) -> Message:
+    """The answer to a request that has nothing before it."""
+    _, id_, before = await modern_words(d)
+    return await (await d.modern()).response(id_, "agents/list, with nothing before it,", before)
 
 
 @contextlib.asynccontextmanager

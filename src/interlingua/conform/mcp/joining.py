@@ -138,7 +138,9 @@ class _Joining:
                 rest = delta if wrong else delta[1:]
                 return [self._fresh(entry, (*path, n), self._inner()) for n, entry in enumerate(rest)]
             wrong = bool(out or delta) and self._need(EMPTY, path)
-            return list(delta) if wrong or not out else out
+            if out and not wrong:
+                return out
+            return [self._fresh(entry, (*path, n), self._inner()) for n, entry in enumerate(delta)]
         first, rest = delta[0], delta[1:]
         last = len(out) - 1
         if first is None:

@@ -26,6 +26,7 @@ Kind = Literal["stdio", "http", "sse"]
 SESSION, VERSION = "mcp-session-id", "mcp-protocol-version"
 _BOTH = "application/json, text/event-stream"
 _MOVED = (307, 308)
+_SOON = 1.0
 
 
 class Link(Heard):
@@ -180,15 +181,22 @@ class HttpLink(WebLink):
         headers = {"content-type": "application/json", "accept": _BOTH, **self.headers}
         return await self.http.ask("POST", self.target, content=data, headers=headers)
 
-    def listen(self) -> None:
-        """Open the stream of what belongs to no request. A server need not have one."""
-        self._spawn(self._listen())
+    async def listen(self) -> None:
+        """Open the stream of what belongs to no request. A server need not have one, nor say so at once."""
+        answered = asyncio.Event()
+        self._spawn(self._listen(answered))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SOON):
+                await answered.wait()
 
-    async def _listen(self) -> None:
-        with contextlib.suppress(Gone, Unavailable, ValueError):
+    async def _listen(self, answered: asyncio.Event) -> None:
+        try:
             async with self.http.stream("GET", self.target, headers=self.headers) as stream:
+                answered.set()
                 if stream.status == 200 and stream.media_type == "text/event-stream":
                     await self._read(stream)
+        except (Gone, Unavailable, ValueError):
+            answered.set()
 
     def leave(self) -> None:
         self.headers.clear()

@@ -118,7 +118,7 @@ class Client:
         params = message.get("params")
         name = params.get("name") if isinstance(params, dict) else None
         told = {VERSION: version, "mcp-method": str(message.get("method"))}
-        return {**told, "mcp-name": name} if isinstance(name, str) and name.isascii() else told
+        return {**told, "mcp-name": name} if isinstance(name, str) and name.isascii() and name.isprintable() else told
 
     async def put(self, message: Message) -> Any:
         """Send a request as it is, and give its id."""
@@ -194,7 +194,7 @@ class Client:
             self.link.headers[VERSION] = self.version
         await self.notify("notifications/initialized")
         if isinstance(self.link, HttpLink):
-            self.link.listen()
+            await self.link.listen()
 
     async def discover(self) -> None:
         self.told = await self.ask("server/discover")
@@ -277,7 +277,7 @@ class Seen(msgspec.Struct):
     def deltas(self) -> list[Message]:
         """The deltas that were told under this run's token, as far as they are objects."""
         own = [m for m in self.progress if m.get("method") == PROGRESS and same(token_of(m), self.token)]
-        found = [m["params"].get("delta") for m in own]
+        found = [m.get("params", {}).get("delta") for m in own]
         return [delta for delta in found if isinstance(delta, dict)]
 
     def output(self) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from .shapes import made_for
 from .talk import Client, result_of
 
 CHANGED = "notifications/agents/list_changed"
+_SOON = 2.0
 
 
 class Made(msgspec.Struct):
@@ -41,8 +43,17 @@ async def made(d: Driver) -> Made:
         ran = (await client.run(agent, d.input(await d.agent()))).answer
     result_of(await client.answer("agents/destroy", {"name": agent}), "agents/destroy")
     left = await _listed(client)
-    changed = not await client.link.silent(lambda message: message.get("method") == CHANGED, before)
-    return Made(agent, names, left, ran, changed)
+    return Made(agent, names, left, ran, await _told(client, before))
+
+
+async def _told(client: Client, before: int) -> bool:
+    """Whether it was told that the list has changed, or is in a moment: over HTTP it comes on another stream."""
+    try:
+        async with asyncio.timeout(_SOON):
+            await client.link.until(lambda message: message.get("method") == CHANGED, CHANGED, before)
+    except (TimeoutError, Gone):
+        return False
+    return True
 
 
 async def templates(d: Driver) -> list[Message]:
