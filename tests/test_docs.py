@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from interlingua.app import config_meaning
 from interlingua.app.config import read
 from interlingua.app.config_table import SETTINGS
-from interlingua.engine.agents import Agent
 from interlingua.engine.settings import Settings
 from interlingua.model.errors import all_errors
 from interlingua.model.status import Status
@@ -38,6 +35,24 @@ def test_a_stale_parity_page_is_found_and_written_again(tmp_path: Path) -> None:
     assert parity.main(["--check", "--page", str(page)]) == 1
     assert parity.main(["--page", str(page)]) == 0
     assert parity.main(["--check", "--page", str(page)]) == 0
+
+
+def test_a_stale_short_form_of_parity_is_found_and_what_is_written_by_hand_stays(tmp_path: Path) -> None:
+    page, readme = tmp_path / "parity.md", tmp_path / "README.md"
+    readme.write_text("Before.\n<!-- parity:begin -->\nold\n<!-- parity:end -->\nAfter.\n")
+    both = ["--page", str(page), "--readme", str(readme)]
+    assert parity.main(both) == 0
+    lines = readme.read_text().splitlines()
+    assert (lines[0], lines[-1]) == ("Before.", "After.")
+    assert "old" not in lines
+    assert [line.split("`")[1] for line in lines if line.startswith("| `")] == list(parity.PROTOCOLS)
+    assert all(
+        one.lost in readme.read_text() for side in parity.tables().values() for t in side.values() for one in t.values()
+    )
+    readme.write_text(readme.read_text().replace("all but", "nearly all but"))
+    assert parity.main(["--check", *both]) == 1
+    with pytest.raises(ValueError, match="parity:begin"):
+        parity.short(parity.tables(), "Nothing here.")
 
 
 def test_every_loss_of_the_tables_stands_on_the_parity_page_and_in_its_pairs() -> None:
@@ -138,15 +153,3 @@ def test_the_parts_name_every_status_error_and_setting() -> None:
 def test_every_setting_is_described() -> None:
     for row in diagram.settings_part().splitlines()[2:]:
         assert row.split("|")[-2].strip(), f"{row}: no text under this setting in engine/settings.py"
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/agents.md"])
-def test_the_python_in_the_docs_can_be_loaded(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parent.parent / page).read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert blocks
-    for block in blocks:
-        module = types.ModuleType("docs_example")
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        exec(compile(block, page, "exec"), module.__dict__)
-        assert any(isinstance(value, Agent) for value in vars(module).values())

@@ -1,4 +1,5 @@
-"""Writes docs/parity.md from the tables of the five protocols; `--check` only says whether it is up to date."""
+"""Writes docs/parity.md, and its short form in README.md, from the tables of the five protocols; `--check` only says
+whether they are up to date."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from interlingua.protocols.parity import FEATURES, Carried
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "parity.md"
+README = ROOT / "README.md"
 
 PROTOCOLS = ("connect", "editor", "mcp", "peer", "cap")
 SIDES = {"DOOR": "door", "MOUNT": "mount"}
@@ -98,6 +100,16 @@ def render(given: Tables) -> str:
     return "\n".join(parts)
 
 
+def short(given: Tables, text: str) -> str:
+    """The text of the readme, with the pairs and what is lost between its marks."""
+    before, begin, rest = text.partition("<!-- parity:begin -->\n")
+    _, end, after = rest.partition("<!-- parity:end -->")
+    if not begin or not end:
+        raise ValueError("there should be <!-- parity:begin --> and <!-- parity:end -->, each on a line of its own")
+    numbers = losses(given)
+    return before + begin + _pairs(numbers, nothing="all") + "\n" + _notes(given, numbers) + end + after
+
+
 def _carried(given: Tables, side: str, numbers: dict[Place, int]) -> str:
     rows = []
     for feature in FEATURES:
@@ -118,14 +130,14 @@ def _notes(given: Tables, numbers: dict[Place, int]) -> str:
     return "\n".join(lines or ["None."]) + "\n"
 
 
-def _pairs(numbers: dict[Place, int]) -> str:
+def _pairs(numbers: dict[Place, int], nothing: str = "nothing") -> str:
     rows = []
     for mounted in PROTOCOLS:
         row = [f"`{mounted}`"]
         for served in PROTOCOLS:
             both = {("MOUNT", mounted), ("DOOR", served)}
             lost = [number for (side, protocol, _), number in numbers.items() if (side, protocol) in both]
-            row.append(", ".join(map(str, lost)) or "nothing")
+            row.append(("all but " if nothing == "all" and lost else "") + (", ".join(map(str, lost)) or nothing))
         rows.append(row)
     return _table(["mounted from", *(f"served on `{protocol}`" for protocol in PROTOCOLS)], rows)
 
@@ -139,19 +151,23 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the page is not up to date")
     parser.add_argument("--page", type=Path, default=PAGE, help="another page than docs/parity.md")
+    parser.add_argument("--readme", type=Path, default=README, help="another page than README.md")
     options = parser.parse_args(argv)
     given = tables()
     if found := problems(given):
         print(*found, sep="\n", file=sys.stderr)
         return 1
-    wanted, page = render(given), options.page
-    if options.check:
-        if not page.is_file() or page.read_text() != wanted:
+    for page, wanted in (
+        (options.page, render(given)),
+        (options.readme, short(given, options.readme.read_text())),
+    ):
+        if page.is_file() and page.read_text() == wanted:
+            continue
+        if options.check:
             print(f"{page} is not up to date: run `make docs`", file=sys.stderr)
             return 1
-        return 0
-    page.parent.mkdir(exist_ok=True)
-    page.write_text(wanted)
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(wanted)
     return 0
 
 
