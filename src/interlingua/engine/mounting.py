@@ -83,6 +83,11 @@ class Mounted:
         """Whether the remote run has to end with this one. A run that is only set aside is found again later."""
         return self.leaving in ("cancel", "timeout")
 
+    @property
+    def begun(self) -> bool:
+        """Whether the run had begun before its handler was entered: it was parked, or its process is gone."""
+        return self._run.replay.started
+
     def shown(self, step: str) -> list[Emission]:
         """What a step that was cut short has shown before, and what still stands of it.
 

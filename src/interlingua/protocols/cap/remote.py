@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +27,7 @@ from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, U
 from ...model.team import USER
 from ...security.redaction import redact_text
 from ...transports import tap
+from ...transports.access import ORDINARY, Access
 from ...transports.channel import TooLong
 from ...transports.children import Child, QuietChannel, environment
 from ...transports.sse import read
@@ -79,8 +80,8 @@ class Refused(RemoteError):
 # -- an address -----------------------------------------------------------------------------------------------
 
 
-def open_client(base: str, key: str | None) -> httpx2.AsyncClient:
-    headers = {"x-api-key": key} if key else {}
+def open_client(base: str, key: str | None, more: Mapping[str, str] = {}) -> httpx2.AsyncClient:
+    headers = {**({"x-api-key": key} if key else {}), **more}
     return httpx2.AsyncClient(
         base_url=base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks()
     )  # fmt: skip
@@ -122,14 +123,15 @@ class Address:
     again = True
     noise = (0, "")
 
-    def __init__(self, base: str, key: str | None, task: str) -> None:
+    def __init__(self, base: str, key: str | None, task: str, headers: Mapping[str, str] = {}) -> None:
         self.name = redact_text(base)
         self.cursor: str | None = None
         self._base = base
         self._key = key
+        self._headers = headers
         self._task = task
         self._path = f"/tasks/{quote(task, safe='')}"
-        self._http = open_client(base, key)
+        self._http = open_client(base, key, headers)
         self._stream: AsyncGenerator[tuple[str | None, str, dict[str, Any]], None] | None = None
         self._lost_at: float | None = None
         self._tries = 0
@@ -158,7 +160,7 @@ class Address:
 
     async def moved_on(self, question: Any) -> None:
         """Read ahead, with a connection of its own: what comes is for later."""
-        ahead = Address(self._base, self._key, self._task)
+        ahead = Address(self._base, self._key, self._task, self._headers)
         ahead.cursor = self.cursor
         try:
             while not _goes_on(*await ahead.next(), question):
@@ -266,9 +268,9 @@ def _goes_on(kind: str, data: dict[str, Any], question: Any) -> bool:
     return kind == "message" and over and named == question
 
 
-async def cancel_left(base: str, key: str | None, task: str) -> None:
+async def cancel_left(base: str, key: str | None, task: str, headers: Mapping[str, str] = {}) -> None:
     """Cancel a task whose run is not in memory here, as long as there is time for it."""
-    way = Address(base, key, task)
+    way = Address(base, key, task, headers)
     try:
         await way.cancel()
     finally:
@@ -303,8 +305,9 @@ class Program:
     again = False
     cursor: str | None = None
 
-    def __init__(self, command: list[str], name: str) -> None:
+    def __init__(self, command: list[str], name: str, access: Access = ORDINARY) -> None:
         self.name = name
+        self._access = access
         self.noise = (0, "")
         self._command = command
         self._child: Child | None = None
@@ -314,7 +317,11 @@ class Program:
 
     async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
         self._child = await _Program.start(
-            self._command, str(Path.cwd()), environment(os.environ), clean=redact_text, log=log
+            self._command,
+            self._access.directory or str(Path.cwd()),
+            {**environment(os.environ), **self._access.env},
+            clean=redact_text,
+            log=log,
         )
         # A line has no headers: the metadata is where its sender says more of it.
         await self.send(msgspec.structs.replace(notice, metadata={**(notice.metadata or {}), **trace}))
