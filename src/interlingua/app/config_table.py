@@ -136,6 +136,17 @@ SETTINGS: tuple[Setting, ...] = (
     _S("limits.keep_finished", "whole", 128, "Finished runs that are kept in memory for readers.", least=0),
     _S("limits.keep_finished_bytes", "whole", 16 * MIB, "Of what those runs have said.", least=0),
     _S(
+        "limits.question_deadline", "number", None,
+        "Seconds after which a question expires that was asked without a deadline.", flag="--question-deadline",
+        least=0,
+    ),
+    _S(
+        "limits.remind_after", "numbers", [],
+        "Seconds after a question was asked at which somebody is reminded of it, for instance after an hour and after "
+        "a day.",
+        flag="--remind-after", least=0,
+    ),
+    _S(
         "limits.tune_interpreter", "yes", True,
         "Shorten the interpreter's thread switch interval, and let the garbage collector run less often.",
     ),
