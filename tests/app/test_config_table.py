@@ -63,13 +63,9 @@ def another(setting: Setting) -> Any:
 
 
 def as_text(value: Any) -> str:
-    return (
-        ",".join(map(str, value))
-        if isinstance(value, list)
-        else str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-    )
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 async def test_without_anything_said_all_is_as_the_program_has_it() -> None:

@@ -181,7 +181,7 @@ class Connect(Place):
         self._at = stream.last_id
 
     def deadline(self) -> Any:
-        return self._asked["interrupt_deadline"]
+        return self._asked["deadline"]
 
     async def attempt(self, given: Any = YES) -> str:
         taken = await self.http.post(self._path, json=given)
@@ -278,7 +278,7 @@ class Editor(Place):
         await self._socket.send(json.dumps({"jsonrpc": "2.0", "id": self._request["id"], "result": result}))
 
     def deadline(self) -> Any:
-        return self._request["params"]["_meta"]["interlingua"]["deadline"]
+        return self._request["params"]["_meta"]["interlingua/deadline"]
 
     async def told(self) -> None:
         await self._taken_back("completed")

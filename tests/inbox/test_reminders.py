@@ -9,6 +9,8 @@ import pytest
 
 import interlingua as il
 from interlingua.app import metrics
+from interlingua.app.config import WrongConfig, read
+from interlingua.app.config_meaning import engine_settings
 from interlingua.model.errors import InvalidQuestion
 from interlingua.model.events import RunFinished
 from interlingua.store.base import QuestionFilter
@@ -190,3 +192,12 @@ async def test_metrics_count_open_questions_by_agent_their_age_and_reminders(sto
             assert 'interlingua_questions_open{agent="asker"} 2\n' in text
             assert 'interlingua_questions_oldest_age_seconds{agent="asker"} ' in text
             assert "interlingua_question_reminders_total 2\n" in text
+
+
+def test_a_server_is_told_when_to_remind_and_a_time_before_the_question_is_refused() -> None:
+    config = read(None, {"limits_remind_after": [3600.0, 86400.0], "limits_question_deadline": 60.0}, environ={})
+    config.check()
+    made = engine_settings(config)
+    assert (made.remind_after, made.question_deadline) == ((3600.0, 86400.0), 60.0)
+    with pytest.raises(WrongConfig, match="--remind-after"):
+        read(None, {"limits_remind_after": [3600.0, -1.0]}, environ={}).check()

@@ -340,7 +340,8 @@ def _checked(setting: Setting, value: Any) -> Any:
     if fits and setting.choices:
         fits = value in setting.choices
     if fits and setting.least is not None:
-        fits = value >= setting.least and (setting.most is None or value <= setting.most)
+        given = value if isinstance(value, list) else [value]
+        fits = all(one >= setting.least and (setting.most is None or one <= setting.most) for one in given)
     if not fits:
         raise _Wrong(f"is {kind_of(setting)}" + ("" if setting.secret else f", not {_told(value)}"))
     return value

@@ -70,7 +70,7 @@ async def serve_settings(config: Config) -> ServeSettings:
 
 def engine_settings(config: Config) -> Settings:
     kept = {name: config[f"store.{name}"] for name in ("ttl_runs", "ttl_threads")}
-    return _of(Settings, config, "limits", **kept)
+    return _of(Settings, config, "limits", remind_after=tuple(config["limits.remind_after"]), **kept)
 
 
 def options(config: Config) -> dict[str, Any]:

@@ -136,20 +136,23 @@ SETTINGS: tuple[Setting, ...] = (
     _S("limits.keep_finished", "whole", 128, "Finished runs that are kept in memory for readers.", least=0),
     _S("limits.keep_finished_bytes", "whole", 16 * MIB, "Of what those runs have said.", least=0),
     _S(
+        "limits.question_deadline", "number", None,
+        "Seconds after which a question expires that was asked without a deadline.", flag="--question-deadline",
+        least=0,
+    ),
+    _S(
+        "limits.remind_after", "numbers", [],
+        "Seconds after a question was asked at which somebody is reminded of it, for instance after an hour and after "
+        "a day.",
+        flag="--remind-after", least=0,
+    ),
+    _S(
         "limits.tune_interpreter", "yes", True,
         "Shorten the interpreter's thread switch interval, and let the garbage collector run less often.",
     ),
     _S(
         "limits.stall_warning", "number", 1.0,
         "Seconds after which an agent that blocks the event loop is named in the log; 0 turns it off.", least=0,
-    ),
-    _S(
-        "limits.question_deadline", "number", None,
-        "Seconds after which a question expires that was asked without a deadline.", least=0,
-    ),
-    _S(
-        "limits.remind_after", "numbers", [],
-        "Seconds after a question was asked at which somebody is reminded of it.", metavar="SECONDS",
     ),
     # -- mounting
     _S("mounting.wait", "number", 10.0, "Seconds for which the start waits for mounts that are slow.", least=0),

@@ -157,7 +157,7 @@ def same_interrupt(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def seconds_left(told: dict[str, Any]) -> float | None:
     """Until a question expires, where a server of ours says so. What expires there is not asked here any more."""
-    until = read_time(told.get("interrupt_deadline"))
+    until = read_time(told.get("deadline"))
     return None if until is None else max(0.0, (until - now()) / 1e6)
 
 

@@ -20,6 +20,7 @@ from ...model.content import TextPart
 from ...model.errors import QuestionExpired
 from ...model.forms import read_time, usable_form
 from ...model.run import Option
+from . import wire
 from .incoming import Incoming
 
 if TYPE_CHECKING:
@@ -189,8 +190,7 @@ class Asking:
 def _until(params: dict[str, Any]) -> int | None:
     """When an agent of ours says that its question expires."""
     meta = params.get("_meta")
-    ours = meta.get("interlingua") if isinstance(meta, dict) else None
-    return read_time(ours.get("deadline")) if isinstance(ours, dict) else None
+    return read_time(meta.get(wire.META_DEADLINE)) if isinstance(meta, dict) else None
 
 
 async def _theirs_to_say(until: int | None) -> None:

@@ -271,7 +271,7 @@ def deadline_meta(question: Question) -> dict[str, Any]:
     """Until when a question can be answered, for programs; people read it in its words."""
     if question.deadline is None:
         return {}
-    return {"_meta": {"interlingua": {"deadline": written(question.deadline)}}}
+    return {"_meta": {wire.META_DEADLINE: written(question.deadline)}}
 
 
 def question_tool_call(question: Question) -> ToolCall:

@@ -16,6 +16,8 @@ META_DATA = "interlingua/data"
 """In the `_meta` of a text block: the JSON value that the text shows. The protocol has no block for values."""
 META_METADATA = "interlingua/metadata"
 """In the `_meta` of a prompt: metadata of the run, for names that `_meta` itself must not have."""
+META_DEADLINE = "interlingua/deadline"
+"""In the `_meta` of a permission request or a form: until when it can be answered."""
 
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 
