@@ -456,6 +456,7 @@ _codecs: WeakKeyDictionary[Any, Codec | None] = WeakKeyDictionary()  # a lambda 
 
 def _result_codec(fn: Callable[..., Any], name: str) -> Codec | None:
     """By the function's annotation: a step's result is typed, also when it comes out of the log."""
+    fn = getattr(fn, "__func__", fn)  # a bound method is new each time that it is named
     try:
         return _codecs[fn]
     except (KeyError, TypeError):

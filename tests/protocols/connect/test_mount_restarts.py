@@ -67,6 +67,7 @@ async def test_cancelling_a_parked_run_tries_again_where_the_connection_is_cut(t
     ):
         run, _ = await asked_and_parked(eng)
         proxy.refuse = 2
+        proxy.cut()  # what is kept for the next request
         await eng.cancel(run)
         assert (await eng.wait(run, timeout=20)).status is il.Status.CANCELLED
         assert proxy.refuse == 0

@@ -20,7 +20,7 @@ from ...engine.context import Context
 from ...engine.mounting import LeftRun, RemoteError
 from ...model.card import ErrorDefinition
 from ...model.errors import InvalidRequest, Unavailable
-from ...transports import tap
+from ...transports import plain, tap
 from ...transports.access import ORDINARY, Access, NoSettings
 from .attach import Attachment, Handle, cancel_left
 from .calls import KEY_VARIABLE, Refused, json_of, object_or_empty, words_of
@@ -68,8 +68,9 @@ class Mount:
         headers = {"x-api-key": self.key} if self.key else {}
         headers |= self._headers
         return httpx2.AsyncClient(
-            base_url=self.base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks()
-        )
+            base_url=self.base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks(),
+            transport=plain.transport(_tls()),
+        )  # fmt: skip
 
     async def agents(self, wanted: str | None = None) -> list[Agent[..., Any]]:
         async with self.open() as http:

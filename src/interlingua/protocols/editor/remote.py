@@ -16,7 +16,7 @@ import httpx2
 import msgspec
 
 from ...security.redaction import redact_text
-from ...transports import websocket
+from ...transports import plain, websocket
 from ...transports.channel import Channel
 from ...transports.jsonrpc import INTERNAL_ERROR, Id
 from ...transports.queues import Queues
@@ -82,6 +82,7 @@ class HttpChannel(Queues):
             headers=headers,
             timeout=httpx2.Timeout(60.0, connect=10.0),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # a session holds a connection
+            transport=plain.transport(),
         )
         self._connection: str | None = None
         self._streams: dict[str | None, _Stream] = {}

@@ -18,6 +18,7 @@ import httpx2
 import msgspec
 
 from ...security.redaction import redact_text
+from ...transports import plain
 from ...transports.jsonrpc import INTERNAL_ERROR, Id
 from ...transports.queues import Queues
 from ...transports.sse import Reader
@@ -92,6 +93,7 @@ class HttpChannel(Queues):
             timeout=httpx2.Timeout(60.0, connect=10.0),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # a run holds a connection
             follow_redirects=True,
+            transport=plain.transport(),
         )
         self.streamable = False  # which of the two it is; neither is known before the first answer
         self._posts: str | None = None  # the older pair: where messages go

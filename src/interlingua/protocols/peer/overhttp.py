@@ -20,7 +20,7 @@ import httpx2
 
 from ...model import carrier
 from ...model.carrier import Carrier
-from ...transports import tap
+from ...transports import plain, tap
 from ...transports.channel import Channel
 from ...transports.queues import Queues
 from ...transports.sse import Reader, Received
@@ -95,6 +95,7 @@ async def dial_http(
         timeout=httpx2.Timeout(_ANSWER, connect=timeout),
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # a task holds a connection
         verify=tls or _authorities(),
+        transport=plain.transport(tls or _authorities()),
         event_hooks=tap.hooks(),
     )
     try:
@@ -181,6 +182,7 @@ class HttpChannel(Queues):
         task = self._loop.create_task(self._beside(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # one that is cancelled before its first turn never got to it
         return task
 
     async def _beside(self, work: Coroutine[Any, Any, Any]) -> None:

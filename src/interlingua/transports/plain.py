@@ -1,0 +1,353 @@
+"""The way of HTTP requests to servers without TLS, for the clients of mounts: it costs a fifth of httpx2's own.
+
+Connections are kept for a few seconds after an answer, for all clients of an event loop together: a run that opens a
+client of its own finds one that an earlier run has left. Whatever is less simple (TLS, proxies, bodies that come in
+pieces) goes the way of httpx2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.request import getproxies
+from weakref import WeakKeyDictionary
+
+import httptools
+import httpx2
+
+_IDLE = 4.0  # seconds that a connection is kept; servers hang up after five and more
+_MOST_IDLE = 50  # per server
+_FULL = 1024 * 1024  # bytes that nobody has read yet: the server waits
+_LINGER = 1.0  # seconds for the last bytes of an answer whose reader knows all it wants
+_SIMPLE = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE"))
+
+
+def transport(verify: ssl.SSLContext | bool = True) -> httpx2.AsyncBaseTransport | None:
+    """For `httpx2.AsyncClient(transport=…)`. None where the environment names proxies: httpx2 knows those."""
+    if any(scheme in ("http", "https", "all") for scheme in getproxies()):
+        return None
+    return Plain(verify)
+
+
+def let_end(response: httpx2.Response) -> None:
+    """All that matters of this answer has been read. Where its end is still on the way, the connection waits for it
+    and is used again, instead of being cut."""
+    last_words = response.extensions.get("let_end")
+    if last_words is not None:
+        last_words()
+
+
+class Plain(httpx2.AsyncBaseTransport):
+    def __init__(self, verify: ssl.SSLContext | bool = True) -> None:
+        self._verify = verify
+        self._usual: httpx2.AsyncHTTPTransport | None = None
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        url, body = request.url, _body_of(request)
+        if url.scheme != "http" or body is None or request.method not in _SIMPLE:
+            if self._usual is None:
+                limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+                self._usual = httpx2.AsyncHTTPTransport(verify=self._verify, limits=limits)
+            return await self._usual.handle_async_request(request)
+        within = request.extensions.get("timeout", {})
+        lines = _lines()
+        line = await lines.get(url.host, url.port or 80, within.get("connect"))
+        try:
+            line.ask(_head(request) + body)
+            await line.headed(within.get("read"))
+        except BaseException:
+            line.cut()
+            raise
+        answer = _Answer(lines, line, within.get("read"))
+        return httpx2.Response(
+            line.status,
+            headers=line.headers,
+            stream=answer,
+            extensions={"http_version": b"HTTP/1.1", "reason_phrase": line.reason, "let_end": answer.let_end},
+        )
+
+    async def aclose(self) -> None:
+        if self._usual is not None:
+            await self._usual.aclose()
+
+
+def _body_of(request: httpx2.Request) -> bytes | None:
+    try:
+        return request.content
+    except httpx2.RequestNotRead:
+        return None
+
+
+def _head(request: httpx2.Request) -> bytes:
+    lines = [b"%s %s HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
+    lines += [b"%s: %s" % (name, value) for name, value in request.headers.raw]
+    head = b"\r\n".join(lines)
+    if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1:
+        raise httpx2.LocalProtocolError("a header has a line break in it")
+    return head + b"\r\n\r\n"
+
+
+class _Answer(httpx2.AsyncByteStream):
+    """The body of an answer, and the connection that it comes by."""
+
+    def __init__(self, lines: _Lines, line: _Line, within: float | None) -> None:
+        self._lines = lines
+        self._line: _Line | None = line
+        self._within = within
+        self._lets_end = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        line = self._line
+        while line is not None and (chunk := await line.chunk(self._within)):
+            yield chunk
+
+    def let_end(self) -> None:
+        self._lets_end = True
+
+    async def aclose(self) -> None:
+        line, self._line = self._line, None
+        if line is None:
+            return
+        if line.complete:
+            self._lines.put(line)
+        elif self._lets_end:
+            self._lines.linger(line)
+        else:
+            line.cut()
+
+
+class _Line(asyncio.Protocol):
+    """One connection. One request after the other."""
+
+    def __init__(self, place: tuple[str, int]) -> None:
+        self.place = place
+        self.status = 0
+        self.reason = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.complete = True
+        self.ended: Any = None  # called when an answer that lingers is complete, or the connection is over
+        self.idle_since = 0.0
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._headed = False
+        self._stays = True
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+        self._paused = False
+        self._over: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    # -- asking -------------------------------------------------------------------------------------------
+
+    def ask(self, request: bytes) -> None:
+        self.status, self.reason, self.headers = 0, b"", []
+        self.complete = self._headed = False
+        self._taken()  # what nobody wanted to read of the answer before
+        if self._transport is not None:
+            self._transport.write(request)
+
+    async def headed(self, within: float | None) -> None:
+        while not self._headed:
+            if self._over is not None:
+                raise self._over
+            await self._more(within)
+
+    async def chunk(self, within: float | None) -> bytes:
+        """What has come since; nothing when the answer is complete."""
+        while not self._chunks:
+            if self.complete:
+                return b""
+            if self._over is not None:
+                raise self._over
+            await self._more(within)
+        chunk = b"".join(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
+        self._taken()
+        return chunk
+
+    def _taken(self) -> None:
+        self._chunks.clear()
+        self._size = 0
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    async def _more(self, within: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        clock = None if within is None else loop.call_later(within, _late, waiter)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if clock is not None:
+                clock.cancel()
+
+    @property
+    def usable(self) -> bool:
+        return self.complete and self._stays and self._over is None
+
+    def cut(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self._over = self._over or httpx2.ReadError("the connection was cut here")
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- the connection -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        if self.complete:  # nobody has asked
+            self.cut()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._over = httpx2.RemoteProtocolError(f"the server's answer is no HTTP: {error}")
+            self.cut()
+        self._wake()
+        if self._size > _FULL and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if not self.complete and self._until_the_end:
+            self.complete = True
+        if self._over is None:
+            if error is not None:
+                self._over = httpx2.ReadError(str(error) or type(error).__name__)
+            elif self._headed:
+                self._over = httpx2.RemoteProtocolError("the server hung up in the middle of its answer")
+            else:
+                self._over = httpx2.RemoteProtocolError("the server hung up without an answer")
+        self._wake()
+        self._tell_end()
+
+    @property
+    def _until_the_end(self) -> bool:
+        """Whether the answer lasts as long as its connection: it says neither how long it is nor that it tells."""
+        told = {name.lower() for name, _ in self.headers}
+        return self._headed and not told & {b"content-length", b"transfer-encoding"}
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _tell_end(self) -> None:
+        ended, self.ended = self.ended, None
+        if ended is not None:
+            ended()
+
+    # -- the parser ---------------------------------------------------------------------------------------
+
+    def on_status(self, reason: bytes) -> None:
+        self.reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        self._headed = self.status >= 200
+        self._stays = self._parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        if self.ended is None:  # else nobody reads it any more
+            self._chunks.append(body)
+            self._size += len(body)
+
+    def on_message_complete(self) -> None:
+        if not self._headed:  # it was only told to wait
+            self.reason, self.headers = b"", []
+            return
+        self.complete = True
+        self._tell_end()
+
+
+def _late(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(httpx2.ReadTimeout("the server said nothing for too long"))
+
+
+class _Lines:
+    """The connections of an event loop that nobody uses now. What is left of them ends with the loop."""
+
+    def __init__(self) -> None:
+        self._idle: dict[tuple[str, int], deque[_Line]] = {}
+        self._lingering: dict[_Line, asyncio.TimerHandle] = {}
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def get(self, host: str, port: int, within: float | None) -> _Line:
+        idle = self._idle.get((host, port))
+        while idle:
+            line = idle.pop()
+            if line.usable and asyncio.get_running_loop().time() - line.idle_since < _IDLE:
+                return line
+            line.close()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(within):
+                _, made = await loop.create_connection(lambda: _Line((host, port)), host, port)
+        except TimeoutError:
+            raise httpx2.ConnectTimeout(f"{host}:{port} did not answer within {within:g} s") from None
+        except OSError as error:
+            raise httpx2.ConnectError(str(error) or type(error).__name__) from error
+        return made
+
+    def put(self, line: _Line) -> None:
+        idle = self._idle.setdefault(line.place, deque(maxlen=_MOST_IDLE))
+        if not line.usable or len(idle) == _MOST_IDLE:
+            line.close()
+            return
+        line.idle_since = asyncio.get_running_loop().time()
+        idle.append(line)
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    def linger(self, line: _Line) -> None:
+        """Until its answer is complete. What has not come by then is not worth a connection."""
+
+        def ended() -> None:
+            self._lingering.pop(line).cancel()
+            self.put(line)
+
+        line.ended = ended
+        self._lingering[line] = asyncio.get_running_loop().call_later(_LINGER, line.cut)
+
+    async def _keep(self) -> None:
+        """Close what is idle for long, and everything when the loop ends."""
+        try:
+            while any(self._idle.values()):
+                await asyncio.sleep(_IDLE / 2)
+                oldest = asyncio.get_running_loop().time() - _IDLE
+                for idle in self._idle.values():
+                    while idle and idle[0].idle_since < oldest:
+                        idle.popleft().close()
+            self._idle.clear()
+        except BaseException:
+            for idle in self._idle.values():
+                while idle:
+                    idle.pop().close()
+            raise
+
+
+_all: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lines] = WeakKeyDictionary()
+
+
+def _lines() -> _Lines:
+    loop = asyncio.get_running_loop()
+    found = _all.get(loop)
+    if found is None:
+        found = _all[loop] = _Lines()
+    return found
