@@ -55,7 +55,7 @@ def another(setting: Setting) -> Any:
         return SAMPLES[setting.path]
     if setting.choices:
         return next(one for one in setting.choices if one != setting.default)
-    given = {"text": "other", "path": "other", "texts": ["other"], "yes": not setting.default}
+    given = {"text": "other", "path": "other", "texts": ["other"], "numbers": [1.5, 2.0], "yes": not setting.default}
     if setting.kind in given:
         return given[setting.kind]
     value = (setting.default or 0) + 1
@@ -63,7 +63,13 @@ def another(setting: Setting) -> Any:
 
 
 def as_text(value: Any) -> str:
-    return ",".join(value) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        ",".join(map(str, value))
+        if isinstance(value, list)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
 
 
 async def test_without_anything_said_all_is_as_the_program_has_it() -> None:

@@ -104,7 +104,7 @@ def killed(process: Process) -> Any:
 
 async def until(server: Server, what: Callable[[], bool]) -> None:
     """Wait for something that becomes so when the agents or the state of a mount change."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not what():
             changed = [asyncio.ensure_future(mount._changed.wait()) for mount in server.mounts]
             if not what():
@@ -120,7 +120,7 @@ def state(server: Server) -> str:
 
 async def run(server: Server, agent: str, text: str = "hi") -> il.Run:
     made = await server.engine.submit(il.RunRequest(agent, input={"text": text}))
-    return await server.engine.wait(made.id, timeout=20)
+    return await server.engine.wait(made.id, timeout=60)
 
 
 async def get(server: Server, path: str) -> httpx2.Response:
@@ -206,7 +206,7 @@ async def test_a_run_that_fails_as_transient_is_a_reason_to_look(tmp_path: Path,
         assert state(server) == "up"
         (far.folder / "agents.py").write_text("no python")
         made = await server.engine.submit(il.RunRequest("die", input={}))
-        ended = await server.engine.wait(made.id, timeout=20)
+        ended = await server.engine.wait(made.id, timeout=60)
         assert ended.error is not None
         assert ended.error.transient
         await until(server, lambda: state(server) == "down")
@@ -220,13 +220,13 @@ async def test_a_run_that_had_begun_is_found_again_when_its_mount_comes_back_aft
         with far.up():
             await until(server, lambda: state(server) == "up")
             made = await server.engine.submit(il.RunRequest("confirm", input={}))
-            asked = await server.engine.wait(made.id, timeout=20, settled=True)
+            asked = await server.engine.wait(made.id, timeout=60, settled=True)
             (question,) = asked.questions
     async with hub(tmp_path, far.target) as server:
         assert state(server) == "down"
         await server.engine.answer(question.id, {"approved": True})
         with far.up():
-            ended = await server.engine.wait(made.id, timeout=20)
+            ended = await server.engine.wait(made.id, timeout=60)
             assert ended.output == {"text": "done"}, ended.error
 
 
@@ -366,10 +366,10 @@ async def test_a_run_at_a_mount_that_is_taken_away_goes_on(tmp_path: Path, far: 
     with far.up():
         async with hub(tmp_path, far.target) as server:
             made = await server.engine.submit(il.RunRequest("confirm", input={}))
-            asked = await server.engine.wait(made.id, timeout=20, settled=True)
+            asked = await server.engine.wait(made.id, timeout=60, settled=True)
             await server.mounts.change([])
             await server.engine.answer(asked.questions[0].id, {"approved": True})
-            ended = await server.engine.wait(made.id, timeout=20)
+            ended = await server.engine.wait(made.id, timeout=60)
             assert ended.output == {"text": "done"}, ended.error
 
 
@@ -378,10 +378,10 @@ async def test_cancelling_a_run_whose_mount_is_down_ends_it_here(tmp_path: Path,
         with far.up():
             await until(server, lambda: state(server) == "up")
             made = await server.engine.submit(il.RunRequest("confirm", input={}))
-            await server.engine.wait(made.id, timeout=20, settled=True)
+            await server.engine.wait(made.id, timeout=60, settled=True)
     async with hub(tmp_path, far.target, mounting=SLOW) as server:
         await server.engine.cancel(made.id)
-        assert (await server.engine.wait(made.id, timeout=20)).status is il.Status.CANCELLED
+        assert (await server.engine.wait(made.id, timeout=60)).status is il.Status.CANCELLED
 
 
 async def test_waits_for_a_mount_that_is_down_grow_to_a_limit_and_are_never_the_same(tmp_path: Path) -> None:

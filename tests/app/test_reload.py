@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from ..cli.warm import COMMAND
 
 CREW = Path(__file__).parent.parent / "cli" / "crew"
 AGENTS = """import asyncio
-from pathlib import Path
 
 import interlingua as il
 
@@ -31,7 +30,8 @@ async def say(text: str) -> str:
 @il.agent
 async def stream(gate: str):
     yield "old begins, "
-    await asyncio.to_thread(Path(gate).read_text)
+    with open(gate) as pipe:
+        await asyncio.to_thread(pipe.readline)
     yield "old ends"
 
 @il.agent(asks=[il.Confirm])
@@ -43,6 +43,7 @@ async def ask(ctx: il.Context[None, None]) -> str:
 def work() -> str:
     return "old"
 """
+WAIT = 60.0
 NEW = AGENTS.replace("old", "new")
 
 
@@ -73,7 +74,7 @@ def at(server: Process) -> str:
 
 def run(server: Process, agent: str, given: Any = None) -> Any:
     body = {"agent_id": agent, "input": {"text": "x"} if given is None else given}
-    answer = httpx2.post(f"{at(server)}/runs/wait", json=body, timeout=20).json()["output"]
+    answer = httpx2.post(f"{at(server)}/runs/wait", json=body, timeout=WAIT).json()["output"]
     return answer["values"]["text"] if answer["type"] == "result" else answer
 
 
@@ -83,16 +84,25 @@ def names(server: Process) -> list[str]:
 
 
 @contextmanager
-def streaming(server: Process, home: Path) -> Iterator[tuple[Iterator[str], Path]]:
-    """A run that has said its first words: its lines, and the gate that it waits at."""
+def streaming(server: Process, home: Path) -> Iterator[tuple[Iterator[str], Callable[[], None]]]:
+    """A run that has said its first words: its lines, and what opens the gate that it waits at."""
     gate = home / f"gate-{os.urandom(4).hex()}"
     os.mkfifo(gate)
+    pipe = os.open(gate, os.O_RDWR)
+
+    def go_on() -> None:
+        os.write(pipe, b"go on\n")
+
     body = {"agent_id": "stream", "input": {"gate": str(gate)}, "stream_mode": "custom"}
-    with httpx2.stream("POST", f"{at(server)}/runs/stream", json=body, timeout=20) as answer:
-        lines = answer.iter_lines()
-        first = next(line for line in lines if "begins" in line)
-        assert "begins" in first
-        yield lines, gate
+    try:
+        with httpx2.stream("POST", f"{at(server)}/runs/stream", json=body, timeout=WAIT) as answer:
+            lines = answer.iter_lines()
+            first = next(line for line in lines if "begins" in line)
+            assert "begins" in first
+            yield lines, go_on
+    finally:
+        go_on()  # whatever went wrong: the server could not end
+        os.close(pipe)
 
 
 # -- SIGHUP ---------------------------------------------------------------------------------------------------
@@ -103,16 +113,16 @@ def test_a_hangup_while_a_run_streams_drops_nothing_and_new_runs_have_the_new_co
 ) -> None:
     with serve(env, home, "agents.py") as server:
         assert (run(server, "say"), run(server, "work", {})) == ("old", "old")
-        with streaming(server, home) as (lines, gate):
+        with streaming(server, home) as (lines, go_on):
             (home / "agents.py").write_text(NEW)
             hang_up(server, "agents.py is reloaded: say@0.1.0, stream@0.1.0, ask@0.1.0, work@0.1.0")
             assert (run(server, "say"), run(server, "work", {})) == ("new", "new")
-            gate.write_text("go on")
+            go_on()
             rest = "".join(lines)
         assert "old ends" in rest
         assert "new" not in rest
-        with streaming(server, home) as (lines, gate):
-            gate.write_text("go on")
+        with streaming(server, home) as (lines, go_on):
+            go_on()
             assert "new ends" in "".join(lines)
 
 
@@ -123,13 +133,13 @@ def test_a_run_that_waits_is_entered_with_the_new_code_and_one_of_a_version_that
 
     def ask() -> str:
         body = {"agent_id": "ask", "input": {}}
-        told = httpx2.post(f"{at(server)}/runs/wait", json=body, timeout=20).json()
+        told = httpx2.post(f"{at(server)}/runs/wait", json=body, timeout=WAIT).json()
         assert told["output"]["type"] == "interrupt", told
         return str(told["run"]["run_id"])
 
     def answer(waiting: str) -> str:
         httpx2.post(f"{at(server)}/runs/{waiting}", json={"approved": True}).raise_for_status()
-        told = httpx2.get(f"{at(server)}/runs/{waiting}/wait", timeout=20).json()
+        told = httpx2.get(f"{at(server)}/runs/{waiting}/wait", timeout=WAIT).json()
         return str(told["output"]["values"]["text"])
 
     with serve(env, home) as server:
@@ -171,7 +181,7 @@ def test_what_the_file_says_of_agents_and_mounts_is_taken_up_and_the_rest_needs_
     far = {**env, "INTERLINGUA_STORE": str(home / "far.db")}
     with serve(env, home) as server, serve(far, home, "other.py") as other:
         assert names(server) == ["say", "stream"]
-        with streaming(server, home) as (lines, gate):
+        with streaming(server, home) as (lines, go_on):
             config.write_text(
                 f'[server]\nshutdown_grace = 5\n[callbacks]\nsecret = "sesame"\n[[agents]]\nfile = "other.py"\n'
                 f'[[mounts]]\ntarget = "connect+{at(other)}"\nprefix = "far-"\n'
@@ -183,7 +193,7 @@ def test_what_the_file_says_of_agents_and_mounts_is_taken_up_and_the_rest_needs_
             assert "other.py is served: other@0.1.0" in server.said
             assert names(server) == ["far-other", "other"]
             assert run(server, "far-other") == "x"
-            gate.write_text("go on")
+            go_on()
             assert "old ends" in "".join(lines)
         config.write_text("[serverr]\n")
         hang_up(server, "did you mean server?")

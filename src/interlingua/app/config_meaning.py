@@ -93,7 +93,9 @@ def options(config: Config) -> dict[str, Any]:
 def _of(cls: type[T], config: Config, section: str, **more: Any) -> T:
     """A struct whose fields are settings of the same name, or come from `more`; others have their default."""
     paths = {name: f"{section}.{name}" for name in cls.__struct_fields__ if name not in more}
-    return cls(**{name: config[path] for name, path in paths.items() if path in config.values}, **more)
+    given = {name: config[path] for name, path in paths.items() if path in config.values}
+    # Frozen structs have tuples where files have lists.
+    return cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in given.items()}, **more)
 
 
 NODE_LIMITS = (

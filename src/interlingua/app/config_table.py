@@ -143,6 +143,14 @@ SETTINGS: tuple[Setting, ...] = (
         "limits.stall_warning", "number", 1.0,
         "Seconds after which an agent that blocks the event loop is named in the log; 0 turns it off.", least=0,
     ),
+    _S(
+        "limits.question_deadline", "number", None,
+        "Seconds after which a question expires that was asked without a deadline.", least=0,
+    ),
+    _S(
+        "limits.remind_after", "numbers", [],
+        "Seconds after a question was asked at which somebody is reminded of it.", metavar="SECONDS",
+    ),
     # -- mounting
     _S("mounting.wait", "number", 10.0, "Seconds for which the start waits for mounts that are slow.", least=0),
     _S("mounting.retry_first", "number", 1.0, "Seconds until a mount that is down is tried again.", least=0.01),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..engine.engine import Engine
+from ..engine.ids import now
 from .mount_entry import MountView
 
 
@@ -36,6 +37,17 @@ async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
     kept = await engine.store.count_callbacks()
     metric("callbacks_pending", "gauge", "Callbacks in the store, yet to be taken.", [("", kept.get("due", 0))])
     metric("callbacks_undelivered", "gauge", "Callbacks in the store, given up.", [("", kept.get("failed", 0))])
+    asked = await engine.store.count_questions()
+    metric(
+        "questions_open", "gauge", "Questions in the store that wait for an answer, by the agent that asks.",
+        [(f'{{agent="{_escape(agent)}"}}', count) for agent, count, _ in asked],
+    )  # fmt: skip
+    metric(
+        "questions_oldest_age_seconds", "gauge", "How long the oldest of them has waited, by the agent that asks.",
+        [(f'{{agent="{_escape(agent)}"}}', round(max(0, now() - oldest) / 1e6)) for agent, _, oldest in asked],
+    )  # fmt: skip
+    sent = engine.reminders.sent
+    metric("question_reminders_total", "counter", "Reminders of questions that this process sent.", [("", sent)])
     return "\n".join(lines) + "\n"
 
 

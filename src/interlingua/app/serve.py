@@ -100,6 +100,7 @@ async def serving(
     )
     engine.callbacks.send = webhooks.send
     engine.callbacks.keep_trying = settings.callback_retry
+    engine.reminders.serves = True
     hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
     app = HttpApp(engine, auth, hosts, settings.options, settings.without)
     listening = listen(settings.host, settings.port)

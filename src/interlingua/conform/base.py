@@ -72,6 +72,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None = None
     command: tuple[str, ...] = ()
     headers: dict[str, str] = {}
+    secret: str | None = None
+    """What messages are signed with, where the server has such a secret and the looker is let in on it."""
     roles: Roles = Roles()
     patience: float = 10.0
     """Seconds that an answer may take."""

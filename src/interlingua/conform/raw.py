@@ -53,7 +53,11 @@ class Http:
         assert subject.address is not None
         self.base = subject.address.rstrip("/")
         self.subject = subject
-        self._client = httpx2.AsyncClient(timeout=subject.patience, trust_env=False, follow_redirects=False)
+        # To load the authorities of the system takes longer than many checks, and is for nothing where nothing is
+        # encrypted.
+        self._client = httpx2.AsyncClient(
+            timeout=subject.patience, trust_env=False, follow_redirects=False, verify=self.base.startswith("https:")
+        )
 
     async def __aenter__(self) -> Http:
         return self
@@ -85,6 +89,8 @@ class Http:
             raise Unavailable(f"nothing answers at {self.base}: {error}") from error
         except httpx2.HTTPError as error:
             raise Gone(f"{method} {path}: {type(error).__name__}: {error}") from error
+        except (httpx2.InvalidURL, ValueError) as error:  # an id of the server's may be part of it
+            raise Broken(f"{shown(path)} is no path that can be asked for: {error}") from error
         return Answer(answer.status_code, answer.headers, answer.content)
 
     @contextlib.asynccontextmanager

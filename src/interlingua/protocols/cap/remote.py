@@ -60,6 +60,11 @@ class Way(Protocol):
     async def cancel(self, back: wire.ErrorResponse) -> None: ...
     async def moved_on(self, question: Any) -> None:
         """Until the last question that was given needs no answer any more."""
+        ...
+
+    def settled(self, question: str) -> None:
+        """It says so itself, among what it says."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -243,6 +248,9 @@ class Address:
             return "status", {**told, "final": True}
         return None
 
+    def settled(self, question: str) -> None:
+        pass  # whoever wants to know reads ahead
+
     async def close(self) -> None:
         if self._stream is not None:
             with contextlib.suppress(RuntimeError, httpx2.HTTPError):
@@ -256,7 +264,8 @@ def _goes_on(kind: str, data: dict[str, Any], question: Any) -> bool:
         return data.get("status") != "waiting"
     told = data.get("metadata")
     named = told.get("question") if isinstance(told, dict) else None
-    return kind == "message" and data.get("sender_id") == USER and named == question
+    over = data.get("sender_id") == USER or (isinstance(told, dict) and "withdrawn" in told)
+    return kind == "message" and over and named == question
 
 
 async def cancel_left(base: str, key: str | None, task: str, headers: Mapping[str, str] = {}) -> None:
@@ -303,6 +312,8 @@ class Program:
         self._command = command
         self._child: Child | None = None
         self._frames: list[bytes] = []
+        self._settled: set[str] = set()  # questions that need no answer any more
+        self._news = asyncio.Event()
 
     async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
         self._child = await _Program.start(
@@ -345,7 +356,13 @@ class Program:
             await self.send(back)
 
     async def moved_on(self, question: Any) -> None:
-        await asyncio.Event().wait()  # nobody else could answer it
+        while question not in self._settled:
+            self._news.clear()
+            await self._news.wait()
+
+    def settled(self, question: str) -> None:
+        self._settled.add(question)
+        self._news.set()
 
     async def close(self) -> None:
         if self._child is not None:
