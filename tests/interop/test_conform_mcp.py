@@ -28,7 +28,7 @@ ACP = {
     ENDS: "a method that nobody knows",
 }
 LAST_WORD = {
-    "mcp.progress.deltas-make-output": 'the output is {"text":"there"}',
+    "mcp.progress.deltas-make-output": 'the output is {"text": "there"}',
     "mcp.delta.strings-concatenate": "a string replaces the one before it",
 }
 
