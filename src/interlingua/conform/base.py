@@ -159,7 +159,13 @@ def _kind_of(value: Any) -> str:
 
 def shown(value: Any, most: int = 200) -> str:
     """A value as a reader of a report wants to see it."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=repr).decode()
+    try:
+        text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=repr).decode()
+    except ValueError:  # half a character
+        text = repr(value)
+    except RecursionError:
+        return "something that is nested too deeply to be shown"
+    text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
