@@ -37,14 +37,15 @@ async def frames_after(client: Client, data: bytes, wanted: bool) -> list[Any]:
     an answer is `wanted`."""
     frames, before = len(client.link.frames), client.now
     await client.link.put_bytes(data)
-    pongs = [await client.ping(), await client.ping()]
-
-    def other(frame: Any) -> bool:
-        return is_answer(frame) and not any(frame is pong for pong in pongs)
-
+    for _ in range(2):
+        await client.ping()
     if wanted:
-        await client.link.silent(other, before)
-    return [frame for frame in client.link.frames[frames:] if other(frame)]
+        await client.link.silent(client.odd, before)
+    return [
+        frame
+        for frame in client.link.frames[frames:]
+        if is_answer(frame) and (isinstance(frame, list) or client.odd(frame))
+    ]
 
 
 @check("editor.batch.combines", "editor.batch.client-sends")

@@ -29,14 +29,15 @@ INFO = {"name": "interlingua-conform", "version": "1"}
 class Driver:
     def __init__(self, subject: Subject, folder: str, stack: AsyncExitStack) -> None:
         self.subject = subject
-        self.folder = folder
+        self.folder = os.path.realpath(folder)
         self._stack = stack
         self._clients: dict[str, Client] = {}
         self._spare: list[Client] = []
         self._http: Http | None = None
         self._upgrades: bool | None = None
-        self._no_batches: str | None = None
+        self._no_batches: bool | None = None
         self._seen: dict[str, Any] = {}
+        self.misspoken: Message | None = None  # an answer with version 2 that is none
         self.links: list[Link] = []  # all that were ever opened
 
     @property
@@ -104,7 +105,8 @@ class Driver:
         if answered != version:
             raise NotApplicable(f"the server speaks no version {version} of the protocol: it answers with {answered}")
         if version == 2 and "info" not in client.told:
-            raise NotApplicable("the server answers with version 2, in the words of version 1: it has no info")
+            self.misspoken = client.told
+            raise NotApplicable("the server answers with version 2 in the words of version 1: it has no info")
         return client
 
     async def initialized(self, client: Client, version: int, able: Message) -> Message:
@@ -204,12 +206,11 @@ class Driver:
             raise NotApplicable("over Streamable HTTP there are no batches")
         if self._no_batches is None:
             try:
-                frame = await batch(client, [client.request(PING)])
-                self._no_batches = "" if isinstance(frame, list) else f"it answers {shown(frame)}"
-            except Gone as error:
-                self._no_batches = str(error)
+                self._no_batches = not isinstance(await batch(client, [client.request(PING)]), list)
+            except Gone:
+                self._no_batches = True
         if self._no_batches:
-            raise NotApplicable(f"the server takes no batches in version 1: {self._no_batches}")
+            raise NotApplicable("the server takes no batches in version 1 (see editor.batch.every-version)")
         return await self.v1()
 
 
@@ -238,7 +239,7 @@ async def opened(subject: Subject) -> AsyncIterator[Driver]:
         raise InvalidRequest("an agent of this protocol is a command, or at an address that begins with http or ws")
     with tempfile.TemporaryDirectory(prefix="interlingua-conform-") as folder:
         async with AsyncExitStack() as stack:
-            driver = Driver(subject, os.path.realpath(folder), stack)
+            driver = Driver(subject, folder, stack)
             await driver.reach()
             yield driver
             for link in driver.links:

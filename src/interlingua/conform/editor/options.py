@@ -9,7 +9,7 @@ from . import shapes
 from .driver import Driver, check
 from .links import Message
 from .reading import choices, objects
-from .talk import Session
+from .session import Session
 
 
 async def _options(driver: Driver) -> tuple[Session, list[Message]]:

@@ -10,7 +10,8 @@ from . import shapes
 from .driver import Driver, check
 from .links import Message
 from .reading import answers, picked
-from .talk import Client, Ended
+from .session import Ended
+from .talk import Client
 
 _FLAT = ("string", "number", "integer", "boolean", "array")
 
@@ -25,7 +26,7 @@ async def permission(client: Client, answer: Any, error: bool = False) -> tuple[
         applies(request["method"] == "session/request_permission", "the agent that asks asks for no permission")
         given = answer(request) if callable(answer) else answer
         if error:
-            await client.link.put({"jsonrpc": "2.0", "id": request["id"], "error": given})
+            await client.settle(request, {"error": given})
         else:
             await client.respond(request, given)
         at = client.now

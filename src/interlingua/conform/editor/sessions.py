@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from ..base import Gone, NotApplicable, applies, expect, member, shown
 from .driver import Driver, check
-from .links import SocketLink, StdioLink
+from .links import Message, SocketLink, StdioLink
+from .prompts import given_up
 from .reading import answers, picked, update_of
-from .talk import Client, Session
+from .session import Session, Turn
+from .talk import Client
 
 _SAID = ("user_message_chunk", "agent_message_chunk")
-_SOON = 3.0  # seconds in which what a server need not do should come, if it does
 
 
 async def lists(driver: Driver) -> Client:
@@ -115,7 +118,7 @@ async def close_cancels_before_it_is_answered(driver: Driver) -> None:
     await turn.begun()
     await client.ask("session/close", {"sessionId": session.id})
     if not turn.over():
-        await client.link.silent(answers(turn.id), turn.first)
+        await client.soon(answers(turn.id), turn.first)
     expect(turn.over(), "session/close was answered, and the turn of the session still runs")
     ended = await turn.end()
     expect(ended.stop == "cancelled", f"the turn of a session that was closed was answered with {shown(ended.answer)}")
@@ -146,6 +149,23 @@ async def _opens(other: Client, session: Session) -> None:
     applies("result" in answer, f"another client cannot open the session: {shown(answer)}")
 
 
+async def _both_asked(client: Client, other: Client) -> tuple[Turn, Message, Message]:
+    """A turn that asks, with its question to the one who prompted, and that to the other who opened the session."""
+    session = await client.asking()
+    turn = await session.begin()
+    request = await turn.question()
+    both = Session(other, session.id, session.told)
+    try:
+        await _opens(other, both)
+        again = await both.asked(0)
+        applies(again, "a client that opens a session of another is not asked what is open there")
+    except NotApplicable:
+        await session.cancel()
+        await given_up(turn)
+        raise
+    return turn, request, again or {}
+
+
 @check("editor.v1.several-clients")
 async def several_clients_watch_one_session(driver: Driver) -> None:
     client = await loads(driver)
@@ -156,17 +176,8 @@ async def several_clients_watch_one_session(driver: Driver) -> None:
     answer = await other.answer("session/prompt", mine.prompt("not opened here"))
     expect("error" in answer, f"a session is used by a client that has not opened it: {shown(answer)}")
     await _opens(other, session)
-    asking = await client.asking()
     with client.by_hand(), other.by_hand():
-        turn = await asking.begin()
-        request = await turn.question()
-        both = Session(other, asking.id, asking.told)
-        await _opens(other, both)
-        again = await both.asked("the same question", 0, _SOON)
-        if again is None:
-            await asking.cancel()
-            await turn.end()
-            raise NotApplicable("a client that opens a session of another is not asked what is open there")
+        turn, request, again = await _both_asked(client, other)
         await other.respond(again, picked(again, "allow") or {"action": "decline"})
         await turn.end()
         await client.respond(request, picked(request, "reject") or {"action": "decline"})
@@ -177,17 +188,8 @@ async def several_clients_watch_one_session(driver: Driver) -> None:
 async def a_question_that_is_answered_elsewhere_is_taken_back(driver: Driver) -> None:
     client = await loads(driver)
     other = await driver.other()
-    session = await client.asking()
     with client.by_hand(), other.by_hand():
-        turn = await session.begin()
-        request = await turn.question()
-        both = Session(other, session.id, session.told)
-        await _opens(other, both)
-        again = await both.asked("the same question", 0, _SOON)
-        if again is None:
-            await session.cancel()
-            await turn.end()
-            raise NotApplicable("a client that opens a session of another is not asked what is open there")
+        turn, request, again = await _both_asked(client, other)
         await other.respond(again, picked(again, "allow") or {"action": "decline"})
         await turn.end()
     back = [
@@ -219,7 +221,8 @@ async def leave(client: Client) -> None:
     link = client.link
     if isinstance(link, StdioLink):
         link.end_input()
-        await link.exit_code()
+        with contextlib.suppress(Gone):  # that it does not end is told elsewhere
+            await link.exit_code()
     elif isinstance(link, SocketLink):
         link.abort()
     else:
@@ -232,7 +235,7 @@ async def went_on(other: Client, session: Session) -> None:
     with other.by_hand():
         before = other.now
         await _opens(other, session)
-        again = await both.asked("a question that is open", before, _SOON)
+        again = await both.asked(before)
         applies(again, "a question that was open is not asked again after session/load")
         answered = other.now
         await other.respond(again or {}, picked(again or {}, "allow") or {"action": "decline"})

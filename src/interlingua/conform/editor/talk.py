@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
-
-import msgspec
 
 from ..base import Broken, Gone, NotApplicable, Subject, expect, member, shown
 from .links import Link, Message
-from .reading import answers, asks, choices, is_response, note, objects, picked, text, update_of
+from .reading import answers, is_response, note, picked
+from .session import Session
 
 PING = "_interlingua/ping"  # an extension that no server has: each answers that it does not know it
 AUTH_REQUIRED = -32000
+SOON = 5.0  # seconds in which something comes that a server need not send, if it does
 
 
 class Client:
@@ -32,12 +31,14 @@ class Client:
         self.version = version
         self.folder = folder
         self.told: Message = {}  # what initialize was answered with
+        self.open: list[Message] = []  # requests of the server that are not answered yet
         self.unasked: list[Message] = []  # requests for what this client has not said that it can
         self._ids = itertools.count(1)
         self.forms = False  # whether it has said that it can show forms
         self._by_hand = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pings = PING
+        self._mute = False
+        self._pings: set[Any] = set()  # the ids of pings
         link.listener = self._came
 
     # -- saying and hearing ----------------------------------------------------------------------------------
@@ -62,7 +63,12 @@ class Client:
         await self.link.put(note(method, params))
 
     async def respond(self, request: Message, result: Any) -> None:
-        await self.link.put({"jsonrpc": "2.0", "id": request.get("id"), "result": result})
+        await self.settle(request, {"result": result})
+
+    async def settle(self, request: Message, told: Message) -> None:
+        """Answer a request of the server, with a result or an error."""
+        self.open = [other for other in self.open if other is not request]
+        await self.link.put({"jsonrpc": "2.0", "id": request.get("id"), **told})
 
     async def response(self, id_: Any, what: str, start: int = 0) -> Message:
         """The answer to a request, a result or an error."""
@@ -96,14 +102,18 @@ class Client:
 
     async def ping(self) -> Message:
         """Whether it still answers: everything that was sent before has been read then."""
-        if self._pings == PING:
+        if not self._mute:
             try:
-                return await self.answer(PING)
+                return await self._pinged(PING)
             except Gone:
                 if self.link.ended:
                     raise
-                self._pings = "session/new"  # it does not answer what it does not know, which is told elsewhere
-        return await self.answer(self._pings, self.opening())
+                self._mute = True  # it does not answer what it does not know, which is told elsewhere
+        return await self._pinged("session/new")
+
+    async def _pinged(self, method: str) -> Message:
+        self._pings.add(id_ := await self.send(method, self.opening()))
+        return await self.response(id_, method)
 
     async def heard_after(self, *frames: bytes, wanted: bool = False) -> list[Message]:
         """Send something, and give what it was answered with: responses that come before those to two pings behind it,
@@ -111,14 +121,28 @@ class Client:
         before = self.now
         for frame in frames:
             await self.link.put_bytes(frame)
-        pongs = [await self.ping(), await self.ping()]
-
-        def other(message: Message) -> bool:
-            return is_response(message) and not any(message is pong for pong in pongs)
-
+        for _ in range(2):
+            await self.ping()
         if wanted:
-            await self.link.silent(other, before)
-        return [message for message in self.link.messages[before:] if other(message)]
+            await self.link.silent(self.odd, before)
+        return [message for message in self.link.messages[before:] if self.odd(message)]
+
+    async def soon(self, wanted: Callable[[Message], bool], start: int) -> bool:
+        """Whether a message comes that need not come."""
+        try:
+            async with asyncio.timeout(SOON):
+                await self.link.until(wanted, "it", start)
+                return True
+        except TimeoutError:
+            return False
+        except Gone:
+            if self.link.ended:
+                raise
+            return False
+
+    def odd(self, message: Message) -> bool:
+        """Whether a message is a response, and to no ping."""
+        return is_response(message) and not any(answers(id_)(message) for id_ in self._pings)
 
     # -- what the server asks --------------------------------------------------------------------------------
 
@@ -126,6 +150,7 @@ class Client:
         method = message.get("method")
         if not isinstance(method, str) or "id" not in message:
             return
+        self.open.append(message)
         if method.startswith(("fs/", "terminal/", "elicitation/")) and not self._can(method):
             self.unasked.append(message)
         elif self._by_hand:
@@ -143,7 +168,7 @@ class Client:
             answer = {"result": {"action": "decline"}}
         else:
             answer = {"error": {"code": -32601, "message": f"there is no {shown(method, 50)} here"}}
-        await self.link.put({"jsonrpc": "2.0", "id": request["id"], **answer})
+        await self.settle(request, answer)
 
     def _later(self, doing: Any) -> None:
         async def quietly() -> None:
@@ -221,167 +246,3 @@ class Client:
                 return found
             params = {**params, "cursor": member(told, "nextCursor", str, "the answer to session/list")}
         raise Broken("session/list has no last page: there are more than 100")
-
-
-class Ended(msgspec.Struct):
-    """How a turn ended."""
-
-    stop: str | None  # None where it failed
-    error: Message | None
-    answer: Message  # to the prompt
-    first: int  # where to look for what came of it
-    last: int
-
-
-class Session:
-    def __init__(self, client: Client, id_: str, told: Message) -> None:
-        self.client = client
-        self.id = id_
-        self.told = told
-        self.words = _words(client.subject.roles.input)
-
-    async def play(self, role: str | None) -> None:
-        """Choose an agent: the option or the mode of that name. A server with one agent has neither, and is told by the
-        role what to do: it is the prompt then."""
-        if role is None:
-            return
-        for option in objects(self.told.get("configOptions")):
-            for choice in choices(option):
-                if role in (choice.get("value"), choice.get("name")):
-                    await self.set_option(option, choice.get("value"))
-                    return
-        modes = self.told.get("modes")
-        for mode in objects(modes.get("availableModes") if isinstance(modes, dict) else None):
-            if role in (mode.get("id"), mode.get("name")):
-                await self.client.ask("session/set_mode", {"sessionId": self.id, "modeId": mode.get("id")})
-                return
-        self.words = role
-
-    async def set_option(self, option: Message, value: Any) -> Message:
-        v2 = self.client.version == 2
-        params = {"sessionId": self.id, "configId": option.get("configId" if v2 else "id"), "value": value}
-        if isinstance(value, bool):
-            params["type"] = "boolean"
-        elif v2:
-            params["type"] = "id"
-        return await self.client.ask("session/set_config_option", params)
-
-    def prompt(self, *blocks: str | Message) -> Message:
-        """The params of a prompt; without blocks, what the role says."""
-        told = [text(block) if isinstance(block, str) else block for block in blocks or (self.words,)]
-        return {"sessionId": self.id, "prompt": told}
-
-    async def begin(self, *blocks: str | Message) -> Turn:
-        before = self.client.now
-        return Turn(self, await self.client.send("session/prompt", self.prompt(*blocks)), before)
-
-    async def turn(self, *blocks: str | Message) -> Ended:
-        """A prompt to its end."""
-        return await (await self.begin(*blocks)).end()
-
-    async def asked(self, what: str, start: int, within: float) -> Message | None:
-        """The question that the server asks in this session by a request, if it does so in time."""
-        try:
-            async with asyncio.timeout(within):
-                return await self.client.link.until(lambda m: asks(m, self.id), what, start)
-        except TimeoutError:
-            return None
-        except Gone:
-            if self.client.link.ended:
-                raise
-            return None
-
-    async def cancel(self) -> None:
-        await self.client.notify("session/cancel", {"sessionId": self.id})
-
-    # -- what was said ---------------------------------------------------------------------------------------
-
-    def updates(self, *kinds: str, start: int = 0, end: int | None = None) -> list[Message]:
-        found = [update_of(message, self.id) for message in self.client.link.messages[start:end]]
-        return [update for update in found if update and (not kinds or update.get("sessionUpdate") in kinds)]
-
-    def text(self, start: int = 0, end: int | None = None, kind: str = "agent_message_chunk") -> str:
-        """What was said, as far as it is text."""
-        said = []
-        for update in self.updates(kind, start=start, end=end):
-            content = update.get("content")
-            if isinstance(content, dict) and isinstance(content.get("text"), str):
-                said.append(content["text"])
-        return "".join(said)
-
-    async def update(self, kind: str, what: str, start: int = 0, **members: Any) -> Message:
-        """The first update of a kind that has these members."""
-
-        def fits(message: Message) -> bool:
-            update = update_of(message, self.id)
-            return update.get("sessionUpdate") == kind and all(update.get(n) == v for n, v in members.items())
-
-        return update_of(await self.client.link.until(fits, what, start), self.id)
-
-
-class Turn:
-    """A prompt that was sent."""
-
-    def __init__(self, session: Session, id_: Any, first: int) -> None:
-        self.session = session
-        self.client = session.client
-        self.id = id_
-        self.first = first
-
-    async def begun(self) -> None:
-        """Until the agent does something: says or shows it."""
-        news = ("agent_message_chunk", "agent_message", "agent_thought_chunk", "tool_call", "tool_call_update", "plan")
-        ended = answers(self.id)
-
-        def fits(message: Message) -> bool:
-            update = update_of(message, self.session.id)
-            if self.client.version == 1 and ended(message):
-                return True
-            return update.get("sessionUpdate") in news or update.get("state") == "idle"
-
-        await self.client.link.until(fits, "anything that the agent does", self.first)
-
-    async def question(self) -> Message:
-        """What the server asks by a request. Where the turn ends without one, there is nothing to look at."""
-        ended = answers(self.id)
-
-        def fits(message: Message) -> bool:
-            if asks(message, self.session.id):
-                return True
-            failed = ended(message) and (self.client.version == 1 or "error" in message)
-            return failed or update_of(message, self.session.id).get("state") == "idle"
-
-        found = await self.client.link.until(fits, "a question, or the end of the turn", self.first)
-        if "method" not in found or "id" not in found:
-            raise NotApplicable("the agent that should ask ends its turn without a request for an answer")
-        return found
-
-    async def end(self) -> Ended:
-        """Until the turn is over: its answer, and in version 2 the update that says idle."""
-        answer = await self.client.response(self.id, "session/prompt", self.first)
-        if "error" in answer:
-            return Ended(None, answer["error"], answer, self.first, self._at(answer))
-        result = answer["result"]
-        if self.client.version == 1:
-            return Ended(member(result, "stopReason", str, "the answer to session/prompt"), None, answer, self.first,
-                         self._at(answer))  # fmt: skip
-        expect(isinstance(result, dict), f"the answer to session/prompt is no object: {shown(result)}")
-        session = self.session
-        idle = await session.update("state_update", "the update that the turn is idle", self.first, state="idle")
-        stop, error = idle.get("stopReason"), idle.get("error")
-        failed = error if isinstance(error, dict) else None
-        last = next(n for n, m in enumerate(self.client.link.messages) if update_of(m, session.id) is idle)
-        return Ended(stop if isinstance(stop, str) else None, failed, answer, self.first, last)
-
-    def _at(self, message: Message) -> int:
-        return next(n for n, m in enumerate(self.client.link.messages) if m is message)
-
-    def over(self) -> bool:
-        """Whether it was answered already."""
-        return any(answers(self.id)(message) for message in self.client.link.messages[self.first :])
-
-
-def _words(given: Any) -> str:
-    if given is None:
-        return "hello there"
-    return given if isinstance(given, str) else json.dumps(given)

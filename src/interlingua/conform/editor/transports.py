@@ -7,8 +7,9 @@ from typing import Any
 
 from ..base import Broken, Gone, NotApplicable, applies, expect, shown
 from .driver import Driver, check
-from .links import Link
+from .links import Link, StdioLink
 from .reading import flaw
+from .stdio import started
 from .talk import AUTH_REQUIRED, PING, Client
 
 _WORDS = "Grüße, 世界 \U0001f600"
@@ -55,6 +56,29 @@ async def messages_are_utf_8(driver: Driver) -> None:
             except UnicodeDecodeError:
                 raise Broken(f"a message is not UTF-8: {shown(repr(line))}") from None
             expect(not line.startswith(b"\xef\xbb\xbf"), "a message begins with a byte order mark")
+
+
+@check("editor.stdio.agent-stdout-clean")
+async def nothing_but_messages_is_on_stdout(driver: Driver) -> None:
+    await _talk(await started(driver))
+    for link in driver.links:
+        noise = [line for line in link.noise if line.strip()]
+        expect(not noise, f"a line on stdout is no message: {shown(repr(b''.join(noise[:1])))}")
+        for message in link.messages:
+            expect(not flaw(message), f"what is on stdout is no valid message, {flaw(message)}: {shown(message)}")
+
+
+@check("editor.stdio.stderr-logging")
+async def what_is_on_stderr_is_text(driver: Driver) -> None:
+    await _talk(await started(driver))
+    logged = [link.stderr for link in driver.links if isinstance(link, StdioLink) and link.stderr]
+    applies(logged, "nothing was written to stderr")
+    for said in logged:
+        begin = next((n for n in range(4) if said[n : n + 1] and said[n] & 0xC0 != 0x80), 0)  # where it was cut
+        try:
+            said[begin:].decode()
+        except UnicodeDecodeError as error:
+            expect(False, f"what is on stderr is not UTF-8: {error}")
 
 
 # -- a transport that the page does not name -------------------------------------------------------------------
