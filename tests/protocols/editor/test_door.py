@@ -13,6 +13,8 @@ import pytest
 from interlingua.engine.engine import Engine
 from interlingua.engine.logins import LoginMethod
 from interlingua.model.run import RunRequest
+from interlingua.model.status import Status
+from interlingua.store.base import RunFilter
 
 from . import agents
 from .common import Client, Refused, client_of, in_process, stdio
@@ -330,6 +332,23 @@ async def test_a_prompt_that_is_taken_back_is_answered_as_cancelled(tmp_path: Pa
         await client.update("agent_message_chunk")
         await client.notify("$/cancel_request", {"requestId": turn})
         assert (await client.answer(turn))["result"]["stopReason"] == "cancelled"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_prompt_that_is_taken_back_right_behind_itself_does_not_run_on(tmp_path: Path, version: int) -> None:
+    async with Engine(tmp_path / "s.db", agents=[agents.slow]) as engine, client_of(engine) as (client, _):
+        await client.initialize(version, info={"name": "test", "version": "1"})
+        session = await client.new_session()
+        for _ in range(10):
+            prompt = client.message(
+                "session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]}
+            )
+            back = {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": prompt["id"]}}
+            await client.raw(b"".join(json.dumps(m).encode() + b"\n" for m in (prompt, back)))
+            answer = await client.answer(prompt["id"])
+            assert version == 2 or answer["result"]["stopReason"] == "cancelled"
+            (run, *_) = await engine.runs(RunFilter(thread=session))
+            assert (await engine.wait(run.id, timeout=15)).status is Status.CANCELLED
 
 
 async def test_cancelling_settles_an_open_permission_and_never_counts_as_one(tmp_path: Path) -> None:

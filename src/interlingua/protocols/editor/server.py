@@ -369,7 +369,7 @@ class EditorConnection:
             turn = Turn()
             session.turns.append(turn)  # before anything waits: a cancel that comes now finds it
             try:
-                message = await session.begin(turn, request.prompt, request.meta)
+                message = await self._begun(session, turn, request)
             except BaseException:
                 session.turns.remove(turn)
                 raise
@@ -391,6 +391,23 @@ class EditorConnection:
             self._spawn(session, begun)
 
         return Answer(accepted, begin)
+
+    async def _begun(self, session: Session, turn: Turn, request: wire.PromptRequest) -> str:
+        """Begin a turn. A client may take its prompt back meanwhile: what is being submitted runs all the same, so it
+        is waited for, and cancelled. Where the client has gone, it runs on."""
+        beginning = asyncio.ensure_future(session.begin(turn, request.prompt, request.meta))
+        while True:
+            try:
+                message = await asyncio.shield(beginning)
+            except asyncio.CancelledError:
+                if self.rpc.lost or beginning.cancelled():
+                    beginning.cancel()
+                    raise
+                turn.cancelling = True
+            else:
+                if turn.cancelling:
+                    await session.cancel_run(turn)
+                return message
 
     def _spawn(self, session: Session, turn: Turn) -> None:
         if turn.task is None:
