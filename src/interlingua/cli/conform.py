@@ -52,6 +52,15 @@ def conform(
         typer.Option("--only", metavar="ID", help="Only these, or all that begin so (repeatable).", show_default=False),
     ] = None,
     header: Header = None,
+    secret: Annotated[
+        str | None,
+        typer.Option(
+            "--secret",
+            envvar="INTERLINGUA_PEER_SECRET",
+            show_default=False,
+            help="What a node signs its messages with, where it does.",
+        ),
+    ] = None,
     patience: Annotated[float, typer.Option("--patience", help="Seconds that an answer may take.")] = 10.0,
     failures: Annotated[bool, typer.Option("--failures", help="Show only what failed.")] = False,
     json: Json = False,
@@ -64,7 +73,8 @@ def conform(
     """
     from .session import go
 
-    go(_conform(target, protocol, _roles(agent, asks, slow, fails, input_), only, header, patience, failures, json))
+    seen = {"headers": headers_of(header or []), "patience": patience, "secret": secret}
+    go(_conform(target, protocol, _roles(agent, asks, slow, fails, input_), only, seen, failures, json))
 
 
 def _roles(agent: str | None, asks: str | None, slow: str | None, fails: str | None, given: str | None) -> Any:
@@ -77,8 +87,8 @@ def _roles(agent: str | None, asks: str | None, slow: str | None, fails: str | N
 
 
 async def _conform(
-    text: str, protocol: str | None, roles: Any, only: list[str] | None, header: list[str] | None, patience: float,
-    failures: bool, json: bool,
+    text: str, protocol: str | None, roles: Any, only: list[str] | None, seen: dict[str, Any], failures: bool,
+    json: bool,
 ) -> int:  # fmt: skip
     import msgspec
 
@@ -87,7 +97,7 @@ async def _conform(
     from ..conform.base import conform as check
 
     found, subject = await _subject(text, protocol)
-    subject = msgspec.structs.replace(subject, roles=roles, headers=headers_of(header or []), patience=patience)
+    subject = msgspec.structs.replace(subject, roles=roles, **seen)
     report = Report(found, text)
     checks = suite(found)
     if only is not None:
