@@ -29,6 +29,7 @@ lint: $(STAMP) ## format, lint, types, layers, generated docs
 	$(BIN)/python tools/conformance.py --check
 	$(BIN)/python tools/diagram.py --check
 	$(BIN)/python tools/parity.py --check
+	$(BIN)/python tools/reference.py --check
 
 format: $(STAMP) ## put the code in shape
 	$(BIN)/ruff format .
@@ -50,6 +51,7 @@ docs: $(STAMP) ## write the generated pages again
 	$(BIN)/python tools/conformance.py
 	$(BIN)/python tools/diagram.py
 	$(BIN)/python tools/parity.py
+	$(BIN)/python tools/reference.py
 
 wheel: $(STAMP) ## build the wheel, install it alone, and run it
 	rm -rf dist

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from interlingua.app import config_meaning
+from interlingua.app.config import read
+from interlingua.app.config_table import SETTINGS
 from interlingua.engine.agents import Agent
 from interlingua.engine.settings import Settings
 from interlingua.model.errors import all_errors
 from interlingua.model.status import Status
 from interlingua.protocols.parity import Carried
-from tools import conformance, diagram, parity
+from tools import conformance, diagram, parity, reference
 
 
 def test_the_conformance_page_is_up_to_date() -> None:
@@ -59,6 +62,50 @@ def test_a_table_of_parity_that_leaves_something_out_is_refused() -> None:
     assert "DOOR of connect does not have the features of parity.FEATURES: stream" in found
     assert "MOUNT of cap: run does not say how" in found
     assert "MOUNT of cap: what is lost of ask is no sentence" in found
+
+
+def test_the_reference_pages_are_up_to_date() -> None:
+    assert reference.main(["--check"]) == 0, "run `make docs`"
+
+
+def test_stale_reference_pages_are_found_and_what_is_written_by_hand_stays(tmp_path: Path) -> None:
+    page = tmp_path / "configuration.md"
+    page.write_text(
+        "Before.\n<!-- entries:begin -->\nold\n<!-- entries:end -->\n<!-- settings:begin -->\n<!-- settings:end -->\n"
+    )
+    assert reference.main(["--check", "--docs", str(tmp_path)]) == 1
+    assert reference.main(["--docs", str(tmp_path)]) == 0
+    assert reference.main(["--check", "--docs", str(tmp_path)]) == 0
+    lines = page.read_text().splitlines()
+    assert lines[0] == "Before."
+    assert "old" not in lines
+    with pytest.raises(ValueError, match="entries:begin"):
+        reference.configuration("Nothing here.")
+
+
+def test_the_reference_names_every_setting_and_every_option() -> None:
+    settings = reference.settings_part() + reference.entries_part()
+    for one in SETTINGS:
+        assert f"| `{one.name}` |" in settings
+        assert f"| `{one.variable}` |" in settings
+        assert f"`{one.flags.split('/')[0]}`" in settings
+    page = reference.commands_page()
+    for name in ("interlingua run", "interlingua config check", "interlingua mounts", "interlingua team run"):
+        assert f"# {name}\n" in page
+    assert "`--limits-max-running RUNNING`" in page
+
+
+def test_the_config_in_the_docs_has_no_mistakes(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text()
+    (block,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    file = tmp_path / "interlingua.toml"
+    file.write_text(block)
+    config = read(file, environ={"OTHER_KEY": "x", "ANTHROPIC_API_KEY": "y"})
+    config.check()
+    assert [one.name for one in config_meaning.mounts(config)] == [
+        "connect+https://other.example.org/connect as other-*", "editor:claude-agent-acp as coder",
+    ]  # fmt: skip
+    config.check()
 
 
 def test_a_stale_engine_page_is_found_and_only_its_parts_are_written_again(tmp_path: Path) -> None:

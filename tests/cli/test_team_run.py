@@ -323,7 +323,7 @@ def test_an_answer_from_another_shell_ends_the_prompt(terminal: At, cli: Cli) ->
     at.see("answer: ")
     at.send("half an ans")
     assert cli("questions", "answer", the_question(cli), "Asia").code == 0
-    at.see("answered by owner elsewhere")
+    at.see("answered by owner through cli")
     at.see("Yes, for Asia.")
     assert at.finish() == 0
 

@@ -110,7 +110,7 @@ def test_an_answer_from_another_shell_ends_the_prompt(terminal: At, cli: Cli) ->
     at.send("half an ans")
     (question,) = cli("questions", "list", "--json").json
     assert "goes on" in cli("questions", "answer", question["id"][-8:], "y").err
-    at.see("answered by owner elsewhere")
+    at.see("answered by owner through cli")
     at.see("done\r\n")
     assert at.finish() == 0
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from interlingua.conform import PROTOCOLS, base, suite
-from interlingua.conform.base import Broken, Gone, Requirement, Subject, Suite, applies, conform, expect, member
+from interlingua.conform.base import Broken, Gone, Requirement, Subject, Suite, applies, conform, expect, member, shown
 from interlingua.conform.sample import sample
 from interlingua.model.errors import Unavailable
 from interlingua.model.schemas import Validator
@@ -113,8 +113,14 @@ async def test_checks_share_a_connection_until_one_fails_and_fresh_ones_have_the
     assert seen == [1, 2, 1, 3]
 
 
-async def test_a_lasting_connection_is_shared_over_failures(made: Suite[Connection]) -> None:
-    made.lasting = True
+@pytest.mark.parametrize("where", ["suite", "driver"])
+async def test_a_lasting_connection_is_shared_over_failures(
+    made: Suite[Connection], where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if where == "suite":
+        made.lasting = True
+    else:
+        monkeypatch.setattr(Connection, "lasting", True, raising=False)
     seen = []
 
     @made.check("x.bad")
@@ -143,6 +149,12 @@ async def test_what_no_check_expected_is_a_failure_and_not_the_end_of_the_report
         "x.bad": f"fail {base.UNREADABLE}: IndexError: pop from empty list",
         "x.good": "pass",
     }
+
+
+def test_what_cannot_be_printed_is_shown_all_the_same() -> None:
+    assert shown({"half": "\ud83d", "large": 10**30}) == '{"half": "\\ud83d", "large": 1000000000000000000000000000000}'
+    assert shown("\ud83d") == "\\ud83d"
+    assert shown("x" * 300) == "x" * 199 + "…"
 
 
 async def test_a_server_that_is_not_there_is_no_server_that_fails(made: Suite[Connection]) -> None:

@@ -16,7 +16,7 @@ from interlingua.engine.ids import new_id, now
 from interlingua.model import chain, values
 from interlingua.model.card import AgentCard
 from interlingua.model.errors import AlreadyAnswered, AlreadyFinished, Conflict, RunNotFound, StoreError
-from interlingua.model.run import Question, RunRequest
+from interlingua.model.run import Answer, Question, RunRequest
 from interlingua.model.status import Status
 from interlingua.store.base import (
     Change,
@@ -25,6 +25,7 @@ from interlingua.store.base import (
     Fenced,
     PutInbox,
     PutQuestion,
+    QuestionFilter,
     RunRow,
     Sealed,
     Store,
@@ -239,12 +240,14 @@ async def test_an_answer_is_taken_once(made: SQLiteStore) -> None:
     q = Question(new_id(), r.id, "confirm", {}, {}, now())
     r.next_seq = 3
     assert await append(made, r, 2, event(r.id, 2, "asked"), changes=[PutQuestion(q, f"/{r.id}/")]) is None
-    assert [found.id for found in await made.questions()] == [q.id]
+    assert [found.question.id for found in await made.questions(QuestionFilter())] == [q.id]
     await made.answer(q.id, {"ok": 1}, "me", now())
     with pytest.raises(AlreadyAnswered):
         await made.answer(q.id, {"ok": 2}, "you", now())
-    assert not await made.close_question(q.id, "expired")
-    assert (await made.question(q.id)) == (q, "answered", {"ok": 1})
+    assert not await made.close_question(q.id, "expired", now())
+    record = await made.question(q.id)
+    assert record is not None
+    assert (record.question, record.state, record.answer) == (q, "answered", Answer({"ok": 1}, "me"))
     assert len(await made.inbox(run=r.id)) == 1
     await made.close()
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import importlib
 import importlib.util
+import itertools
+import linecache
 import sys
 import traceback
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,9 +19,14 @@ from ..engine.agents import Agent
 from ..model.errors import DefinitionError
 from .targets import TargetError
 
+_OWN = "interlingua_file_"  # before the names of modules that are agents' files, where their own is taken
+
 
 def agents_of_file(file: str | Path) -> list[Agent[..., Any]]:
-    """Every agent at the top of a file, in the order of definition. The file is run afresh each time."""
+    """Every agent at the top of a file, in the order of definition. The file is run afresh each time.
+
+    What it made when it was run before stays as it was: who runs goes on with that.
+    """
     path = Path(file).expanduser()
     if not path.exists():
         raise TargetError(f"there is no file {path}", hint=_near(path))
@@ -45,13 +56,19 @@ def _run(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise TargetError(f"{path} is not a Python file", hint="the name of a Python file ends in .py")
     module = importlib.util.module_from_spec(spec)
+    again = any(getattr(known, "__file__", None) == str(path) for known in list(sys.modules.values()))
     # As for a script: its folder comes first, and stays, because agents import when they run as well.
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        if again:
+            # Not by the loader: it takes what it compiled before for the same where size and second are the same.
+            linecache.checkcache(str(path))
+            exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102
+        else:
+            spec.loader.exec_module(module)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -62,11 +79,57 @@ def _run(path: Path) -> ModuleType:
 
 def _module_name(path: Path) -> str:
     """The file's own name, so that its worker processes can import it, unless that name is taken."""
-    known = sys.modules.get(path.stem)
-    taken = known is not None and getattr(known, "__file__", None) != str(path)
-    if taken or path.stem in sys.stdlib_module_names or not path.stem.isidentifier():
-        return f"interlingua_file_{path.stem}"
-    return path.stem
+    if path.stem.isidentifier() and path.stem not in sys.stdlib_module_names and path.stem not in sys.modules:
+        return path.stem
+    names = (f"{_OWN}{path.stem}" if number == 1 else f"{_OWN}{path.stem}_{number}" for number in itertools.count(1))
+    return next(name for name in names if name not in sys.modules)
+
+
+def imports_of(file: Path) -> dict[str, Path]:
+    """The modules beside a file that it imports, directly or not, and where they are; by what is written in them."""
+    folder = file.resolve().parent
+    found: dict[str, Path] = {}
+    todo = [(file, "")]
+    while todo:
+        path, package = todo.pop()
+        for name in _named_in(path, package):
+            parts = name.split(".")
+            for end in range(1, len(parts) + 1):
+                at, part = folder.joinpath(*parts[:end]), ".".join(parts[:end])
+                place = next(
+                    (one for one in (at / "__init__.py", at.with_name(f"{at.name}.py")) if one.is_file()), None
+                )
+                if place is not None and part not in found and place != file.resolve():
+                    found[part] = place
+                    todo.append((place, part if place.name == "__init__.py" else part.rpartition(".")[0]))
+    return found
+
+
+def _named_in(path: Path, package: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return  # whoever imports it is told
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError):  # beyond the top: it would not be imported either
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package or None)
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def forget_modules(modules: Mapping[str, Path]) -> None:
+    """Whoever imports these next runs them anew."""
+    for name, path in modules.items():
+        module = sys.modules.get(name)
+        if module is None or getattr(module, "__file__", None) != str(path):
+            continue  # another one of that name
+        del sys.modules[name]
+        cached = getattr(module, "__cached__", None)
+        if isinstance(cached, str):  # made in the same second, it would count as new
+            Path(cached).unlink(missing_ok=True)
+    importlib.invalidate_caches()
 
 
 def _failure(path: Path, error: BaseException) -> TargetError:

@@ -6,11 +6,12 @@ import inspect
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
 import httpx2
+import msgspec
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -34,6 +35,7 @@ from ..transports.routing import IndexedRouter
 from .installed import protocols
 from .logs import asker
 from .metrics import render
+from .mount_entry import MountView
 
 access = logging.getLogger("interlingua.access")
 log = logging.getLogger("interlingua.http")
@@ -41,16 +43,20 @@ log = logging.getLogger("interlingua.http")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 _WORTH_KEEPING = 512  # bytes of headers; a browser's are shorter
-_PROBES = ("/healthz", "/readyz", "/metrics")
+_PROBES = ("/healthz", "/readyz", "/metrics", "/mounts")
 
 
 class HttpApp:
     """Puts doors, checks and the engine together. The engine is started and stopped by whoever made it."""
 
     def __init__(
-        self, engine: Engine, auth: Authenticator, hosts: HostPolicy, options: Mapping[str, Any] | None = None
-    ) -> None:
+        self, engine: Engine, auth: Authenticator, hosts: HostPolicy, options: Mapping[str, Any] | None = None,
+        without: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """`options`: what the owner set of doors, by protocol; several things as a tuple. `without`: doors that are
+        not wanted."""
         self.engine = engine
+        self.mounts: Callable[[], list[MountView]] = list
         self._auth = auth
         self.doors: dict[str, tuple[Protocol, Door]] = {}
         self.ready = True
@@ -58,10 +64,12 @@ class HttpApp:
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route("/metrics", self._metrics),
+            Route("/mounts", self._mounts),
         ]
         for protocol in protocols():
-            if protocol.door is not None:
-                given = [options[protocol.name]] if options and protocol.name in options else []
+            if protocol.door is not None and protocol.name not in without:
+                given = (options or {}).get(protocol.name, ())
+                given = given if isinstance(given, tuple) else (given,)
                 door = protocol.door(engine, auth, *given)
                 self.doors[protocol.name] = (protocol, door)
                 routes.append(Mount(protocol.prefix, app=IndexedRouter(door.routes)))
@@ -89,6 +97,17 @@ class HttpApp:
             return None
         caller = self._auth.at_once(headers)
         return direct(caller, headers, body) if caller is not None else None
+
+    def alone(self, name: str, hosts: HostPolicy) -> ASGIApp:
+        """One door, with its paths at the root."""
+        _, door = self.doors[name]
+        app = Starlette(routes=door.routes, exception_handlers={HTTPException: _no_route})
+        fixed = {
+            place: ("", route.endpoint)
+            for place, route in IndexedRouter(door.routes).fixed.items()
+            if inspect.iscoroutinefunction(route.endpoint)
+        }
+        return _Checked(_Fixed(app, fixed), hosts, set())
 
     async def start(self, opening: Opening) -> list[str]:
         """The engine is up: doors begin their own work. Gives what the owner should read."""
@@ -130,11 +149,16 @@ class HttpApp:
         if (refusal := await self._refusal(request)) is not None:
             return refusal
         try:
-            text = await render(self.engine)
+            text = await render(self.engine, self.mounts())
         except InterlinguaError as error:
             log.error("metrics could not be had: %s", error)
             return PlainTextResponse("the store does not answer\n", 503)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    async def _mounts(self, request: Request) -> Response:
+        if (refusal := await self._refusal(request)) is not None:
+            return refusal
+        return json_response({"mounts": msgspec.to_builtins(self.mounts())})
 
     async def _refusal(self, request: Request) -> Response | None:
         """The answer to who may not ask. Not for loopback either: behind a proxy, everybody comes from there."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..engine.engine import Engine
+from ..engine.ids import now
+from .mount_entry import MountView
 
 
-async def render(engine: Engine) -> str:
+async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
     worker, callbacks = engine.worker, engine.callbacks
     lines: list[str] = []
 
@@ -27,9 +31,23 @@ async def render(engine: Engine) -> str:
     metric("callbacks_sent_total", "counter", "Callbacks that were taken.", [("", callbacks.sent)])
     metric("callbacks_retried_total", "counter", "Callbacks that will be tried again.", [("", callbacks.retried)])
     metric("callbacks_failed_total", "counter", "Callbacks that were given up.", [("", callbacks.failed)])
+    up = [(f'{{mount="{_escape(mount.mount)}"}}', float(mount.state == "up")) for mount in mounts]
+    if up:
+        metric("mount_up", "gauge", "Whether a mount can be reached.", up)
     kept = await engine.store.count_callbacks()
     metric("callbacks_pending", "gauge", "Callbacks in the store, yet to be taken.", [("", kept.get("due", 0))])
     metric("callbacks_undelivered", "gauge", "Callbacks in the store, given up.", [("", kept.get("failed", 0))])
+    asked = await engine.store.count_questions()
+    metric(
+        "questions_open", "gauge", "Questions in the store that wait for an answer, by the agent that asks.",
+        [(f'{{agent="{_escape(agent)}"}}', count) for agent, count, _ in asked],
+    )  # fmt: skip
+    metric(
+        "questions_oldest_age_seconds", "gauge", "How long the oldest of them has waited, by the agent that asks.",
+        [(f'{{agent="{_escape(agent)}"}}', round(max(0, now() - oldest) / 1e6)) for agent, _, oldest in asked],
+    )  # fmt: skip
+    sent = engine.reminders.sent
+    metric("question_reminders_total", "counter", "Reminders of questions that this process sent.", [("", sent)])
     return "\n".join(lines) + "\n"
 
 

@@ -252,7 +252,9 @@ async def hosting(
         if settings.default_agent not in names:
             raise InvalidRequest(f"--default-agent: there is no agent {settings.default_agent!r} among those given")
     ports = OwnPorts()
-    async with Engine(store, agents=agents, settings=engine or Settings()) as running:
+    made = Engine(store, agents=agents, settings=engine or Settings())
+    made.reminders.serves = True
+    async with made as running:
         host = Hosting(Node(running, settings))
         await host.hold()
         try:

@@ -24,6 +24,8 @@ from ..security.tokens import Issuer, TokenVerifier
 from .asgi import CannotListen, HttpServer, OwnPorts, listen
 from .http import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .keys import StoredKeys
+from .mount_entry import MountEntry, Mounting
+from .mounts import Mounts
 from .trace import TracedApp, WireTrace
 
 __all__ = ["CannotListen", "ServeSettings", "Server", "serving"]
@@ -51,14 +53,22 @@ class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
     """Whether doors may open ports of their own, beside the one that they share."""
     options: dict[str, Any] = {}
     """Settings of single doors, by the name of their protocol."""
+    without: list[str] = []
+    """Protocols that have no door here."""
+    own_ports: dict[str, tuple[str | None, int]] = {}
+    """Doors that have a port of their own, by the name of their protocol: the address (None: ours) and the port."""
+    mounting: Mounting = Mounting()
     engine: Settings = Settings()
 
 
 class Server:
     """A server that is up. `address` is where."""
 
-    def __init__(self, engine: Engine, app: HttpApp, address: str, notes: Iterable[str] = ()) -> None:
+    def __init__(
+        self, engine: Engine, app: HttpApp, address: str, notes: Iterable[str] = (), mounts: Mounts | None = None
+    ) -> None:
         self.engine = engine
+        self.mounts = mounts if mounts is not None else Mounts(engine)
         self.app = app
         self.address = address
         self.notes = list(notes)  # what doors want the owner to read: addresses of their own, ports that gave way
@@ -66,7 +76,10 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serving(
-    store: Path | str, agents: Iterable[Agent[..., Any]], settings: ServeSettings | None = None
+    store: Path | str,
+    agents: Iterable[Agent[..., Any]],
+    settings: ServeSettings | None = None,
+    mounts: Iterable[MountEntry] = (),
 ) -> AsyncIterator[Server]:
     """Serve agents on every door until the context ends; running agents are finished or handed back then."""
     settings = settings or ServeSettings()
@@ -78,7 +91,8 @@ async def serving(
     kind = NotingAuthenticator if access.isEnabledFor(logging.INFO) else Authenticator  # costs nothing when unread
     auth = kind(keys, tokens, open_to_all=open_to_all)
     await engine.store.close()
-    check_bind(settings.host, auth)
+    for host in {settings.host, *(own[0] or settings.host for own in settings.own_ports.values())}:
+        check_bind(host, auth)
     # Another name for this server means a proxy, and callers from elsewhere: what listens here is not theirs to call.
     local = is_loopback(settings.host) and not settings.allowed_hosts
     webhooks = Webhooks(
@@ -86,8 +100,9 @@ async def serving(
     )
     engine.callbacks.send = webhooks.send
     engine.callbacks.keep_trying = settings.callback_retry
+    engine.reminders.serves = True
     hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
-    app = HttpApp(engine, auth, hosts, settings.options)
+    app = HttpApp(engine, auth, hosts, settings.options, settings.without)
     listening = listen(settings.host, settings.port)
     wire = WireTrace(settings.trace, "http") if settings.trace is not None else None
     server = HttpServer(
@@ -100,14 +115,19 @@ async def serving(
         listening.close()
         raise
     own = OwnPorts()
+    kept = Mounts(engine, settings.mounting)
+    app.mounts = kept.views
     closing = asyncio.get_running_loop().create_task(_close_when_keyed(engine, keys, auth))
     try:
         # Before the first request: a door whose work has not begun could not answer it.
         notes = await app.start(Opening(server.address, settings.listeners, own.serve))
+        await kept.change(mounts)
+        notes += await _own_ports(settings, app, own, wire)
         await server.start()
-        yield Server(engine, app, server.address, notes)
+        yield Server(engine, app, server.address, notes, kept)
     finally:
         closing.cancel()
+        await kept.close()
         await app.close()
         await own.close()
         await server.close()
@@ -117,6 +137,19 @@ async def serving(
         await webhooks.close()
         if wire is not None:
             wire.close()
+
+
+async def _own_ports(settings: ServeSettings, app: HttpApp, own: OwnPorts, wire: WireTrace | None) -> list[str]:
+    """Doors at the root of a port of their own, beside their place on the shared one."""
+    notes = []
+    for name, (host, port) in settings.own_ports.items():
+        host = host or settings.host
+        alone = app.alone(name, HostPolicy.for_bind(host, settings.allowed_hosts, settings.allowed_origins))
+        served = alone if wire is None else TracedApp(alone, wire)
+        option = f"--{name}-{'door-port' if name == 'peer' else 'port'}"
+        address = await own.serve(served, host, [port], option=option)
+        notes.append(f"{app.doors[name][0].title} is at {address}, too")
+    return notes
 
 
 async def _close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticator) -> None:

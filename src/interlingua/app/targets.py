@@ -15,6 +15,7 @@ import msgspec
 
 from ..model.errors import InvalidRequest
 from ..security.redaction import redact_text
+from ..transports.access import ORDINARY, Access
 
 if TYPE_CHECKING:
     from ..engine.agents import Agent
@@ -48,6 +49,7 @@ class Target(msgspec.Struct, frozen=True):
     kind: str  # "file", "team", or what stands before the colon
     rest: str  # the path, the command, or the whole address
     agent: str | None = None  # which one of several
+    access: Access = ORDINARY  # what the owner says of this one mount
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -158,6 +160,12 @@ def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
     )
 
 
+def spelled(target: Target) -> str:
+    """A target as it is written, without the secrets in it."""
+    text = f"{target.kind}:{_shown(target)}" if target.kind in COMMANDS + FOLDERS else _shown(target)
+    return f"{text}#{target.agent}" if target.agent is not None else text
+
+
 def _shown(target: Target) -> str:
     """What a target names, without the secrets in it: the token of a link, or a password."""
     if target.kind.startswith("acp") or target.kind == "tcp":
@@ -180,14 +188,21 @@ async def _load_file(target: Target) -> list[Agent[..., Any]]:
     return agents_of_file(target.rest)
 
 
-async def _load_detected(target: Target) -> list[Agent[..., Any]]:
-    """An address that does not say what is spoken there."""
+async def resolve(target: Target) -> Target:
+    """The target itself; for an address that does not say what is spoken there, one that does."""
+    if target.kind not in ("http", "https"):
+        return target
     from .inspecting import detected
 
-    spoken = await detected(target.rest)
+    key = {"x-api-key": target.access.key} if target.access.key else {}
+    spoken = await detected(target.rest, {**key, **target.access.headers})
     assert spoken.target is not None
     found = parse(spoken.target)
-    return await load_all(Target(found.kind, found.rest, target.agent))
+    return Target(found.kind, found.rest, target.agent, target.access)
+
+
+async def _load_detected(target: Target) -> list[Agent[..., Any]]:
+    return await load_all(await resolve(target))
 
 
 loaders["file"] = _load_file

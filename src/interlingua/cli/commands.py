@@ -12,11 +12,13 @@ import typer
 from . import (
     audit,
     callbacks,
+    config,
     conform,
     demo,
     inspect,
     keys,
     manifest,
+    mounts,
     peer,
     peers,
     questions,
@@ -28,6 +30,7 @@ from . import (
     team,
     threads,
 )
+from .flags import SettingsCommand
 from .options import EPILOG, examples
 
 app = typer.Typer(
@@ -73,7 +76,9 @@ def interlingua(
 
 
 app.command("run", epilog=run.EPILOG)(run.run)
-app.command("serve", epilog=serve.EPILOG)(serve.serve)
+app.command("serve", epilog=serve.EPILOG, cls=SettingsCommand)(serve.serve)
+app.add_typer(config.app, name="config")
+app.command("mounts", epilog=mounts.EPILOG)(mounts.mounts)
 app.command("stdio", epilog=stdio.EPILOG)(stdio.stdio)
 app.add_typer(team.app, name="team")
 app.command("peer", epilog=peer.EPILOG, cls=peer.PeerCommand)(peer.peer)

@@ -115,5 +115,6 @@ def _show(target: str, found: list[Spoken], odd: list[str]) -> None:
         if spoken.target is not None:
             which = f"#{spoken.agents[0].name}" if len(spoken.agents) > 1 else ""
             line(f"  $ interlingua run '{spoken.target}{which}' hello")
+            line(f"  $ interlingua conform '{spoken.target}'")
     for text in odd:
         line(f"note: {text}")

@@ -54,6 +54,22 @@ def ago(time: int, now: int) -> str:
     return f"{seconds} s ago" if seconds else "just now"
 
 
+def age(time: int, now: int) -> str:
+    """How old, as one would say it."""
+    return ago(time, now).removesuffix(" ago").replace("just now", "0 s")
+
+
+def until(time: int, now: int) -> str:
+    """When something is due, as one would say it."""
+    if time <= now:
+        return f"due {ago(time, now)}"
+    seconds = -(-(time - now) // 1_000_000)
+    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"in {seconds // size} {name}"
+    return f"in {seconds} s"
+
+
 def span(microseconds: int) -> str:
     """A duration, as one would say it."""
     seconds = microseconds / 1e6

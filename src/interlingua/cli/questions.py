@@ -1,4 +1,4 @@
-"""`interlingua questions`: see what agents wait for, and answer."""
+"""`interlingua questions`: the inbox. See what agents wait for, follow it, and answer."""
 
 from __future__ import annotations
 
@@ -11,60 +11,143 @@ from .options import Answer, Json, Limit, QuestionId, Reason, Store, examples
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
-    from ..model.run import Question
+    from ..model.run import Caller, Question, QuestionRecord
+    from ..store.base import QuestionFilter
 
 app = typer.Typer(
-    no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="See what agents wait for, and answer.\n\n"
-    "A run that needs input asks a question and waits, for a minute or a month. The first valid answer counts.",
+    help="The inbox: what agents wait for, whoever runs them and however deep they are.\n\n"
+    "A run that needs input asks a question and waits, for a minute or a month. The first valid answer counts, "
+    "wherever it is given, and everybody else who was asked is told. Without a command, open questions are listed.",
 )
 
+All = Annotated[bool, typer.Option("--all", help="Also those that are answered, withdrawn or expired.")]
+OfRun = Annotated[
+    str | None,
+    typer.Option(
+        "--run", metavar="RUN", help="Only those of this run and the runs that it called.", show_default=False
+    ),
+]
+Mine = Annotated[
+    str | None,
+    typer.Option(
+        "--mine", metavar="CALLER", show_default=False,
+        help="Only those that this caller may answer: its id, or the name of its key.",
+    ),
+]  # fmt: skip
 
-@app.command("list", epilog=examples("interlingua questions list", "interlingua questions list --all --json"))
-def list_(
-    all_: Annotated[bool, typer.Option("--all", help="Also those that are answered, withdrawn or expired.")] = False,
-    run: Annotated[
-        str | None, typer.Option("--run", metavar="RUN", help="Only those of this run and the runs that it called.")
-    ] = None,
+
+@app.callback(invoke_without_command=True)
+def inbox(
+    ctx: typer.Context,
+    all_: All = False,
+    run: OfRun = None,
+    mine: Mine = None,
     limit: Limit = 50,
     json: Json = False,
     store: Store = None,
 ) -> None:
-    """List open questions, oldest first."""
     from .session import go
 
-    go(_list(all_, run, limit, json, store))
+    if ctx.invoked_subcommand is None:
+        go(_list(all_, run, mine, limit, json, store))
+    given = [name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+    if given:
+        from .errors import CommandError
+
+        name = ctx.invoked_subcommand
+        raise CommandError(
+            f"options stand behind the command: interlingua questions {name} …, and then --{given[0].strip('_')}"
+        )
 
 
-async def _list(all_: bool, run: str | None, limit: int, json: bool, store: Path | None) -> None:
-    from . import tables
-    from .ids import find_run
+@app.command("list", epilog=examples("interlingua questions", "interlingua questions list --all --json"))
+def list_(
+    all_: All = False,
+    run: OfRun = None,
+    mine: Mine = None,
+    limit: Limit = 50,
+    json: Json = False,
+    store: Store = None,
+) -> None:
+    """List open questions, oldest first: who asks, on whose behalf, who may answer, and until when."""
+    from .session import go
+
+    go(_list(all_, run, mine, limit, json, store))
+
+
+async def _list(
+    all_: bool, run: str | None, mine: str | None, limit: int, json: bool, store: Path | None
+) -> None:  # fmt: skip
+    from . import inbox, tables
     from .session import engine_at
 
     async with engine_at(store) as engine:
-        of = await find_run(engine, run) if run is not None else None
-        asked = await engine.questions(run=of, state=None if all_ else "open", limit=limit)
-        found = [await engine.question(question.id) for question in asked]
-    tables.questions(found, json=json)
+        where, caller = await _where(engine, run, mine)
+        where.state, where.limit = None if all_ else "open", limit
+        found = await inbox.entries(engine, await engine.question_records(where))
+        if caller is not None:
+            found = [entry for entry in found if inbox.is_for(entry, caller)]
+    tables.questions(found, json=json, all_=all_)
+
+
+async def _where(engine: Engine, run: str | None, mine: str | None) -> tuple[QuestionFilter, Caller | None]:
+    """What is looked for, and the caller whose questions are."""
+    from ..model.run import OWNER
+    from ..security import scopes
+    from ..store.base import QuestionFilter
+    from .ids import find_run
+    from .inbox import caller_of
+
+    where = QuestionFilter(run=await find_run(engine, run) if run is not None else None)
+    if mine is None:
+        return where, None
+    caller = await caller_of(engine, mine)
+    where.caller, where.anyones = caller.id, caller.id == OWNER.id or scopes.sees(caller, "")
+    return where, caller
+
+
+@app.command(
+    "watch", epilog=examples("interlingua questions watch", "interlingua questions watch --mine laptop --json")
+)
+def watch(run: OfRun = None, mine: Mine = None, json: Json = False, store: Store = None) -> None:
+    """Follow the inbox until Ctrl-C: what is open, and then what is asked, answered and by whom, withdrawn, expired and
+    reminded of, in whichever process. With `--json`, each as a line.
+    """
+    from .session import go
+
+    go(_watch(run, mine, json, store))
+
+
+async def _watch(run: str | None, mine: str | None, json: bool, store: Path | None) -> int:
+    from .inbox_watch import watch
+    from .session import engine_at
+
+    async with engine_at(store) as engine:
+        where, caller = await _where(engine, run, mine)
+        return await watch(engine, where, caller, json=json)
 
 
 @app.command("show", epilog=examples("interlingua questions show 1a2b3c4d"))
 def show(question: QuestionId, json: Json = False, store: Store = None) -> None:
-    """Show one question: what is asked, what an answer looks like, and the answer if there is one."""
+    """Show one question: who asks and on whose behalf, what the agent said before, what is asked, what an answer looks
+    like, who may give it and until when; and what became of it.
+    """
     from .session import go
 
     go(_show(question, json, store))
 
 
 async def _show(part: str, json: bool, store: Path | None) -> None:
-    from . import tables
+    from . import inbox, tables
     from .ids import find_question
     from .session import engine_at
 
     async with engine_at(store) as engine:
-        question, state, given = await engine.question(await find_question(engine, part))
-    tables.question(question, state, given, json=json)
+        record = await engine.question_record(await find_question(engine, part))
+        (entry,) = await inbox.entries(engine, [record])
+        context = await inbox.context(engine, entry)
+    tables.question(entry, context, json=json)
 
 
 @app.command(
@@ -89,12 +172,13 @@ async def _answer(part: str, text: str | None, reason: str | None, json: bool, s
     from .session import engine_at
 
     async with engine_at(store) as engine:
-        question, state, _ = await engine.question(await find_question(engine, part))
-        return await _give(engine, question, state, text, reason, json)
+        record = await engine.question_record(await find_question(engine, part))
+        return await _give(engine, record, text, reason, json)
 
 
 async def answer_oldest(part: str, text: str | None, reason: str | None, json: bool, store: Path | None) -> int:
     """For `interlingua runs answer`."""
+    from ..store.base import QuestionFilter
     from .errors import CommandError, ExitCode
     from .ids import find_run, short
     from .session import engine_at
@@ -102,29 +186,28 @@ async def answer_oldest(part: str, text: str | None, reason: str | None, json: b
     async with engine_at(store) as engine:
         run = await find_run(engine, part)
         await engine.run(run)  # raises where there is none
-        waiting = await engine.questions(run=run, limit=1)
+        waiting = await engine.question_records(QuestionFilter(run=run, limit=1))
         if not waiting:
-            raise CommandError(f"run {short(run)} waits for no answer", exit_code=ExitCode.CONFLICT)
-        return await _give(engine, waiting[0], "open", text, reason, json)
+            late = await engine.answered_last(run)
+            raise CommandError(f"run {short(run)} waits for no answer{late}", exit_code=ExitCode.CONFLICT)
+        return await _give(engine, waiting[0], text, reason, json)
 
 
-async def _give(
-    engine: Engine, question: Question, state: str, text: str | None, reason: str | None, json: bool
-) -> int:  # fmt: skip
-    from ..model.errors import AlreadyAnswered
+async def _give(engine: Engine, record: QuestionRecord, text: str | None, reason: str | None, json: bool) -> int:
     from .ids import short
     from .render import as_json, note
 
-    if state != "open":
-        raise AlreadyAnswered(f"question {short(question.id)} is {state} already")
+    if record.state != "open":
+        raise record.too_late()
+    question = record.question
     value = await _value(question, text, reason)
-    await engine.answer(question.id, value)
+    await engine.answer(question.id, value, door="cli")
     if json:
         typer.echo(as_json({"question": question.id, "run": question.run, "answer": value}))
         return 0
     row = await engine.store.run(question.run)
-    if row is not None and row.worker is None:
-        note(f"answered; nobody runs it now, take it up with: interlingua run TARGET --resume {short(question.run)}")
+    if row is not None and row.worker is None and not row.status.final:
+        note(f"answered; nobody runs it now, take it up with: interlingua run TARGET --resume {short(record.runs[0])}")
     else:
         note(f"answered; run {short(question.run)} goes on")
     return 0

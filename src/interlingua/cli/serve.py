@@ -3,203 +3,187 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..app.logs import LogFormat
-from .options import Store, Trace, examples
+from .flags import given
+from .options import examples
 
 if TYPE_CHECKING:
-    from ..app.serve import Server, ServeSettings
-    from ..protocols.peer.settings import NodeSettings
-    from ..security.tokens import Issuer
+    import asyncio
 
-EPILOG = examples(
-    "interlingua serve agents.py",
-    "interlingua serve agents.py more.py --port 9000",
-    "interlingua serve agents.py --host 0.0.0.0 --allow-host agents.example.org",
-    "interlingua serve agents.py --issuer https://login.example.org --audience agents --log json",
+    from ..app.config import Config
+    from ..app.logs import LogFormat
+    from ..app.reload import Reloader
+    from ..app.serve import Server
+
+EPILOG = (
+    examples(
+        "interlingua serve agents.py",
+        "interlingua serve agents.py more.py --port 9000",
+        "interlingua serve --config interlingua.toml",
+        "interlingua serve --mount connect+http://other:8000/connect --reload",
+        "interlingua serve agents.py --host 0.0.0.0 --allow-host agents.example.org",
+        "interlingua serve agents.py --issuer https://login.example.org --audience agents --log json",
+    )
+    + "\n\nEvery option is also a key of `interlingua.toml` and a variable: `--limits-max-running` is `max_running` in "
+    "`[limits]`, and `INTERLINGUA_LIMITS_MAX_RUNNING`. `interlingua config show` tells what is in force."
 )
 
 
 def serve(
+    ctx: typer.Context,
     targets: Annotated[
-        list[str],
-        typer.Argument(metavar="TARGET...", help="What to serve: files with agents in them.", show_default=False),
-    ],
-    host: Annotated[
-        str,
-        typer.Option("--host", help="The address to listen on. Anything but loopback needs keys (interlingua keys)."),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
-    allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", help="A Host header to accept beside the usual ones (repeatable)."),
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None, typer.Option("--allow-origin", help="A browser origin that may call (repeatable).")
-    ] = None,
-    issuer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--issuer", metavar="URL", help="Accept tokens (JWT) of this issuer (repeatable).", show_default=False
-        ),
-    ] = None,
-    audience: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--audience", metavar="NAME", help="What tokens call this server (repeatable).", show_default=False
-        ),
-    ] = None,
-    jwks_url: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--jwks-url",
-            metavar="URL",
-            help="Where an issuer's keys are, in the order of --issuer; without it, where the issuer says they are.",
+        typer.Argument(
+            metavar="[TARGET]...",
+            help="What to serve: files with agents in them, `team:DIR`, or mounts. Without any, what the config file "
+            "says.",
             show_default=False,
         ),
     ] = None,
-    issuer_scope: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--issuer-scope",
-            help="What callers may do whose tokens name no scopes of ours (repeatable; as in `keys add`).",
-            show_default=False,
-        ),
-    ] = None,
-    callback_secret: Annotated[
-        str | None,
-        typer.Option(
-            "--callback-secret",
-            envvar="INTERLINGUA_CALLBACK_SECRET",
-            help="Sign callbacks with this.",
-            show_default=False,
-        ),
-    ] = None,
-    callback_hours: Annotated[
-        float, typer.Option("--callback-hours", min=0, help="For how long a callback that fails is tried again.")
-    ] = 24.0,
-    peer_name: Annotated[
-        str | None,
-        typer.Option("--peer-name", metavar="NAME", help="What peers call this node.", show_default=False),
-    ] = None,
-    peer_port: Annotated[
-        int | None,
-        typer.Option(
-            "--peer-port", min=0, max=65535, show_default=False,
-            help="Where peers connect; 7801, or a free one where that is taken.",
-        ),
-    ] = None,
-    peer_http_port: Annotated[
-        int | None,
-        typer.Option(
-            "--peer-http-port", min=0, max=65535, show_default=False,
-            help="The control API of the node; 7901, or a free one where that is taken.",
-        ),
-    ] = None,
-    peer_config: Annotated[
+    config: Annotated[
         Path | None,
         typer.Option(
-            "--peer-config", metavar="FILE", show_default=False,
-            help="All that `interlingua peer` has flags for, as JSON or YAML.",
+            "--config", "-c", metavar="FILE", show_default=False,
+            help="The config file; without it `$INTERLINGUA_CONFIG`, or, where no target is named, "
+            "`./interlingua.toml`.",
         ),
     ] = None,
-    no_peer_ports: Annotated[
-        bool, typer.Option("--no-peer-ports", help="Serve peers under `/peer` alone, without ports of their own.")
-    ] = False,
-    log: Annotated[
-        LogFormat, typer.Option("--log", help="Runs, requests and trouble on stderr: as JSON lines, as text, or not.")
-    ] = LogFormat.TEXT,
     access_log: Annotated[bool, typer.Option("--access-log", help="The same as `--log json`.")] = False,
-    trace: Trace = None,
-    store: Store = None,
 ) -> None:  # fmt: skip
-    """Serve agents on every door: Agent Connect under `/connect`, Agent Client under `/editor`, MCP under `/mcp`, peers
-    under `/peer` and on the ports of their protocol.
+    """Serve agents on every door: Agent Connect under `/connect`, Agent Client under `/editor`, MCP under `/mcp`, CAP
+    under `/cap`, peers under `/peer` and on the ports of their protocol.
 
     Listens on loopback unless told otherwise; a public address without keys or issuers is refused. `/healthz`,
-    `/readyz` and `/metrics` are there too. Ctrl-C stops: running agents are finished, or handed back to the next
-    process.
+    `/readyz`, `/metrics` and `/mounts` are there too. SIGHUP reloads agents, teams and mounts, and drops nothing that
+    runs. Ctrl-C stops: running agents are finished, or handed back to the next process.
     """
-    from ..app.logs import logging_as
-    from ..app.serve import ServeSettings
+    from ..app.config import read
+    from ..app.logs import LogFormat, logging_as
     from .session import go
 
-    async def work() -> int:
-        settings = ServeSettings(
-            host=host,
-            port=port,
-            allowed_hosts=allow_host or [],
-            allowed_origins=allow_origin or [],
-            issuers=await _issuers(issuer or [], audience or [], jwks_url or [], issuer_scope or []),
-            callback_secret=callback_secret,
-            callback_retry=callback_hours * 3600,
-            trace=trace,
-            listeners=not no_peer_ports,
-            options={"peer": _node(peer_config, peer_name, peer_port, peer_http_port)},
-        )
-        return await _serve(targets, settings, store, form)
+    flags = given(ctx)
+    if access_log:
+        flags["server_log"] = "json"
+    file, flags = where(config, targets or [], flags)
 
-    form = LogFormat.JSON if access_log else log
+    def again() -> Config:
+        return read(file, flags)
+
+    settings = again()
+    settings.check()
+    form = LogFormat(settings["server.log"])
     with logging_as(form):
-        go(work())
+        go(_serve(settings, form, again))
 
 
-async def _serve(targets: list[str], settings: ServeSettings, store: Path | None, form: LogFormat) -> int:
+def where(config: Path | None, targets: list[str], flags: dict[str, Any]) -> tuple[Path | None, dict[str, Any]]:
+    """The config file, if any, and the flags with every target among those that it belongs to."""
+    import os
+
+    from ..app.config import find_file
+    from ..app.config_file import NAME
+    from ..app.config_table import ENTRIES
+    from ..app.targets import parse
+    from .errors import CommandError
+
+    named: dict[str, list[str]] = {"agents": [], "teams": [], "mounts": []}
+    for text in targets:
+        target = parse(text)
+        kind = {"file": "agents", "team": "teams"}.get(target.kind, "mounts")
+        named[kind].append(target.rest if target.kind == "team" else text)
+    wanted = {name: [*texts, *(flags.get(name) or [])] for name, texts in named.items()}
+    file = find_file(config, targets=any(wanted.values()))
+    variables = [os.environ.get(one.variable) for one in ENTRIES if one.path in named]
+    if file is None and not any(wanted.values()) and not any(variables):
+        raise CommandError(
+            "there is nothing to serve: no target, and no interlingua.toml here",
+            hint=f"interlingua serve agents.py, or interlingua config init, which writes {NAME}",
+        )
+    return file, {**flags, **wanted}
+
+
+async def _serve(config: Config, form: LogFormat, again: Any) -> int:
     import asyncio
     import logging
     import signal
 
+    from ..app import config_meaning, sources
+    from ..app.logs import LogFormat
     from ..app.paths import default_store
+    from ..app.reload import Reloader
     from ..app.serve import serving
-    from ..app.targets import load_to_serve, parse
 
-    agents = [agent for target in targets for agent in await load_to_serve(parse(target))]
+    mounts = config_meaning.mounts(config)
+    own = await sources.load_all(config)
+    config.check()
+    settings = await config_meaning.serve_settings(config)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    async with serving(store or default_store(), agents, settings) as server:
+    agents = [agent for source in own for agent in source.agents]
+    async with serving(config["store.path"] or default_store(), agents, settings, mounts) as server:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
+        reloader = Reloader(server, config, own, again)
+        reloading = _on_hangup(reloader, stop)
         if form is LogFormat.JSON:  # whoever reads lines of JSON wants nothing else
             fields = {"address": server.address, "agents": [agent.card.key for agent in server.engine.agents]}
             logging.getLogger("interlingua").info("serving on %s", server.address, extra={"fields": fields})
         else:
             show(server)
             say("Ctrl-C stops.")
+        if config["server.reload"]:
+            reloading.append(loop.create_task(reloader.watch()))
         await stop.wait()
+        for task in reloading:
+            task.cancel()
+        await asyncio.gather(*reloading, return_exceptions=True)
         loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C leaves at once
     return 0
 
 
-def _node(config: Path | None, name: str | None, port: int | None, http_port: int | None) -> NodeSettings:
-    import msgspec
+def _on_hangup(reloader: Reloader, stop: asyncio.Event) -> list[asyncio.Task[Any]]:
+    """SIGHUP reloads; but where it says that the terminal is gone, the server ends as by Ctrl-C."""
+    import asyncio
+    import signal
 
-    from ..app.peer import Flags, from_config, settings_of
+    at_terminal, again = _has_terminal(), asyncio.Event()
 
-    flags = from_config(config) if config is not None else Flags()
-    given = {"name": name, "port": port, "http_port": http_port}
-    return settings_of(msgspec.structs.replace(flags, **{key: one for key, one in given.items() if one is not None}))
+    def hung_up() -> None:
+        if at_terminal and not _has_terminal():
+            stop.set()
+        else:
+            again.set()
+
+    async def reload() -> None:
+        while True:
+            await again.wait()
+            again.clear()
+            await reloader.reload()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, hung_up)
+    return [loop.create_task(reload())]
 
 
-async def _issuers(names: list[str], audiences: list[str], keys: list[str], scopes: list[str]) -> list[Issuer]:
-    from ..app.issuers import issuer
-    from .errors import CommandError
+def _has_terminal() -> bool:
+    import os
 
-    if len(keys) > len(names):
-        raise CommandError("there are more --jwks-url than --issuer", hint="each one belongs to an issuer, in order")
-    if bool(names) is not bool(audiences):
-        raise CommandError("--issuer and --audience belong together: a token is for somebody")
-    places: list[str | None] = [*keys, *[None] * (len(names) - len(keys))]
-    return [await issuer(name, audiences, at, scopes) for name, at in zip(names, places, strict=True)]
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def show(server: Server) -> None:
     """The doors, the agents behind them, and a line to try for each."""
     from rich.table import Table
+    from rich.text import Text
 
-    from .render import error_console
+    from .render import clean, error_console
 
     console = error_console()
     console.print(f"Serving on [bold]{server.address}[/bold]", markup=True)
@@ -208,6 +192,12 @@ def show(server: Server) -> None:
     for protocol, _ in server.app.doors.values():
         table.add_row(protocol.title, server.address + protocol.prefix, ", ".join(names))
     console.print(table)
+    if len(server.mounts):
+        mounted = Table("mount", "state", "agents", box=None, pad_edge=False)
+        for view in server.mounts.views():
+            state = f"{view.state}: {view.reason}" if view.reason else view.state
+            mounted.add_row(*(Text(clean(cell)) for cell in (view.mount, state, ", ".join(view.agents) or "none yet")))
+        console.print(mounted)
     for note in server.notes:
         say(note)
     for _, door in server.app.doors.values():

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from ..model.content import Message
 from ..model.events import Event
 from ..model.run import Checkpoint, Question, Run, Thread
-from . import journal
+from . import inbox, journal
 from .forms import describe_fields, example_of
 from .ids import short
-from .render import as_json, clean, console, question_view
+from .inbox import Context, Entry
+from .render import as_json, clean, console, parts_view, question_view
 
 _STYLES = {
     "pending": "dim",
@@ -29,6 +30,8 @@ _STYLES = {
     "timed_out": "red",
     "open": "bold magenta",
     "answered": "green",
+    "expired": "red",
+    "withdrawn": "dim",
     "busy": "yellow",
     "interrupted": "magenta",
     "error": "red",
@@ -50,7 +53,7 @@ def _status(status: str) -> Text:
 def _table(*columns: str) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False, show_edge=False)
     for column in columns:
-        fixed = column in ("id", "run", "status", "when", "seq", "time", "kind")
+        fixed = column in ("id", "run", "status", "when", "age", "deadline", "seq", "time", "kind")
         table.add_column(column, no_wrap=fixed, overflow="fold" if fixed else "ellipsis")
     return table
 
@@ -205,43 +208,73 @@ def history(checkpoints: list[Checkpoint], *, json: bool) -> None:
         console().print(table)
 
 
-def questions(found: Sequence[tuple[Question, str, Any]], *, json: bool) -> None:
+def questions(found: list[Entry], *, json: bool, all_: bool) -> None:
     if json:
-        _print_json([_question_json(*item) for item in found])
+        _print_json([inbox.plain(entry) for entry in found])
     elif not found:
-        console().print("Nothing waits for an answer.")
+        console().print("No such questions." if all_ else "Nothing waits for an answer.")
     else:
         now = _now()
-        table = _table("id", "run", "status", "when", "question")
-        for question_, state, _ in found:
-            text = f"{question_.prompt or question_.type}  ({question_.type})"
+        table = _table("id", "age", *(["status"] if all_ else []), "asked by", "question", "may answer", "deadline")
+        for entry in found:
+            asked = entry.record.question
+            mount = f" ({entry.mount})" if entry.mount else ""
             table.add_row(
-                short(question_.id), short(question_.run), _status(state), journal.ago(question_.asked_at, now),
-                _cell(text, 100),
+                short(asked.id), journal.age(asked.asked_at, now),
+                *([_status(entry.record.state)] if all_ else []), _cell(entry.way + mount, 60),
+                _cell(f"{asked.prompt or asked.type}  ({asked.type})", 80), _cell(entry.may_answer(), 40),
+                journal.until(asked.deadline, now) if asked.deadline and entry.record.state == "open" else "–",
             )  # fmt: skip
         console().print(table)
 
 
-def question(question: Question, state: str, answer: Any, *, json: bool) -> None:
+def question(entry: Entry, context: Context, *, json: bool) -> None:
     if json:
-        _print_json(_question_json(question, state, answer))
+        _print_json({**inbox.plain(entry), **inbox.plain_context(context)})
         return
     now = _now()
-    _title("question", question.id)
-    _row("run", question.run)
-    _row("status", _status(state))
-    _row("asked", journal.ago(question.asked_at, now))
-    if question.deadline is not None:
-        _row("deadline", journal.iso(question.deadline))
-    console().print(question_view(question))
-    for number, option in enumerate(question.options, 1):
+    record, asked = entry.record, entry.record.question
+    _title("question", asked.id)
+    _row("status", _status(record.state))
+    _row("asked", f"{journal.ago(asked.asked_at, now)} ({journal.iso(asked.asked_at)})")
+    _row("by", f"{entry.way}{f', {context.participant}' if context.participant else ''}")
+    for link in entry.lineage:
+        where = f", mounted from {link.mounted_from}" if link.mounted_from else ""
+        thread = f", thread {link.thread}" if link.thread else ""
+        _row("run", f"{link.run}  {link.agent} {link.version}, {link.status.replace('_', ' ')}{thread}{where}")
+    if asked.deadline is not None:
+        left = f"{journal.until(asked.deadline, now)}, " if record.state == "open" else ""
+        _row("deadline", f"{left}{journal.iso(asked.deadline)}")
+    if record.reminders:
+        _row("reminders", _reminders(entry, now))
+    for number, (kind, text) in enumerate(context.said):
+        _row("before that" if number == 0 else "", Text.assemble((f"{kind} ", "dim"), clean(text)))
+    console().print(question_view(asked))
+    for number, option in enumerate(asked.options, 1):
         console().print(Text(f"  {number}) {clean(option.label)}  ({clean(option.id)})"))
-    if state == "answered":
-        _row("answer", as_json(answer))
-    elif state == "open":
-        for line in describe_fields(question.answer_schema):
+    if context.attachments:
+        _row("attached", "")
+        console().print(Padding(parts_view(context.attachments), (0, 0, 0, 12), expand=False))
+    if record.answer is not None:
+        through = f" through {record.answer.door}" if record.answer.door else ""
+        when = f", {journal.ago(record.closed_at, now)}" if record.closed_at is not None else ""
+        _row("answer", as_json(record.answer.value))
+        _row("answered", f"by {entry.name(record.answer.by) or 'somebody'}{through}{when}")
+    elif record.state != "open":
+        _row(record.state, record.reason or "nobody answered in time")
+    else:
+        _row("may answer", entry.may_answer_fully())
+        for line in describe_fields(asked.answer_schema):
             _row("answer has", line)
-        _row("answer with", _how(question))
+        _row("answer with", _how(asked))
+
+
+def _reminders(entry: Entry, now: int) -> str:
+    record = entry.record
+    told = f"{record.reminded} of {record.reminders} sent"
+    if record.reminded_at is not None:
+        told += f", the last {journal.ago(record.reminded_at, now)}"
+    return told + (f", the next {journal.until(record.remind_at, now)}" if record.remind_at is not None else "")
 
 
 def callbacks(found: list[dict[str, Any]], *, filtered: bool) -> None:
@@ -255,10 +288,6 @@ def callbacks(found: list[dict[str, Any]], *, filtered: bool) -> None:
             (row["next_try"] or "")[:19], _cell(row["url"], 60), _cell(row["last_error"] or "", 60),
         )  # fmt: skip
     console().print(table)
-
-
-def _question_json(question: Question, state: str, answer: Any) -> dict[str, Any]:
-    return {**journal.plain(question), "state": state, "answer": answer}
 
 
 def _how(question: Question) -> str:

@@ -19,7 +19,8 @@ _TO = 8
 
 async def asked_and_answered(wire: Wire, store: Path) -> None:
     """Asked over MCP, seen on the command line, answered over Connect."""
-    from . import tables
+    from ..store.base import QuestionFilter
+    from . import inbox, tables
     from .session import engine_at, interactive
 
     say(
@@ -33,13 +34,13 @@ async def asked_and_answered(wire: Wire, store: Path) -> None:
     say("", "The question is one record, wherever it was asked; the run waits, for a minute or a month:")
     command("questions list")
     async with engine_at(store) as engine:
-        (question,) = await engine.questions(run=run)
-        tables.questions([await engine.question(question.id)], json=False)
+        (asked,) = await inbox.entries(engine, await engine.question_records(QuestionFilter(run=run)))
+        tables.questions([asked], json=False, all_=False)
         if interactive():
             from .ask import AskAtTerminal
 
             say("", "You decide:")
-            answer: Any = await AskAtTerminal().ask(question)
+            answer: Any = await AskAtTerminal().ask(asked.record.question)
         else:
             answer = {"approved": True}
     say("", "The answer goes in by Agent Connect:")

@@ -75,7 +75,8 @@ class Watch:
                         if await self._asked(question):
                             return ExitCode.WAITING
                     case QuestionAnswered(question=id_, answer=answer):
-                        self._closed(id_, f"answered by {answer.by or 'somebody'} elsewhere")
+                        where = f"through {answer.door}" if answer.door else "elsewhere"
+                        self._closed(id_, f"answered by {answer.by or 'somebody'} {where}")
                     case QuestionWithdrawn(question=id_, reason=reason):
                         self._closed(id_, f"the question is gone: {reason}")
                     case RunRestarted():
@@ -140,13 +141,13 @@ class Watch:
             answer = await asker.ask(question)
             self._mine.add(question.id)
             try:
-                await self._engine.answer(question.id, answer)
+                await self._engine.answer(question.id, answer, door="cli")
             except InvalidAnswer as error:
                 self._mine.discard(question.id)
                 self._view.aside(error.message)
                 continue
-            except AlreadyAnswered:
-                self._view.aside("somebody else answered first")
+            except AlreadyAnswered as error:
+                self._view.aside(f"somebody else was first: {error.message}")
             return
 
     # -- Ctrl-C -------------------------------------------------------------------------------------------

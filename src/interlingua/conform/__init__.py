@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .base import Suite
 
-PROTOCOLS: tuple[str, ...] = ("connect", "cap")
+PROTOCOLS: tuple[str, ...] = ("mcp", "connect", "peer", "cap")
 
 
 def suite(protocol: str) -> Suite[Any]:

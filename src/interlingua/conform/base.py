@@ -72,6 +72,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None = None
     command: tuple[str, ...] = ()
     headers: dict[str, str] = {}
+    secret: str | None = None
+    """What messages are signed with, where the server has such a secret and the looker is let in on it."""
     roles: Roles = Roles()
     patience: float = 10.0
     """Seconds that an answer may take."""
@@ -93,8 +95,8 @@ class Check(Generic[Driver]):
 
 class Suite(Generic[Driver]):
     """The checks of one protocol. `open` connects: checks share a connection until one of them breaks it, but for
-    those that say `fresh`, which get one of their own. `lasting`: a failed check breaks none, as nothing is shared but
-    what was seen."""
+    those that say `fresh`, which get one of their own. `lasting` (of the suite, or of a driver): a failed check breaks
+    none, as nothing is shared but what was seen, which need not be looked at again."""
 
     def __init__(
         self, protocol: str, open: Callable[[Subject], AbstractAsyncContextManager[Driver]], *, lasting: bool = False  # noqa: A002
@@ -166,7 +168,10 @@ def _kind_of(value: Any) -> str:
 
 def shown(value: Any, most: int = 200) -> str:
     """A value as a reader of a report wants to see it."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+    except RecursionError:
+        return "something that is nested too deeply to be shown"
     text = text.encode(errors="backslashreplace").decode()  # half a surrogate pair is JSON, and no text
     return text if len(text) <= most else text[: most - 1] + "…"
 
@@ -240,7 +245,8 @@ class _Sharing:
             async with AsyncExitStack() as own:
                 return await self._judge(check, own)
         verdict = await self._judge(check, None)
-        if verdict[0] == "fail" and not self._suite.lasting:  # whatever it left behind is not the next one's
+        # Whatever a failure left behind is not the next one's, unless there is nothing that it could spoil.
+        if verdict[0] == "fail" and not (self._suite.lasting or getattr(self._driver, "lasting", False)):
             await self._kept.aclose()
             self._kept, self._driver = AsyncExitStack(), None
         return verdict

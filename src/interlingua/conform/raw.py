@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 import msgspec
@@ -23,6 +23,9 @@ from ..transports.children import environment
 from .base import Broken, Gone, Subject, shown
 
 log = logging.getLogger("interlingua.conform")
+
+_LINE = 64 * 1024 * 1024  # bytes of a line that are read
+_STDERR = 64 * 1024  # bytes of what a command says on stderr that are kept
 
 
 class Answer(msgspec.Struct):
@@ -50,7 +53,11 @@ class Http:
         assert subject.address is not None
         self.base = subject.address.rstrip("/")
         self.subject = subject
-        self._client = httpx2.AsyncClient(timeout=subject.patience, trust_env=False, follow_redirects=False)
+        # To load the authorities of the system takes longer than many checks, and is for nothing where nothing is
+        # encrypted.
+        self._client = httpx2.AsyncClient(
+            timeout=subject.patience, trust_env=False, follow_redirects=False, verify=self.base.startswith("https:")
+        )
 
     async def __aenter__(self) -> Http:
         return self
@@ -82,24 +89,37 @@ class Http:
             raise Unavailable(f"nothing answers at {self.base}: {error}") from error
         except httpx2.HTTPError as error:
             raise Gone(f"{method} {path}: {type(error).__name__}: {error}") from error
+        except (httpx2.InvalidURL, ValueError) as error:  # an id of the server's may be part of it
+            raise Broken(f"{shown(path)} is no path that can be asked for: {error}") from error
         return Answer(answer.status_code, answer.headers, answer.content)
 
     @contextlib.asynccontextmanager
     async def stream(
         self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None
     ) -> AsyncIterator[Stream]:  # fmt: skip
-        """A request whose answer is read as it comes."""
+        """A request whose answer is read as it comes. It may be silent for as long as it likes."""
         content = None if body is None else json.dumps(body).encode()
         told = {"accept": "text/event-stream", **({"content-type": "application/json"} if content else {})}
+        request = self._client.build_request(
+            method, self.url(path), content=content, headers=self._told({**told, **(headers or {})}),
+            timeout=httpx2.Timeout(self.subject.patience, read=None),
+        )  # fmt: skip
+        answer = None
         try:
-            async with self._client.stream(
-                method, self.url(path), content=content, headers=self._told({**told, **(headers or {})})
-            ) as answer:  # fmt: skip
-                yield Stream(answer, self.subject.patience)
+            async with asyncio.timeout(self.subject.patience):
+                answer = await self._client.send(request, stream=True)
+            yield Stream(answer, self.subject.patience)
+        except TimeoutError:
+            if answer is not None:
+                raise
+            raise Gone(f"{method} {path} was not answered within {self.subject.patience:g} s") from None
         except httpx2.ConnectError as error:
             raise Unavailable(f"nothing answers at {self.base}: {error}") from error
         except httpx2.HTTPError as error:
             raise Gone(f"{method} {path}: {type(error).__name__}: {error}") from error
+        finally:
+            if answer is not None:
+                await answer.aclose()
 
 
 class Stream:
@@ -111,16 +131,18 @@ class Stream:
         self.status = answer.status_code
         self.headers = answer.headers
         self.received = bytearray()  # the bytes so far, as they came
-        self._events = sse.read(self._noted())
-
-    async def _noted(self) -> AsyncIterator[bytes]:
-        async for chunk in self._answer.aiter_bytes():
-            self.received += chunk
-            yield chunk
+        self.commented = False  # whether a comment came, as streams are kept open with
+        self.events = sse.read(self._pieces())
 
     @property
     def media_type(self) -> str:
         return str(self.headers.get("content-type", "")).partition(";")[0].strip().lower()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        async for piece in self._answer.aiter_bytes():
+            self.received += piece
+            self.commented = self.commented or piece.startswith(b":") or b"\n:" in piece
+            yield piece
 
     async def body(self) -> Answer:
         """The rest as one answer, for a server that does not stream."""
@@ -130,7 +152,7 @@ class Stream:
         """The next event; None at the end of the stream."""
         try:
             async with asyncio.timeout(self._patience):
-                return await anext(self._events, None)
+                return await anext(self.events, None)
         except TimeoutError:
             raise Gone(f"no event came within {self._patience:g} s") from None
         except ValueError as error:
@@ -143,68 +165,45 @@ class Stream:
         return found
 
 
-class Pipes:
-    """A command that speaks lines of JSON. Every line that came is in `lines`, every JSON object in `messages`."""
+class Heard:
+    """What came over a wire that carries messages of JSON: every line (or frame) in `lines`, what it held in `frames`,
+    every JSON object in `messages`, with arrays unpacked. `noise` are lines that hold something else."""
 
-    def __init__(self, process: asyncio.subprocess.Process, patience: float, quiet: float) -> None:
-        self._process = process
+    def __init__(self, patience: float, quiet: float) -> None:
         self._patience = patience
         self.quiet = quiet
         self.lines: list[bytes] = []
+        self.frames: list[Any] = []
         self.messages: list[dict[str, Any]] = []
         self.noise: list[bytes] = []  # lines that are no JSON objects or arrays
         self.ended = False
         self._news = asyncio.Condition()
-        self._reading = asyncio.get_running_loop().create_task(self._read())
 
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def open(cls, subject: Subject) -> AsyncIterator[Pipes]:
-        """Start the command, and end it and its whole group in the end."""
+    async def take(self, line: bytes) -> None:
+        """Something came."""
         try:
-            process = await asyncio.create_subprocess_exec(
-                *subject.command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL, env=environment(os.environ), start_new_session=True,
-                limit=64 * 1024 * 1024,
-            )  # fmt: skip
-        except OSError as error:
-            raise Unavailable(f"{subject.command[0]} cannot be started: {error.strerror}", transient=False) from error
-        pipes = cls(process, subject.patience, subject.quiet)
-        try:
-            yield pipes
-        finally:
-            await pipes.close()
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        async with self._news:
+            self.lines.append(line)
+            self.frames.append(value)
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, dict):
+                    self.messages.append(one)
+                    self.came(one)
+                else:
+                    self.noise.append(line)
+            self._news.notify_all()
 
-    async def _read(self) -> None:
-        assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            async with self._news:
-                self.lines.append(line)
-                try:
-                    value = json.loads(line)
-                except ValueError:
-                    value = None
-                for one in value if isinstance(value, list) else [value]:
-                    if isinstance(one, dict):
-                        self.messages.append(one)
-                    else:
-                        self.noise.append(line)
-                self._news.notify_all()
+    def came(self, message: dict[str, Any]) -> None:
+        """A message came, and is in `messages`: for those who answer at once."""
+
+    async def end(self) -> None:
+        """Nothing more will come."""
         async with self._news:
             self.ended = True
             self._news.notify_all()
-
-    def send(self, message: Any) -> None:
-        self.send_bytes(json.dumps(message).encode() + b"\n")
-
-    def send_bytes(self, data: bytes) -> None:
-        assert self._process.stdin is not None
-        if not self._process.stdin.is_closing():
-            self._process.stdin.write(data)
-
-    def end_input(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
 
     async def until(self, wanted: Callable[[dict[str, Any]], bool], what: str, start: int = 0) -> dict[str, Any]:
         """The first message from `start` on that is wanted; `what` is it in words."""
@@ -218,18 +217,10 @@ class Pipes:
                                 return self.messages[at]
                             at += 1
                         if self.ended:
-                            raise Gone(f"the process ended before {what} came{self._last()}")
+                            raise Gone(f"{self.gone()} before {what} came{self._last()}")
                         await self._news.wait()
             except TimeoutError:
                 raise Gone(f"{what} did not come within {self._patience:g} s{self._last()}") from None
-
-    async def exit_code(self) -> int:
-        """How it ended by itself."""
-        try:
-            async with asyncio.timeout(self._patience):
-                return await self._process.wait()
-        except TimeoutError:
-            raise Gone(f"the process did not end within {self._patience:g} s") from None
 
     async def silent(self, wanted: Callable[[dict[str, Any]], bool], start: int = 0) -> bool:
         """Whether no such message comes for a moment."""
@@ -241,16 +232,100 @@ class Pipes:
                     await self._news.wait()
         return not any(wanted(message) for message in self.messages[start:])
 
+    def gone(self) -> str:
+        """How it is said that the wire has ended."""
+        return "the connection ended"
+
     def _last(self) -> str:
         return f"; the last line: {shown(self.lines[-1].decode(errors='replace').strip(), 120)}" if self.lines else ""
+
+
+class Pipes(Heard):
+    """A command that speaks lines of JSON. What it says on stderr is in `stderr`, the last of it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, patience: float, quiet: float) -> None:
+        super().__init__(patience, quiet)
+        self._process = process
+        self.stderr = b""
+        loop = asyncio.get_running_loop()
+        self._reading = [loop.create_task(self._read()), loop.create_task(self._read_stderr())]
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, subject: Subject) -> AsyncIterator[Self]:
+        """Start the command, and end it and its whole group in the end."""
+        pipe = asyncio.subprocess.PIPE
+        pipes = cls(await started(subject, stdin=pipe, stdout=pipe, stderr=pipe), subject.patience, subject.quiet)
+        try:
+            yield pipes
+        finally:
+            await pipes.close()
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        with contextlib.suppress(ValueError):  # a line without end: nothing that follows can be read
+            while line := await self._process.stdout.readline():
+                await self.take(line)
+        await self.end()
+
+    async def _read_stderr(self) -> None:
+        assert self._process.stderr is not None
+        while data := await self._process.stderr.read(65536):  # always read, or the process would wait for us
+            self.stderr = (self.stderr + data)[-_STDERR:]
+
+    def send(self, message: Any) -> None:
+        self.send_bytes(json.dumps(message).encode() + b"\n")
+
+    def send_bytes(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write(data)
+
+    def end_input(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def exit_code(self) -> int:
+        """How it ended by itself. All that it said is there then."""
+        try:
+            async with asyncio.timeout(self._patience):
+                code = await self._process.wait()
+                await asyncio.wait(self._reading, timeout=1.0)  # whoever it started may keep them open
+                return code
+        except TimeoutError:
+            raise Gone(f"the process did not end within {self._patience:g} s") from None
+
+    def gone(self) -> str:
+        said = self.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        return f"the process ended (on stderr: {shown(said, 120)})" if said else "the process ended"
 
     async def close(self) -> None:
         self.end_input()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._process.wait()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, 9)
+        end_group(self._process)
         await self._process.wait()
-        self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
+        for task in self._reading:
+            task.cancel()
+        await asyncio.gather(*self._reading, return_exceptions=True)
+
+
+async def started(subject: Subject, **streams: Any) -> asyncio.subprocess.Process:
+    """The command as a process with these streams, in a group of its own."""
+    try:
+        return await asyncio.create_subprocess_exec(
+            *subject.command, **streams, env=environment(os.environ), start_new_session=True, limit=_LINE
+        )
+    except OSError as error:
+        raise Unavailable(f"{subject.command[0]} cannot be started: {error.strerror}", transient=False) from error
+
+
+def end_group(process: asyncio.subprocess.Process) -> None:
+    """End a process that `started` gave, and all that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, 9)

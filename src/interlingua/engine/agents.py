@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import (
+    Awaitable,
     Callable,
+    Iterable,
     Iterator,
 )
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
@@ -74,6 +76,8 @@ class Agent(Generic[P, R]):
         self.check_config = Validator(card.config, what="config") if card.config is not None else None
         self.check_state = Validator(card.state, what="state") if card.state is not None else None
         self.login: Login | None = None  # where its user must log in before it works
+        # Of a mounted one: ends the connection or the process that it has in common with its siblings.
+        self.let_go: Callable[[], Awaitable[None]] | None = None
         self.__name__ = getattr(fn, "__name__", card.name)
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn
@@ -171,6 +175,7 @@ class Registry:
     def __init__(self) -> None:
         self._agents: dict[str, Agent[..., Any]] = {}
         self._hidden: dict[str, Agent[..., Any]] = {}
+        self._retired: dict[str, Agent[..., Any]] = {}  # nobody finds them any more; runs that have begun still do
         self._newest: dict[str, Agent[..., Any] | None] = {}
         self.listeners: list[Callable[[], None]] = []
         self.checks: list[Callable[[AgentCard], list[str]]] = []  # each says what is wrong with a card
@@ -190,11 +195,38 @@ class Registry:
         for check in () if hidden else self.checks:
             _hold(agent.card, check)
         known[key] = agent
+        self._retired.pop(key, None)
         self._tell()
 
     def remove(self, key: str) -> None:
         if self._agents.pop(key, None) is not None:
             self._tell()
+
+    def exchange(
+        self,
+        gone: Iterable[Agent[..., Any]],
+        come: Iterable[Agent[..., Any]],
+        *,
+        hidden_gone: Iterable[Agent[..., Any]] = (),
+        hidden_come: Iterable[Agent[..., Any]] = (),
+    ) -> None:
+        """Other agents than before, in one go; where one of them cannot be, everything stays as it is.
+
+        Who runs goes on with the code that it began with. A run that is entered again finds the new code of its agent,
+        or, where that is gone, the last that there was.
+        """
+        come, hidden_come = list(come), list(hidden_come)
+        agents = _exchanged(self._agents, gone, come)
+        hidden = _exchanged(self._hidden, hidden_gone, hidden_come)
+        for agent in come:
+            for check in self.checks:
+                _hold(agent.card, check)
+        for before, after in ((self._agents, agents), (self._hidden, hidden)):
+            self._retired.update({key: agent for key, agent in before.items() if key not in after})
+        for key in (*agents, *hidden):
+            self._retired.pop(key, None)
+        self._agents, self._hidden = agents, hidden
+        self._tell()
 
     def _tell(self) -> None:
         self._newest.clear()
@@ -215,20 +247,36 @@ class Registry:
     def code(self, name: str, version: str) -> Agent[..., Any] | None:
         """What a run of this agent is entered with, be it hidden or not."""
         key = f"{name}@{version}"
-        return self._agents.get(key) or self._hidden.get(key)
+        return self._agents.get(key) or self._hidden.get(key) or self._retired.get(key)
 
     def hidden(self) -> list[Agent[..., Any]]:
         return list(self._hidden.values())
 
     def keys(self) -> list[str]:
-        """Of all whose runs can be entered here: also of those that are hidden."""
-        return [*self._agents, *self._hidden]
+        """Of all whose runs can be entered here: also of those that nobody finds."""
+        return [*self._agents, *self._hidden, *self._retired]
 
     def __iter__(self) -> Iterator[Agent[..., Any]]:
         return iter(list(self._agents.values()))
 
     def __len__(self) -> int:
         return len(self._agents)
+
+
+def _exchanged(
+    known: dict[str, Agent[..., Any]], gone: Iterable[Agent[..., Any]], come: Iterable[Agent[..., Any]]
+) -> dict[str, Agent[..., Any]]:
+    """An agent that takes the place of another keeps it: the first one counts where nobody says which."""
+    leaving = {id(agent) for agent in gone}
+    new: dict[str, Agent[..., Any]] = {}
+    for agent in come:
+        key = agent.card.key
+        before = new.get(key) or known.get(key)
+        if before is not None and before is not agent and id(before) not in leaving:
+            raise DefinitionError(f"there are two agents {key}; give one of them another name= or version=")
+        new[key] = agent
+    stay = {key: new.get(key, agent) for key, agent in known.items() if key in new or id(agent) not in leaving}
+    return {**stay, **new}
 
 
 def _hold(card: AgentCard, check: Callable[[AgentCard], list[str]]) -> None:

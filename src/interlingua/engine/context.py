@@ -143,14 +143,16 @@ class Context(_Common[S, C]):
 
     async def ask(
         self, question: Question[A], *, deadline: float | None = None, attachments: Iterable[Part | str] = (),
-        key: str | None = None,
+        key: str | None = None, remind: Iterable[float] | None = None,
     ) -> A:  # fmt: skip
         """Ask, and wait for the answer: a minute or a month, over any number of restarts.
 
         deadline: seconds after which nobody need answer any more; `il.QuestionExpired` is raised then. attachments: in
-        a team, what the user sees beside it in the conversation.
+        a team, what the user sees beside it in the conversation. remind: seconds after which somebody is reminded that
+        it waits. Without a deadline or reminders of its own it has those of the settings (`question_deadline`,
+        `remind_after`); `math.inf` is no deadline, and `()` no reminder.
         """
-        answer: A = await self._run.ask(question, deadline, key, attachments=list(attachments))
+        answer: A = await self._run.ask(question, deadline, key, attachments=list(attachments), remind=remind)
         return answer
 
     @overload
@@ -288,9 +290,10 @@ class SyncContext(_Common[S, C]):
 
     def ask(
         self, question: Question[A], *, deadline: float | None = None, attachments: Iterable[Part | str] = (),
-        key: str | None = None,
+        key: str | None = None, remind: Iterable[float] | None = None,
     ) -> A:  # fmt: skip
-        answer: A = self._run.block(self._run.ask(question, deadline, key, attachments=list(attachments)))
+        asking = self._run.ask(question, deadline, key, attachments=list(attachments), remind=remind)
+        answer: A = self._run.block(asking)
         return answer
 
     def step(

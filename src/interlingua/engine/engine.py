@@ -22,31 +22,31 @@ from ..model.errors import (
     Conflict,
     Denied,
     ErrorInfo,
-    InvalidAnswer,
     InvalidConfig,
     InvalidInput,
     InvalidRequest,
     Overloaded,
-    QuestionNotFound,
     RunNotFound,
     TooLarge,
     Unavailable,
 )
 from ..model.events import KINDS, Event, RunCreated, RunFinished
 from ..model.oversight import Assignment
-from ..model.run import OWNER, Caller, Instance, Question, Run, RunRequest
+from ..model.run import OWNER, Caller, Instance, Run, RunRequest
 from ..model.schemas import Validator
 from ..model.status import Status
 from ..store.base import EventRow, RunFilter, RunRow, Store, Submission, Submitted
 from ..store.sqlite import SQLiteStore
 from . import runlog
 from .agents import Agent, Registry
+from .answering import Answering
 from .callbacks import Callbacks
 from .execution import Execution
 from .ids import new_id, now
 from .log import LiveLog, encode
 from .mounting import Offer
 from .reader import Reader
+from .reminders import Reminders
 from .replay import Replay
 from .settings import Settings
 from .speaking import MailKind
@@ -62,7 +62,7 @@ _PLAIN = Assignment()
 _LONGEST = 9_999_999_999  # seconds; what comes after is beyond the clock
 
 
-class Engine(Threads, Teams):
+class Engine(Threads, Teams, Answering):
     """Runs agents and remembers everything. Use it as `async with Engine(path, agents=[...]) as engine`."""
 
     def __init__(
@@ -81,6 +81,7 @@ class Engine(Threads, Teams):
         for agent in agents:
             self.add(agent)
         self.callbacks = Callbacks(self, self.store)
+        self.reminders = Reminders(self.store, self.callbacks)
         self.editors: dict[str, Editor] = {}  # by thread: what its caller offers to agents while it is there
         self.offer: Offer | None = None  # set by a door that can; for mounts whose wires carry files by address alone
         self._open = False
@@ -107,6 +108,7 @@ class Engine(Threads, Teams):
         await self._count_pending()
         await self.worker.start()
         self.callbacks.start()
+        self.reminders.start()
         self._stall = StallWatch(self.settings.stall_warning)
         self._open = True
 
@@ -116,6 +118,7 @@ class Engine(Threads, Teams):
         self._open = False
         self.agents.listeners.remove(self._agents_changed)
         self._stall.close()
+        await self.reminders.stop()
         await self.callbacks.stop()
         await self.worker.stop()
         if self.tool_servers is not None:
@@ -534,39 +537,6 @@ class Engine(Threads, Teams):
             return await self.verify(run, sealed=sealed)  # it has grown meanwhile
         return after + 1  # the tail was cut off
 
-    # -- questions ----------------------------------------------------------------------------------------
-
-    async def questions(
-        self,
-        *,
-        run: str | None = None,
-        caller: str | None = None,
-        state: str | None = "open",
-        limit: int = 100,
-    ) -> list[Question]:
-        """Open questions, oldest first. Those of a run include those of the runs that it called."""
-        found = await self.store.questions(run=run, caller=caller, state=state, limit=limit)
-        return [one for one in found if caller is None or one.answerer in (None, caller)]
-
-    async def question(self, question: str) -> tuple[Question, str, Any]:
-        """A question, its state (open, answered, withdrawn, expired), and its answer."""
-        found = await self.store.question(question)
-        if found is None:
-            raise QuestionNotFound(f"there is no question {question}")
-        return found
-
-    async def answer(self, question: str, value: Any, *, by: Caller = OWNER) -> None:
-        """Answer a question. The first valid answer wins. Returns when it is on disk."""
-        asked, _, _ = await self.question(question)
-        if asked.answerer is not None and asked.answerer != by.id:
-            raise Denied(f"question {question} is for {asked.answerer} to answer")
-        Validator(asked.answer_schema, what="answer").check(value, InvalidAnswer)
-        if len(values.encode(value)) > self.settings.max_input_bytes:
-            raise TooLarge(f"the answer is larger than {self.settings.max_input_bytes} bytes")
-        run, _, owner = await self.store.answer(question, value, by.id, now())
-        if owner == self.worker.id or owner is None:
-            self.worker.told(run)
-
     # -- views --------------------------------------------------------------------------------------------
 
     def _live_view(self, log: LiveLog, created: RunCreated | None) -> Run:
@@ -587,7 +557,7 @@ class Engine(Threads, Teams):
             if last is not None and isinstance(last.body, RunFinished):
                 view.output, view.error, view.usage = last.body.output, last.body.error, last.body.usage
         elif row.status is Status.WAITING:
-            view.questions = await self.store.questions(run=row.id)
+            view.questions = await self.questions(run=row.id)
             if not view.questions:
                 view.status = Status.RUNNING  # the answer is accepted, and on its way into the log
         return view

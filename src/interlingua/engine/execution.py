@@ -638,7 +638,7 @@ class Execution(Operations):
         del self.open_questions[question]
         still_open = bool(self.open_questions or self.replay.relayed)
         body = QuestionWithdrawn(question, reason, still_open)
-        self.log.append(body, CloseQuestion(question, "withdrawn"), *self.relay(body))
+        self.log.append(body, CloseQuestion(question, "withdrawn", reason), *self.relay(body))
 
 
 def _cancelled_error() -> type[BaseException]:

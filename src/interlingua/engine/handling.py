@@ -15,7 +15,7 @@ from ..model.authority import Action
 from ..model.card import Schema
 from ..model.codes import Code, code_of
 from ..model.content import Message, TextPart
-from ..model.errors import ChildFailed, Denied, ErrorInfo, InterlinguaError, OverBudget, RunTimedOut
+from ..model.errors import ChildFailed, Denied, ErrorInfo, InterlinguaError, OverBudget, QuestionExpired, RunTimedOut
 from ..model.events import ChildEnded, ErrorHandled
 from ..model.run import RunRequest
 from ..model.status import Status
@@ -165,7 +165,10 @@ class Handling(Proposing):
             return Remedy("fail")  # it knows now; whoever delegated has the error
         if to == USER:
             question = Escalation(agent, task, int(code_of(error)), error.message)
-            found: Remedy = await self.ask(question, None, f"{place}:{taken}", ESCALATION)
+            try:
+                found: Remedy = await self.ask(question, None, f"{place}:{taken}", ESCALATION)
+            except QuestionExpired:
+                return Remedy("fail")  # nobody wanted to say: what failed is what counts
             return found
         overseer = engine.member(authority, to)
         return Remedy("fail") if overseer is None else await self._ask_overseer(overseer, place, agent, error, taken)

@@ -21,8 +21,10 @@ from ..model.errors import ErrorInfo, Invalid, InvalidInput, RunError
 from ..model.events import Emission
 from ..model.prompts import prompt_input
 from ..model.run import Option, RunRequest
+from ..model.run import Question as AskedQuestion
 from . import tracing
 from .ids import now
+from .questions import Gone as Gone
 from .questions import Question, QuestionCodec
 
 if TYPE_CHECKING:
@@ -39,9 +41,11 @@ the agent's code leaves such a run to one that has it, and can tell the remote s
 
 
 LOOK_EVERY = 600.0
-"""Seconds after which a run that was set aside with a question looks whether the remote side still asks it."""
+"""Seconds after which a run that was set aside with a question looks whether the remote side still asks it: at first,
+and later less often."""
 
 _LOOK_WITHIN = 1.0
+_LOOKS = 10  # in the time that a question has waited so far, once that is long
 
 Offer = Callable[[bytes, str, str | None], tuple[str, Awaitable[object]]]
 """Offers a file: bytes, media type, name → an address, and what to wait for before it is told to anybody."""
@@ -62,10 +66,6 @@ class RemoteError(RunError):
         return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
 
 
-class Gone(Exception):
-    """The remote side no longer asks: somebody else has answered, or its run is over."""
-
-
 class Mounted:
     """What the handler of a mounted agent may do beyond its context."""
 
@@ -82,6 +82,11 @@ class Mounted:
     def leaving_for_good(self) -> bool:
         """Whether the remote run has to end with this one. A run that is only set aside is found again later."""
         return self.leaving in ("cancel", "timeout")
+
+    @property
+    def begun(self) -> bool:
+        """Whether the run had begun before its handler was entered: it was parked, or its process is gone."""
+        return self._run.replay.started
 
     def shown(self, step: str) -> list[Emission]:
         """What a step that was cut short has shown before, and what still stands of it.
@@ -117,6 +122,10 @@ class Mounted:
     def asked(self) -> list[str]:
         """The keys of all questions that this run had asked when its handler was entered."""
         return [place.removeprefix("ask:") for place in self._run.replay.questions]
+
+    def open(self) -> list[str]:
+        """The keys of the questions that wait for an answer now."""
+        return [question.key.removeprefix("ask:") for question in self._run.open_questions.values()]
 
     def said(self) -> list[Part]:
         """What the caller said, in full; nothing where the input is all there is."""
@@ -154,7 +163,8 @@ class Mounted:
     ) -> Any:  # fmt: skip
         """Ask what the remote side asks, and give back the answer as JSON. `answer` is the schema of the answer.
 
-        The same type may come with another schema at any time: nothing is declared, and nothing is kept.
+        The same type may come with another schema at any time: nothing is declared, and nothing is kept. Raises
+        Gone where it was withdrawn before a crash.
         """
         question = RemoteQuestion(type_, payload, prompt, options or [])
         return await self._run.ask(question, deadline, key, RemoteCodec(type_, answer), attachments=attachments)
@@ -164,25 +174,23 @@ class Mounted:
         **more: Any,
     ) -> Any:  # fmt: skip
         """As `ask`, for as long as the remote side asks: `moved_on` returns when it does not any more. Then what is
-        asked here is withdrawn, and Gone raised. A run that was set aside is woken from time to time to look."""
+        asked here is withdrawn, and Gone raised, unless somebody has answered here at that very moment. A run that was
+        set aside is woken from time to time to look."""
         with contextlib.ExitStack() as looking:
             if key in self.asked():  # it was set aside, and is not again before it has looked
                 looking.enter_context(self._run.busy())
                 asyncio.get_running_loop().call_later(_LOOK_WITHIN, looking.close)
-            if not self.recorded(_gone_place(key)):
-                asking = asyncio.ensure_future(self.ask(type_, payload, answer, key=key, **more))
-                beside = [asyncio.ensure_future(self._look(moved_on)), asyncio.ensure_future(self._wake(key))]
-                try:
-                    await asyncio.wait({asking, *beside}, return_when=asyncio.FIRST_COMPLETED)
-                    if asking.done():
-                        return asking.result()
-                finally:
-                    for task in (asking, *beside):
-                        task.cancel()
-                    await asyncio.gather(asking, *beside, return_exceptions=True)
-            await self._ctx.step("gone", _nothing, key=_gone_place(key))
-        self.withdraw(key, "it was answered elsewhere")
-        raise Gone
+            asking = asyncio.ensure_future(self.ask(type_, payload, answer, key=key, **more))
+            beside = [asyncio.ensure_future(self._look(moved_on)), asyncio.ensure_future(self._wake(key))]
+            try:
+                await asyncio.wait({asking, *beside}, return_when=asyncio.FIRST_COMPLETED)
+                if not asking.done():
+                    await self._gone(key)
+                return await asking
+            finally:
+                for task in (asking, *beside):
+                    task.cancel()
+                await asyncio.gather(asking, *beside, return_exceptions=True)
 
     async def _look(self, moved_on: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -194,20 +202,33 @@ class Mounted:
                 continue
             return
 
+    async def _gone(self, key: str) -> None:
+        """Withdraw what nobody need answer any more, and raise Gone. Returns where an answer was first."""
+        run, question = self._run, self._asks(key)
+        if question is None:
+            return
+        card = run.agent.card if run.agent is not None else None
+        place = card.metadata.get(MOUNTED_FROM) if card is not None else None
+        why = f"it was answered at {place}" if place else "it was answered elsewhere"
+        with run.busy():
+            if await run.close(question, "withdrawn", why):
+                raise Gone(why)
+            await run.pull()
+
     async def _wake(self, key: str) -> None:
-        """What is set aside with this is entered again at that time, and looks."""
+        """What is set aside with this is entered again at that time, and looks. The longer it has waited, the less it
+        matters when exactly one hears that it need not any more: so a month of waiting costs a few dozen looks."""
         while True:
+            question = self._asks(key)
+            waited = 0.0 if question is None else (now() - question.asked_at) / 1e6
+            pause = max(LOOK_EVERY, waited / _LOOKS)
             with contextlib.suppress(TimeoutError):
                 never = asyncio.get_running_loop().create_future()
-                await self._run._wait(never, now() + int(LOOK_EVERY * 1e6), f"look:{key}")
+                await self._run._wait(never, now() + int(pause * 1e6), f"look:{key}")
 
-
-def _gone_place(key: str) -> str:
-    return f"gone-{key}"
-
-
-async def _nothing() -> None:
-    pass
+    def _asks(self, key: str) -> AskedQuestion | None:
+        """What is asked by a key, and open."""
+        return next((one for one in self._run.open_questions.values() if one.key == f"ask:{key}"), None)
 
 
 def _holds(input_: dict[str, Any], part: Part) -> bool:

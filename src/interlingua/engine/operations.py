@@ -11,7 +11,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -48,7 +48,7 @@ from ..store.base import Change, PutInbox, PutQuestion
 from .codec import Codec
 from .crash import describe
 from .ids import new_id, now
-from .questions import answer_schema
+from .questions import EXPIRED, Gone, answer_schema, deadline_at, remind_at
 from .replay import PastQuestion
 from .tooling import Tooling
 
@@ -171,7 +171,7 @@ class Operations(Tooling):
 
     async def ask(
         self, question: Any, deadline: float | None, key: str | None, codec: QuestionCodec | None = None, *,
-        answerer: str | None = None, attachments: Iterable[Part | str] = (),
+        answerer: str | None = None, attachments: Iterable[Part | str] = (), remind: Iterable[float] | None = None,
     ) -> Any:  # fmt: skip
         self._check_alive()
         agent = self.agent
@@ -196,21 +196,24 @@ class Operations(Tooling):
                 return codec.answer.decode(past.answer.value, InvalidAnswer)
             if not past.open:
                 self._passed(past.seq)
+                if past.reason not in ("", EXPIRED):
+                    raise Gone(past.reason)
                 raise QuestionExpired(f"nobody answered {codec.type} in time")
         elif past is not None and past.open:
             past.open = False
             self.withdraw(past.question.id, "the agent asks something else now")
         if asked is None:
-            time = now()
+            time, settings = now(), self.worker.settings
             asked = Question(
                 new_id(), self.log.row.id, codec.type, payload, answer_schema(question, codec), time,
                 prompt=question.__prompt__(), options=question.__options__(),
-                deadline=None if deadline is None else time + int(deadline * 1e6), key=place, digest=digest,
-                answerer=answerer,
+                deadline=deadline_at(settings.question_deadline if deadline is None else deadline, time),
+                key=place, digest=digest, answerer=answerer,
             )  # fmt: skip
+            times = remind_at(settings.remind_after if remind is None else remind, time)
             self.open_questions[asked.id] = asked
             body = QuestionAsked(asked)
-            self.log.append(body, PutQuestion(asked, self.worker.path_of(self.log.row)), *self.relay(body))
+            self.log.append(body, PutQuestion(asked, self.worker.path_of(self.log.row), times), *self.relay(body))
         self.tell_question(place, asked, attachments)
         answer = await self._await_answer(asked)
         self.tell_answer(place, asked, answer)
@@ -238,15 +241,20 @@ class Operations(Tooling):
 
     async def _expire(self, question: Question) -> bool:
         """Close a question whose time is over. False where an answer was first."""
-        await self.worker.store.close_question(question.id, "expired")
-        found = await self.worker.store.question(question.id)
-        if found is not None and found[1] == "answered":
+        return await self.close(question, "expired", EXPIRED)
+
+    async def close(self, question: Question, state: Literal["withdrawn", "expired"], reason: str) -> bool:
+        """Close a question without an answer. False where an answer was first, and is on its way."""
+        store = self.worker.store
+        await store.close_question(question.id, state, now(), reason)
+        found = await store.question(question.id)
+        if found is not None and found.state == "answered":
             return False
         self._check_alive()
-        self.open_questions.pop(question.id, None)
-        still_open = bool(self.open_questions or self.replay.relayed)
-        body = QuestionWithdrawn(question.id, "nobody answered in time", still_open)
-        self.log.append(body, *self.relay(body))
+        if self.open_questions.pop(question.id, None) is not None:
+            still_open = bool(self.open_questions or self.replay.relayed)
+            body = QuestionWithdrawn(question.id, reason, still_open)
+            self.log.append(body, *self.relay(body))
         return True
 
     def relay(self, body: Body) -> list[Change]:

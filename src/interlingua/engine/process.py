@@ -37,6 +37,7 @@ class ProcessFailed(AgentCrashed):
 class ProcessPool:
     def __init__(self, size: int) -> None:
         self._free: list[asyncio.subprocess.Process] = []
+        self._young: set[asyncio.subprocess.Process] = set()  # all that were started since files changed
         self._slots = asyncio.Semaphore(size)
 
     async def run(self, execution: Execution, kwargs: dict[str, Any]) -> Any:
@@ -66,18 +67,26 @@ class ProcessPool:
                         clean = True
                         return news["output"]
             finally:
-                if clean:
+                if clean and process in self._young:
                     self._free.append(process)
                 else:
+                    self._young.discard(process)
                     await _end(process)
 
     async def _take(self) -> asyncio.subprocess.Process:
         while self._free:
             process = self._free.pop()
-            if process.returncode is None:
+            if process.returncode is None and process in self._young:
                 return process
-            await _end(process)  # it died while nobody needed it
-        return await self._start()
+            self._young.discard(process)
+            await _end(process)  # it died while nobody needed it, or has loaded what has changed since
+        process = await self._start()
+        self._young.add(process)
+        return process
+
+    def renew(self) -> None:
+        """Files of agents have changed: what has loaded them before is used for no other run."""
+        self._young.clear()
 
     async def _start(self) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(

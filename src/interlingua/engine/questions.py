@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import re
 import typing
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from ..model.card import QuestionType, Schema
-from ..model.errors import DefinitionError
+from ..model.errors import DefinitionError, InvalidQuestion, QuestionExpired
 from ..model.run import Option
 from .codec import Codec
 
 A = TypeVar("A")
+
+_LONGEST = 9_999_999_999  # seconds; what comes after is beyond the clock
+
+
+EXPIRED = "nobody answered in time"
+"""Why a question was withdrawn whose deadline is over."""
+
+
+class Gone(QuestionExpired):
+    """A remote agent asked this, and does not any more: somebody answered there, or it has gone on without."""
 
 
 class Question(msgspec.Struct, Generic[A], omit_defaults=True):
@@ -115,6 +127,24 @@ def answer_schema(question: Question[Any], codec: QuestionCodec) -> Schema:
     if type(question).__answer_schema__ is Question.__answer_schema__:
         return codec.answer.schema
     return question.__answer_schema__()
+
+
+def deadline_at(seconds: float | None, asked_at: int) -> int | None:
+    """When a question expires that has so many seconds; None where it never does (None, or infinity)."""
+    if seconds is None or seconds == math.inf:
+        return None
+    if not 0 <= seconds <= _LONGEST:
+        raise InvalidQuestion(f"deadline is {seconds}; it is a number of seconds, from 0 to {_LONGEST:,}, or infinity")
+    return asked_at + int(seconds * 1e6)
+
+
+def remind_at(seconds: Iterable[float], asked_at: int) -> list[int]:
+    """When somebody is reminded of a question, so many seconds after it was asked; each time once, in order."""
+    given = list(seconds)
+    for one in given:
+        if not 0 <= one <= _LONGEST:
+            raise InvalidQuestion(f"remind has {one}; it is a number of seconds, from 0 to {_LONGEST:,}")
+    return sorted({asked_at + int(one * 1e6) for one in given})
 
 
 _codecs: dict[type, QuestionCodec] = {}

@@ -44,6 +44,7 @@ class PastQuestion:
         self.question = question
         self.answer: Answer | None = None
         self.open = True
+        self.reason = ""  # why it was withdrawn
         self.seq = 0
 
 
@@ -98,8 +99,8 @@ class Replay:
                         replay.relayed[question.id] = run
                 case QuestionAnswered(question=question_id, answer=answer, run=run):
                     replay._close(question_id, answer, run, event.seq)
-                case QuestionWithdrawn(question=question_id, run=run):
-                    replay._close(question_id, None, run, event.seq)
+                case QuestionWithdrawn(question=question_id, reason=reason, run=run):
+                    replay._close(question_id, None, run, event.seq, reason)
                 case CancelRequested(rollback=rollback):
                     replay.cancelled = True
                     replay.rollback = replay.rollback or rollback
@@ -139,13 +140,13 @@ class Replay:
             elif isinstance(body, MessageSent):
                 self.sent.append(body.message)
 
-    def _close(self, question: str, answer: Answer | None, run: str | None, seq: int) -> None:
+    def _close(self, question: str, answer: Answer | None, run: str | None, seq: int, reason: str = "") -> None:
         if run is not None:
             self.relayed.pop(question, None)
             return
         for past in self.questions.values():
             if past.question.id == question:
-                past.open, past.answer, past.seq = False, answer, seq
+                past.open, past.answer, past.seq, past.reason = False, answer, seq, reason
 
     @property
     def standing(self) -> list[Emission]:

@@ -32,6 +32,11 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     """Finished runs that are kept in memory for readers."""
     keep_finished_bytes: int = 16 * 1024 * 1024
     """Of what those runs have said."""
+    question_deadline: float | None = None
+    """Seconds after which a question expires that was asked without a deadline; None lets it wait for ever."""
+    remind_after: tuple[float, ...] = ()
+    """Seconds after a question was asked at which somebody is reminded of it, by a process that serves; none by
+    default."""
     ttl_runs: float | None = None
     """Seconds after which a finished run is deleted; None keeps them."""
     ttl_threads: float | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -109,33 +109,36 @@ class Teams(Tasks):
         if not isinstance(agent, TeamAgent):
             self.agents.add(agent)
             return
-        team, members = agent.team, agent.members
-        if team.name in self.teams or self.agents.find(team.name) is not None:
-            raise DefinitionError(f"there is an agent {team.name} already; give the team another name")
-        self.teams[team.name] = team
-        overseers = {manifest.overseer for manifest in team.manifests.values()}
-        for member in members.values():
-            self._members[team.name, member.id] = member
-            self._register(member, member.run_name, members, review=False)
-            if member.id in overseers:
-                self._register(member, member.review_name, members, review=True)
-        self.agents.add(agent)
-        self.tool_servers = self.tool_servers or agent.tool_servers
+        self.exchange([], [agent])
+
+    def exchange(self, gone: Iterable[Agent[..., Any]], come: Iterable[Agent[..., Any]]) -> None:
+        """Other agents than before, in one go; where one of them cannot be, everything stays as it is.
+
+        Tasks of a team that is gone or changed go on: with the agents that run, and with the manifests that there are.
+        Those that are no more are kept for them.
+        """
+        gone, come = list(gone), list(come)
+        left = {agent.team.name for agent in gone if isinstance(agent, TeamAgent)}
+        new = [agent for agent in come if isinstance(agent, TeamAgent)]
+        for agent in new:
+            known = self.agents.find(agent.team.name)
+            if known is not None and not any(known is one for one in gone):
+                raise DefinitionError(f"there is an agent {agent.team.name} already; give the team another name")
+        self.agents.exchange(
+            gone, come,
+            hidden_gone=[agent for agent in self.agents.hidden() if agent.card.metadata.get(MEMBER_OF) in left],
+            hidden_come=[made for agent in new for made in _parts(agent)],
+        )  # fmt: skip
+        for agent in new:
+            self.teams[agent.team.name] = agent.team
+            self._members.update({(agent.team.name, member.id): member for member in agent.members.values()})
+            self.tool_servers = self.tool_servers or agent.tool_servers
 
     def add_team(
         self, team: Team, handlers: Mapping[str, Agent[..., Any]], tool_servers: ToolServers | None = None
     ) -> None:
         """Make a team one agent: its members do what these handlers do, and nobody else can run them."""
         self.add(TeamAgent(team, handlers, tool_servers))
-
-    def _register(self, member: Member, name: str, members: Mapping[str, Member], *, review: bool) -> None:
-        if not member.overseen:
-            self.agents.add(member.variant(name, review=review), hidden=True)
-            return
-        work = member.variant(f"{name}/work", review=review)
-        overseer = members.get(member.manifest.overseer or "")  # None: the user
-        self.agents.add(work, hidden=True)
-        self.agents.add(oversight.overseen(member, work, overseer, name), hidden=True)
 
     # -- who is who ---------------------------------------------------------------------------------------
 
@@ -164,7 +167,10 @@ class Teams(Tasks):
 
     def manifest_of(self, authority: Authority) -> Manifest | None:
         team = self.teams.get(authority.team)
-        return team.manifests.get(authority.agent) if team is not None else None
+        found = team.manifests.get(authority.agent) if team is not None else None
+        if found is None and (member := self._members.get((authority.team, authority.agent))) is not None:
+            return member.manifest  # it is no more in the team, and its task goes on
+        return found
 
     def reviewer_of(self, request: RunRequest, target: str) -> Member | None:
         """The overseer of a run, where `target` is that: delegating to it is proposing."""
@@ -299,6 +305,27 @@ def _decide(started: list[int], lineage: list[tuple[str, Authority]], authority:
     if not decision.allowed:
         refused = {OVER_BUDGET: OverBudget, RunTimedOut.code: RunTimedOut}.get(decision.code or "", Denied)
         raise refused(decision.reason)
+
+
+def _parts(agent: TeamAgent) -> list[Agent[..., Any]]:
+    """What is registered for a team, beside itself."""
+    members = agent.members
+    overseers = {manifest.overseer for manifest in agent.team.manifests.values()}
+    found: list[Agent[..., Any]] = []
+
+    def take(member: Member, name: str, *, review: bool) -> None:
+        if not member.overseen:
+            found.append(member.variant(name, review=review))
+            return
+        work = member.variant(f"{name}/work", review=review)
+        overseer = members.get(member.manifest.overseer or "")  # None: the user
+        found.extend((work, oversight.overseen(member, work, overseer, name)))
+
+    for member in members.values():
+        take(member, member.run_name, review=False)
+        if member.id in overseers:
+            take(member, member.review_name, review=True)
+    return found
 
 
 def _members(team: Team, handlers: Mapping[str, Agent[..., Any]]) -> dict[str, Member]:

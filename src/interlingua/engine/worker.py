@@ -27,6 +27,7 @@ from ..store.base import (
     InboxItem,
     PutCallback,
     PutInbox,
+    PutQuestion,
     RunRow,
     Sealed,
     Store,
@@ -314,6 +315,8 @@ class Worker:
                 self._ready.set()  # its thread went to the next in line with it
             elif isinstance(change, PutCallback):
                 self.engine.callbacks.hint()
+            elif isinstance(change, PutQuestion) and change.remind:
+                self.engine.reminders.hint()
 
     def told(self, run: str, news: PutInbox | None = None) -> None:
         """Something was put into a run's inbox. `news`: what, where that is known; it need not be read then."""

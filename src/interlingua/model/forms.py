@@ -5,6 +5,7 @@ Several doors can show one of these three and nothing else; which one a question
 
 from __future__ import annotations
 
+import datetime
 import json
 from typing import Any
 
@@ -154,14 +155,38 @@ def _field(inner: Schema) -> Schema | None:
 def particulars(question: Question) -> list[str]:
     """What a question shows beside its prompt, to be read by a human. Nothing where there is nothing else."""
     payload = question.payload
-    if not isinstance(payload, dict):
-        return [] if payload in (None, question.prompt) else [str(payload)]
-    lines = [
-        f"**{name.replace('_', ' ')}**: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        for name, value in payload.items()
-        if value != question.prompt and name not in ("options", "diff", "diffs", "kind")
-    ]
+    if isinstance(payload, dict):
+        lines = [
+            f"**{name.replace('_', ' ')}**: {one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)}"
+            for name, one in payload.items()
+            if one != question.prompt and name not in ("options", "diff", "diffs", "kind")
+        ]
+    else:
+        lines = [] if payload in (None, question.prompt) else [str(payload)]
+    if question.deadline is not None and not any(_UNTIL in text for text in (question.prompt, *lines)):
+        lines.append(f"{_UNTIL} {written(question.deadline)[:19].replace('T', ' ')} UTC.")
     return ["\n\n".join(lines)] if lines else []
+
+
+_UNTIL = "Answer until"  # what comes through another server may say so already
+
+
+def written(time: int) -> str:
+    """Microseconds since 1970 as a timestamp."""
+    seconds, micros = divmod(time, 1_000_000)
+    return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
+
+
+def read_time(text: Any) -> int | None:
+    """A timestamp in microseconds since 1970; None for what is none."""
+    try:
+        moment = datetime.datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    if moment is None or moment.tzinfo is None:
+        return None
+    spent = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return (spent.days * 86_400 + spent.seconds) * 1_000_000 + spent.microseconds
 
 
 def spoken(question: Question) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from .authority import Authority
 from .card import Schema
 from .content import Message
-from .errors import ErrorInfo
+from .errors import AlreadyAnswered, ErrorInfo
 from .oversight import Assignment
 from .status import Status
 
@@ -117,6 +117,42 @@ class Question(msgspec.Struct, omit_defaults=True):
 class Answer(msgspec.Struct, omit_defaults=True):
     value: Any
     by: str = ""
+    door: str = ""  # through which it came
+
+
+QuestionState = Literal["open", "answered", "withdrawn", "expired"]
+
+
+class QuestionRecord(msgspec.Struct, omit_defaults=True):
+    """A question, and all that became of it."""
+
+    question: Question
+    state: QuestionState
+    path: str  # "/first/…/run/": every run on whose log it shows
+    answer: Answer | None = None
+    closed_at: int | None = None
+    reason: str = ""  # why it was withdrawn
+    reminders: int = 0  # that are to be sent in all
+    reminded: int = 0  # of those: that were sent, or would have been while nobody served
+    reminded_at: int | None = None
+    remind_at: int | None = None  # when the next is due
+    change: int = 0  # grows with every change of any question
+
+    @property
+    def runs(self) -> list[str]:
+        """The first of them, its child, and so on to the one that asks."""
+        return self.path.strip("/").split("/")
+
+    def too_late(self) -> AlreadyAnswered:
+        """For whoever answers a question that is over: how that came."""
+        id_, answer = self.question.id, self.answer
+        if answer is None:
+            why = f": {self.reason}" if self.reason else ""
+            return AlreadyAnswered(f"question {id_} is {self.state} already{why}", details={"state": self.state})
+        who = f" by {answer.by}" if answer.by else ""
+        where = f" through {answer.door}" if answer.door else ""
+        told = {"state": self.state, "by": answer.by, "door": answer.door}
+        return AlreadyAnswered(f"question {id_} is answered already{who}{where}", details=told)
 
 
 class Checkpoint(msgspec.Struct, omit_defaults=True):

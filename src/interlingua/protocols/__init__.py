@@ -65,7 +65,7 @@ class Protocol(msgspec.Struct):
     name: str
     title: str
     prefix: str = ""  # of its HTTP door
-    door: Callable[..., Door] | None = None  # (engine, authenticator), and its own settings where the owner gave some
+    door: Callable[..., Door] | None = None  # (engine, authenticator, what the owner set of it…)
     stdio: Callable[[Engine, Channel, Trace | None], Awaitable[None]] | None = None  # serves one peer over pipes
     loaders: dict[str, Callable[[Any], Awaitable[list[Any]]]] = {}  # kinds of target that it can mount
 

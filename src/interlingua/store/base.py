@@ -18,7 +18,7 @@ from ..model.card import AgentCard
 from ..model.content import Message
 from ..model.errors import ErrorInfo, InterlinguaError
 from ..model.events import Body, Event, RunCreated
-from ..model.run import Checkpoint, Instance, Question, RunRequest, Thread
+from ..model.run import Checkpoint, Instance, Question, QuestionRecord, RunRequest, Thread
 from ..model.status import Status
 from .shelf import Change as ShelfChange
 from .shelf import Document, Heed, Kept, Letter, Told
@@ -69,6 +69,7 @@ EVENT_COLUMNS = EventRow.__struct_fields__[:6]
 class PutQuestion(msgspec.Struct):
     question: Question
     path: str  # "/first/…/run/": every run on whose log the question shows
+    remind: list[int] = []  # when somebody is to be reminded of it, in order
 
 
 class CloseQuestion(msgspec.Struct):
@@ -76,6 +77,7 @@ class CloseQuestion(msgspec.Struct):
 
     id: str
     state: Literal["withdrawn", "expired"]
+    reason: str = ""
 
 
 class DropInbox(msgspec.Struct):
@@ -270,6 +272,25 @@ class RunFilter(msgspec.Struct, kw_only=True):
     offset: int = 0
 
 
+class QuestionFilter(msgspec.Struct, kw_only=True):
+    run: str | None = None  # and the runs that it called
+    state: str | None = "open"
+    caller: str | None = None  # whose runs, without what only somebody else may answer
+    anyones: bool = False  # with `caller`: who may see all runs, not only its own
+    after: int | None = None  # only those that changed since, in the order of their changes; else the oldest first
+    newest: bool = False  # the one that changed last first
+    limit: int = 100
+
+
+class Reminder(msgspec.Struct):
+    """Somebody is to be reminded of a question now: the how-manieth time, of how many."""
+
+    record: QuestionRecord
+    agent: str  # that asks
+    number: int
+    of: int
+
+
 class ThreadFilter(msgspec.Struct, kw_only=True):
     status: str | None = None
     caller: str | None = None
@@ -369,17 +390,23 @@ class Store(Protocol):
     # inboxes and questions
     async def deliver(self, run: str, kind: str, body: bytes, now: int) -> tuple[int, str | None]: ...
     async def inbox(self, *, run: str | None = None, worker: str | None = None) -> list[InboxItem]: ...
-    async def answer(self, question: str, value: Any, by: str, now: int) -> tuple[str, int, str | None]: ...
-    async def close_question(self, question: str, state: str) -> bool: ...
-    async def question(self, question: str) -> tuple[Question, str, Any] | None: ...
-    async def questions(
-        self,
-        *,
-        run: str | None = None,
-        caller: str | None = None,
-        state: str | None = "open",
-        limit: int = 100,
-    ) -> list[Question]: ...
+    async def answer(
+        self, question: str, value: Any, by: str, now: int, door: str = ""
+    ) -> tuple[str, int, str | None]: ...
+    async def close_question(self, question: str, state: str, now: int, reason: str = "") -> bool: ...
+    async def question(self, question: str) -> QuestionRecord | None: ...
+    async def questions(self, where: QuestionFilter) -> list[QuestionRecord]: ...
+    async def last_question_change(self) -> int: ...
+    async def count_questions(self) -> list[tuple[str, int, int]]:
+        """Of open ones: the agent that asks, how many, and when the oldest was asked."""
+        ...
+
+    async def claim_reminders(self, now: int, limit: int, formats: Sequence[str]) -> list[Reminder]:
+        """Those that are due. Nobody else gets them, and what they tell to callbacks of these formats is noted in the
+        same transaction. What fell due several times meanwhile is one reminder."""
+        ...
+
+    async def next_reminder(self) -> int | None: ...
 
     # workers
     async def enter(self, worker: WorkerRow) -> None: ...

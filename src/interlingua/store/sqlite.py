@@ -1,7 +1,8 @@
 """The default store: one SQLite file, shared by as many processes of one machine as like.
 
 WAL and synchronous=FULL: what was acknowledged survives `kill -9` and power loss. Reads run on their own
-connections and never wait for the writer. SQL that concerns threads is in `sqlite_threads`.
+connections and never wait for the writer. SQL that concerns threads is in `sqlite_threads`, questions in
+`sqlite_questions`.
 """
 
 from __future__ import annotations
@@ -20,16 +21,13 @@ import msgspec
 from ..model import chain, values
 from ..model.card import AgentCard
 from ..model.errors import (
-    AlreadyAnswered,
     AlreadyFinished,
     Conflict,
     InvalidRequest,
-    QuestionNotFound,
     RunNotFound,
     StoreError,
 )
 from ..model.events import Event, body_decoder
-from ..model.run import Answer, Question
 from ..model.status import Status
 from . import sqlite_transactions as transactions
 from .base import (
@@ -46,8 +44,10 @@ from .base import (
 )
 from .liveness import Locks
 from .sqlite_callbacks import CallbackQueries
-from .sqlite_changes import FINAL_SQL, delete_run, put_inbox
+from .sqlite_changes import delete_run
+from .sqlite_inbox import FINAL_SQL, put_inbox
 from .sqlite_query import json_contains, select_runs
+from .sqlite_questions import QuestionQueries
 from .sqlite_records import RecordQueries
 from .sqlite_shelf import ShelfQueries
 from .sqlite_threads import ThreadQueries
@@ -56,11 +56,10 @@ from .sqlite_writer import Call, Writer, begin, connect
 
 T = TypeVar("T")
 
-_questions = msgspec.json.Decoder(Question)
 _cards = msgspec.json.Decoder(AgentCard)
 
 
-class SQLiteStore(ThreadQueries, CallbackQueries, RecordQueries, ShelfQueries):
+class SQLiteStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, ShelfQueries):
     def __init__(self, path: Path | str) -> None:
         ShelfQueries.__init__(self)
         self.path = Path(path)
@@ -212,7 +211,7 @@ class SQLiteStore(ThreadQueries, CallbackQueries, RecordQueries, ShelfQueries):
         )
         return int(row[0])
 
-    # -- inboxes and questions ----------------------------------------------------------------------------
+    # -- inboxes ------------------------------------------------------------------------------------------
 
     async def deliver(self, run: str, kind: str, body: bytes, now: int) -> tuple[int, str | None]:
         def put(conn: sqlite3.Connection) -> tuple[int, str | None]:
@@ -237,75 +236,6 @@ class SQLiteStore(ThreadQueries, CallbackQueries, RecordQueries, ShelfQueries):
             arg = worker or ""
         rows = await self._read(lambda conn: conn.execute(sql, (arg,)).fetchall())
         return [InboxItem(*row) for row in rows]
-
-    async def answer(self, question: str, value: Any, by: str, now: int) -> tuple[str, int, str | None]:
-        """The first answer wins. Returns the run, the inbox id and the run's owner."""
-
-        def put(conn: sqlite3.Connection) -> tuple[str, int, str | None]:
-            row = conn.execute(
-                "SELECT q.run, q.state, r.worker FROM questions q JOIN runs r ON r.id=q.run WHERE q.id=?",
-                (question,),
-            ).fetchone()
-            if row is None:
-                raise QuestionNotFound(f"there is no question {question}")
-            run, state, worker = row
-            if state != "open":
-                raise AlreadyAnswered(f"question {question} is {state} already")
-            conn.execute(
-                "UPDATE questions SET state='answered', answer=?, by=? WHERE id=?",
-                (values.encode(value), by, question),
-            )
-            body = values.encode({"question": question, "answer": Answer(value, by)})
-            return run, put_inbox(conn, run, "answer", body, now), worker
-
-        result: tuple[str, int, str | None] = await self._write(put)
-        return result
-
-    async def close_question(self, question: str, state: str) -> bool:
-        """Whether it was still open."""
-        closed: bool = await self._write(
-            lambda conn: (
-                conn.execute("UPDATE questions SET state=? WHERE id=? AND state='open'", (state, question)).rowcount
-                == 1
-            )
-        )
-        return closed
-
-    async def question(self, question: str) -> tuple[Question, str, Any] | None:
-        """A question, its state, and its answer."""
-        row = await self._read(
-            lambda conn: conn.execute(
-                "SELECT question, state, answer FROM questions WHERE id=?", (question,)
-            ).fetchone()
-        )
-        if row is None:
-            return None
-        return _questions.decode(row[0]), row[1], None if row[2] is None else values.decode(row[2])
-
-    async def questions(
-        self,
-        *,
-        run: str | None = None,
-        caller: str | None = None,
-        state: str | None = "open",
-        limit: int = 100,
-    ) -> list[Question]:
-        """Oldest first. Those of a run include its descendants'."""
-        where, args = ["1"], list[Any]()
-        if state is not None:
-            where.append("q.state=?")
-            args.append(state)
-        if run is not None:
-            where.append(
-                "q.root=COALESCE((SELECT substr(path, 2, 36) FROM runs WHERE id=? AND path<>''), ?) AND q.path LIKE ?"
-            )
-            args.extend([run, run, f"%/{run}/%"])
-        if caller is not None:
-            where.append("EXISTS (SELECT 1 FROM runs r WHERE r.id=q.root AND r.caller=?)")
-            args.append(caller)
-        sql = f"SELECT question FROM questions q WHERE {' AND '.join(where)} ORDER BY asked_at LIMIT ?"
-        rows = await self._read(lambda conn: conn.execute(sql, [*args, limit]).fetchall())
-        return [_questions.decode(row[0]) for row in rows]
 
     # -- workers ------------------------------------------------------------------------------------------
 

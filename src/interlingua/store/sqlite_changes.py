@@ -25,19 +25,16 @@ from .base import (
 )
 from .sqlite_callbacks import keep_run, put_callback
 from .sqlite_delegations import count
-
-FINAL_SQL = "('succeeded','failed','cancelled','timed_out')"
+from .sqlite_inbox import FINAL_SQL, put_inbox
+from .sqlite_questions import close_question, put_question
 
 
 def apply_change(conn: sqlite3.Connection, change: Change, now: int) -> None:
     match change:
-        case PutQuestion(question=q, path=path):
-            conn.execute(
-                "INSERT INTO questions (id, run, path, root, state, asked_at, question) VALUES (?,?,?,?,?,?,?)",
-                (q.id, q.run, path, path.split("/", 2)[1], "open", q.asked_at, values.encode(q)),
-            )
-        case CloseQuestion(id=question, state=state):
-            conn.execute("UPDATE questions SET state=? WHERE id=? AND state='open'", (state, question))
+        case PutQuestion():
+            put_question(conn, change)
+        case CloseQuestion(id=question, state=state, reason=reason):
+            close_question(conn, question, state, reason, now)
         case DropInbox(ids=ids):
             conn.execute(f"DELETE FROM inbox WHERE id IN ({','.join('?' * len(ids))})", ids)
         case PutInbox(run=run, kind=kind, body=body):
@@ -53,24 +50,6 @@ def apply_change(conn: sqlite3.Connection, change: Change, now: int) -> None:
                 count(conn, change)
         case ChildNews():
             raise AssertionError("sealing turns it into a PutInbox")
-
-
-def put_inbox(conn: sqlite3.Connection, run: str, kind: str, body: bytes, now: int) -> int:
-    """Put something into a run's inbox, and wake the run. One that has ended gets nothing any more: 0 then."""
-    cursor = conn.execute(
-        "INSERT INTO inbox (run, kind, body, time) SELECT ?,?,?,? "
-        f"WHERE EXISTS (SELECT 1 FROM runs WHERE id=? AND status NOT IN {FINAL_SQL})",
-        (run, kind, body, now, run),
-    )
-    if cursor.rowcount != 1:
-        return 0
-    # A run that waits for its time to start is not started by mail; only a cancel may end it early.
-    conn.execute(
-        "UPDATE runs SET wake_at=0 WHERE id=? AND worker IS NULL AND queued IS NULL "
-        "AND (status<>'pending' OR ?='cancel')",
-        (run, kind),
-    )
-    return cursor.lastrowid or 0
 
 
 def _end_turn(conn: sqlite3.Connection, end: CommitThread, now: int) -> None:

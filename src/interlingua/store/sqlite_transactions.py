@@ -15,7 +15,7 @@ from ..model import values
 from ..model.errors import KeyReused
 from ..model.status import Status
 from .base import EVENT_COLUMNS, SUSPECT, RunRow, Submission, Submitted
-from .sqlite_changes import FINAL_SQL, put_inbox
+from .sqlite_inbox import FINAL_SQL, put_inbox
 from .sqlite_threads import place_in_line, take_thread
 from .sqlite_writer import RUN_COLUMNS, insert
 

@@ -50,6 +50,20 @@ async def test_every_answer_below_well_known_has_the_headers_of_its_rfc() -> Non
         assert (refused.status_code, refused.headers["vary"]) == (403, "Accept")
 
 
+async def test_a_card_names_no_endpoint_that_is_not_there() -> None:
+    posted = ("send", "skills_query", "peers_connect")
+    async with at_door(echo) as (node, http):
+        for client_ in (node.http, http):
+            named = checked(await client_.get("/.well-known/acp.json"), 200)["endpoints"]
+            assert {"send", "tasks", "skills_query"} <= set(named)
+            for name, path in named.items():
+                if name not in ("stream", "peer_send"):  # one does not end, the other needs a peer
+                    answer = await (client_.post(path, json={}) if name in posted else client_.get(path))
+                    assert answer.status_code != 404, (name, answer.text)
+        there = checked(await node.http.get("/.well-known/acp.json"), 200)["endpoints"]
+        assert set(there) - set(named) == {"peers", "peer_send", "peers_connect", "discover"}
+
+
 async def test_an_identity_is_on_the_card_in_the_key_set_and_in_the_did_document(tmp_path: Path) -> None:
     async with at_door(echo, identity=tmp_path / "keys" / "identity.json") as (node, http):
         for client_ in (node.http, http):

@@ -35,11 +35,11 @@ async def inspect(text: str, headers: dict[str, str] | None = None) -> tuple[lis
     return await at_command(words_of(command, "inspect"), command)
 
 
-async def detected(url: str) -> Spoken:
+async def detected(url: str, headers: dict[str, str] | None = None) -> Spoken:
     """The protocol to speak at an address that names none. Raises Unavailable where there is none of ours."""
     from .addresses import look
 
-    found = await look(url)
+    found = await look(url, headers)
     for protocol in _PREFERRED:
         for spoken in found:
             if spoken.protocol == protocol and spoken.target is not None:

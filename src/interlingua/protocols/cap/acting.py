@@ -23,6 +23,7 @@ from ...model.errors import (
     InterlinguaError,
     InvalidRequest,
     NotFound,
+    QuestionExpired,
     RunError,
     StepFailed,
 )
@@ -82,8 +83,8 @@ class Acting:
                 case _:
                     await self._show(message, number)
         except InterlinguaError as error:
-            if self._way.again and isinstance(error, StepFailed):
-                raise  # the server does not take what we have to say: it would wait for ever
+            if self._way.again and isinstance(error, StepFailed | QuestionExpired):
+                raise  # the server does not take what we have to say, or nobody says it: it would wait for ever
             await self._reply_error(
                 _of_child(error), message.task_id, _answerer(message, error), message.sender_id
             )  # fmt: skip
@@ -116,6 +117,10 @@ class Acting:
             )  # fmt: skip
         except Gone:
             return
+        except QuestionExpired:
+            if deadline is None or not self._way.again:
+                raise
+            return  # it expires there too
         metadata: dict[str, Any] = {} if free else {"answer": answer}
         if id_ is not None:
             metadata["question"] = id_

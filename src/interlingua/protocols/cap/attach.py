@@ -28,6 +28,7 @@ from ...model.errors import (
     Invalid,
     InvalidRequest,
     NotFound,
+    QuestionExpired,
     RunCancelled,
     RunError,
     RunLost,
@@ -71,6 +72,9 @@ class Attachment(Acting):
         except StepFailed as failure:
             error = failure.error
             raise _failure(error) from failure
+        except QuestionExpired:
+            await self._cancel()
+            raise
         except asyncio.CancelledError:
             if self._mounted.leaving_for_good:
                 await self._cancel()
@@ -198,6 +202,12 @@ class Attachment(Acting):
 
     async def _considered(self, data: dict[str, Any]) -> Stretch | None:
         """What a message wants of us; None where that is nothing."""
+        told = data.get("metadata")
+        if isinstance(told, dict) and (data.get("sender_id") == USER or "withdrawn" in told):
+            settled = told.get("question")
+            if isinstance(settled, str) and f"question-{settled}" in self._mounted.open():
+                self._way.settled(settled)  # it was answered there, or is not asked any more
+                return None
         try:
             message = wire.read(data)
             self._check(message)

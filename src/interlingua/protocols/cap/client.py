@@ -21,6 +21,7 @@ from ...model.errors import InvalidRequest, Unavailable
 from ...model.schemas import Validator
 from ...model.team import cap_id
 from ...security.redaction import redact_text
+from ...transports.access import ORDINARY, Access, NoSettings
 from ...transports.children import words_of
 from . import described
 from .attach import Attachment
@@ -38,19 +39,23 @@ class Target(Protocol):
     def rest(self) -> str: ...
     @property
     def agent(self) -> str | None: ...
+    @property
+    def access(self) -> Access: ...
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
     """The agents of cap:COMMAND[#AGENT] or cap+http(s)://HOST[/PREFIX][#AGENT]."""
     if target.kind == "cap":
-        return [ProgramMount(target.rest, target.agent).agent()]
-    return await ServerMount(target.rest.removeprefix("cap+")).agents(target.agent)
+        return [ProgramMount(target.rest, target.agent, target.access).agent()]
+    return await ServerMount(target.rest.removeprefix("cap+"), access=target.access).agents(target.agent)
 
 
 class ProgramMount:
     """A program that reads and writes one message per line."""
 
-    def __init__(self, command: str, agent: str | None = None) -> None:
+    def __init__(self, command: str, agent: str | None = None, access: Access = ORDINARY) -> None:
+        access.given(NoSettings)
+        self._access = access
         self.name = redact_text(command)
         self.command = words_of(command, "cap")
         self._agent = agent
@@ -65,7 +70,7 @@ class ProgramMount:
 
         async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
             known = cap_id(self._agent) if self._agent is not None else ctx.me or cap_id(name)
-            return await Attachment(Program(self.command, self.name), card, known, ctx).run(input)
+            return await Attachment(Program(self.command, self.name, self._access), card, known, ctx).run(input)
 
         handler.__name__ = name
         handler.__doc__ = card.description
@@ -77,7 +82,7 @@ class ProgramMount:
 class ServerMount:
     """A server that has the door."""
 
-    def __init__(self, base: str, key: str | None = None) -> None:
+    def __init__(self, base: str, key: str | None = None, access: Access = ORDINARY) -> None:
         try:
             url = httpx2.URL(base)
         except (httpx2.InvalidURL, ValueError) as error:
@@ -85,10 +90,13 @@ class ServerMount:
         if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
             raise InvalidRequest(f"{base!r} is not the address of a server; write cap+http://HOST[/PREFIX][#AGENT]")
         self.base = base.rstrip("/")
+        key = key if key is not None else access.key
         self.key = key if key is not None else os.environ.get(KEY_VARIABLE)
+        self._headers = access.headers
+        access.given(NoSettings)
 
     async def agents(self, wanted: str | None = None) -> list[Agent[..., Any]]:
-        async with open_client(self.base, self.key) as http:
+        async with open_client(self.base, self.key, self._headers) as http:
             try:
                 told = json_of(await http.get("/agents"))
             except httpx2.TransportError as error:
@@ -120,10 +128,10 @@ class ServerMount:
             card.name = f"{plain}-{number}"
 
         async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
-            return await Attachment(Address(self.base, self.key, ctx.run_id), card, id_, ctx).run(input)
+            return await Attachment(Address(self.base, self.key, ctx.run_id, self._headers), card, id_, ctx).run(input)
 
         async def on_cancel(left: LeftRun) -> None:
-            await cancel_left(self.base, self.key, left.id)
+            await cancel_left(self.base, self.key, left.id, self._headers)
 
         handler.__name__ = id_  # so that a target can name the agent by its id too
         handler.__doc__ = card.description

@@ -109,7 +109,7 @@ class Conversation:
         self._joined = Joiner()
         self._deltas: list[tuple[int, Any]] = []
         self._artifacts: list[Any] = []
-        self._answered: set[str] = set()  # questions of an agent without a team
+        self._asked: dict[str, tuple[str, str]] = {}  # what is open, as far as it was told: who asks, in which task
         self._back = ORCHESTRATOR  # to whom the result goes
         self._ended = False  # the result, or the error, was told
 
@@ -119,6 +119,9 @@ class Conversation:
         body = event.body
         if isinstance(body, Said):
             found += self._said(body, event.time, question)
+        elif isinstance(body, QuestionWithdrawn):
+            found += self._withdrawn(body, event.time)
+            found += [] if self.view.below else self._moved(body)
         elif self.view.below:
             return []  # of a part of a task, only what was said is known here
         elif isinstance(body, OutputDelta | RunRestarted):
@@ -191,11 +194,26 @@ class Conversation:
         if body.recipient == ORCHESTRATOR and body.task == self.view.label:
             final = body.form == "error" or bool(body.message.metadata.get("final"))
             self._ended = self._ended or final
+        about = body.message.metadata.get("question")
+        if isinstance(about, str):
+            if body.recipient == USER:
+                self._asked[about] = message.sender_id, message.task_id
+            else:
+                self._asked.pop(about, None)
         if body.recipient == USER and "question" not in body.message.metadata:
             message.metadata = {"reply_expected": False, **(message.metadata or {})}
         elif body.recipient == USER and question is not None and question.answerer in (None, self.view.caller):
             message.metadata = {**(message.metadata or {}), **translate.asked(question)}
         return [("message", wire.write(message))]
+
+    def _withdrawn(self, body: QuestionWithdrawn, time: int) -> list[tuple[Kind, dict[str, Any]]]:
+        """Nobody need answer any more: whoever was asked is told so by whoever asked."""
+        if body.question not in self._asked:
+            return []
+        sender, task = self._asked.pop(body.question)
+        about = {"question": body.question, "withdrawn": body.reason, "reply_expected": False}
+        message = Message("agent", [TextPart(f"I no longer ask: {body.reason}.")], metadata=about)
+        return [("message", wire.write(translate.wire_message("message", task, sender, USER, message, time=time)))]
 
     # -- an agent without a team --------------------------------------------------------------------------
 
@@ -209,10 +227,12 @@ class Conversation:
                 message = _notice(request, view.input_text)
                 return [self._message("delegation", self._back, view.agent, message, time)]
             case QuestionAsked(question=question):
+                self._asked[question.id] = view.agent, view.task
                 about = translate.asked(question) if question.answerer in (None, view.caller) else {}
                 message = Message("agent", [TextPart(question.prompt)], metadata={"question": question.id, **about})
                 return [self._message("message", view.agent, USER, message, time)]
             case QuestionAnswered(question=id_, answer=answer):
+                self._asked.pop(id_, None)
                 about = {"question": id_, "answer": answer.value}
                 message = Message("user", [TextPart(translate.answer_text(answer.value))], metadata=about)
                 return [self._message("message", USER, view.agent, message, time)]

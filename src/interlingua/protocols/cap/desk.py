@@ -214,16 +214,15 @@ class Desk:
     async def _no_question(self, found: Found, id_: Any, recipient: str) -> Exception:
         if isinstance(id_, str):
             with contextlib.suppress(NotFound):
-                question, state, _ = await self.engine.question(id_)
-                row = await self.engine.store.run(question.run)
-                if row is not None and found.run.id in (row.id, *row.path.split("/")) and state != "open":
-                    return Conflict(f"question {id_} is {state}")
+                record = await self.engine.question_record(id_)
+                if found.run.id in record.runs and record.state != "open":
+                    return record.too_late()
         return NotFound(f"{recipient} asks no question {str(id_)[:80]} in this task")
 
     async def _answer(self, question: Question, message: wire.AnyMessage, caller: Caller) -> None:
         value = translate.answer_in(message, question, review=is_review(question))
         try:
-            await self.engine.answer(question.id, value, by=caller)
+            await self.engine.answer(question.id, value, by=caller, door="cap")
         except InvalidAnswer as error:
             details = {**(error.details or {}), **translate.asked(question)}
             raise InvalidAnswer(

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +27,7 @@ from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, U
 from ...model.team import USER
 from ...security.redaction import redact_text
 from ...transports import tap
+from ...transports.access import ORDINARY, Access
 from ...transports.channel import TooLong
 from ...transports.children import Child, QuietChannel, environment
 from ...transports.sse import read
@@ -59,6 +60,11 @@ class Way(Protocol):
     async def cancel(self, back: wire.ErrorResponse) -> None: ...
     async def moved_on(self, question: Any) -> None:
         """Until the last question that was given needs no answer any more."""
+        ...
+
+    def settled(self, question: str) -> None:
+        """It says so itself, among what it says."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -74,8 +80,8 @@ class Refused(RemoteError):
 # -- an address -----------------------------------------------------------------------------------------------
 
 
-def open_client(base: str, key: str | None) -> httpx2.AsyncClient:
-    headers = {"x-api-key": key} if key else {}
+def open_client(base: str, key: str | None, more: Mapping[str, str] = {}) -> httpx2.AsyncClient:
+    headers = {**({"x-api-key": key} if key else {}), **more}
     return httpx2.AsyncClient(
         base_url=base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks()
     )  # fmt: skip
@@ -117,14 +123,15 @@ class Address:
     again = True
     noise = (0, "")
 
-    def __init__(self, base: str, key: str | None, task: str) -> None:
+    def __init__(self, base: str, key: str | None, task: str, headers: Mapping[str, str] = {}) -> None:
         self.name = redact_text(base)
         self.cursor: str | None = None
         self._base = base
         self._key = key
+        self._headers = headers
         self._task = task
         self._path = f"/tasks/{quote(task, safe='')}"
-        self._http = open_client(base, key)
+        self._http = open_client(base, key, headers)
         self._stream: AsyncGenerator[tuple[str | None, str, dict[str, Any]], None] | None = None
         self._lost_at: float | None = None
         self._tries = 0
@@ -153,7 +160,7 @@ class Address:
 
     async def moved_on(self, question: Any) -> None:
         """Read ahead, with a connection of its own: what comes is for later."""
-        ahead = Address(self._base, self._key, self._task)
+        ahead = Address(self._base, self._key, self._task, self._headers)
         ahead.cursor = self.cursor
         try:
             while not _goes_on(*await ahead.next(), question):
@@ -241,6 +248,9 @@ class Address:
             return "status", {**told, "final": True}
         return None
 
+    def settled(self, question: str) -> None:
+        pass  # whoever wants to know reads ahead
+
     async def close(self) -> None:
         if self._stream is not None:
             with contextlib.suppress(RuntimeError, httpx2.HTTPError):
@@ -254,12 +264,13 @@ def _goes_on(kind: str, data: dict[str, Any], question: Any) -> bool:
         return data.get("status") != "waiting"
     told = data.get("metadata")
     named = told.get("question") if isinstance(told, dict) else None
-    return kind == "message" and data.get("sender_id") == USER and named == question
+    over = data.get("sender_id") == USER or (isinstance(told, dict) and "withdrawn" in told)
+    return kind == "message" and over and named == question
 
 
-async def cancel_left(base: str, key: str | None, task: str) -> None:
+async def cancel_left(base: str, key: str | None, task: str, headers: Mapping[str, str] = {}) -> None:
     """Cancel a task whose run is not in memory here, as long as there is time for it."""
-    way = Address(base, key, task)
+    way = Address(base, key, task, headers)
     try:
         await way.cancel()
     finally:
@@ -294,16 +305,23 @@ class Program:
     again = False
     cursor: str | None = None
 
-    def __init__(self, command: list[str], name: str) -> None:
+    def __init__(self, command: list[str], name: str, access: Access = ORDINARY) -> None:
         self.name = name
+        self._access = access
         self.noise = (0, "")
         self._command = command
         self._child: Child | None = None
         self._frames: list[bytes] = []
+        self._settled: set[str] = set()  # questions that need no answer any more
+        self._news = asyncio.Event()
 
     async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
         self._child = await _Program.start(
-            self._command, str(Path.cwd()), environment(os.environ), clean=redact_text, log=log
+            self._command,
+            self._access.directory or str(Path.cwd()),
+            {**environment(os.environ), **self._access.env},
+            clean=redact_text,
+            log=log,
         )
         # A line has no headers: the metadata is where its sender says more of it.
         await self.send(msgspec.structs.replace(notice, metadata={**(notice.metadata or {}), **trace}))
@@ -338,7 +356,13 @@ class Program:
             await self.send(back)
 
     async def moved_on(self, question: Any) -> None:
-        await asyncio.Event().wait()  # nobody else could answer it
+        while question not in self._settled:
+            self._news.clear()
+            await self._news.wait()
+
+    def settled(self, question: str) -> None:
+        self._settled.add(question)
+        self._news.set()
 
     async def close(self) -> None:
         if self._child is not None:

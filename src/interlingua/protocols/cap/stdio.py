@@ -36,6 +36,7 @@ class StdioDoor:
         self._desk = Desk(engine)
         self._followed: dict[str, asyncio.Task[None]] = {}  # by run
         self._resting: set[str] = set()  # tasks that wait for an answer
+        self._answered: set[str] = set()  # questions: over this channel, or it was told of
         self._news = asyncio.Event()
 
     async def run(self) -> None:
@@ -70,7 +71,9 @@ class StdioDoor:
             if isinstance(message, wire.DelegationNotice):
                 await self._begin(message, named)
             else:
-                await self._desk.take(message, OWNER)
+                taken = await self._desk.take(message, OWNER)
+                if taken.question is not None:
+                    self._answered.add(taken.question)
         except InterlinguaError as error:
             self._send(wire.write(error_message(error, *addressed(value))))
 
@@ -105,12 +108,22 @@ class StdioDoor:
                     self._note(run, update)
                     if update.kind == "message":
                         told = whole or update.data["recipient_id"] in (USER, ORCHESTRATOR)
-                        if told and update.data["sender_id"] not in (USER, ORCHESTRATOR):
+                        if self._answered_elsewhere(update.data) or (
+                            told and update.data["sender_id"] not in (USER, ORCHESTRATOR)
+                        ):
                             to_it = update.data["recipient_id"] == ORCHESTRATOR
                             self._send({**update.data, "recipient_id": named} if to_it else update.data)
                     elif whole:
                         self._send({"type": update.kind, **update.data})
                 await self._channel.drain()
+
+    def _answered_elsewhere(self, message: dict[str, Any]) -> bool:
+        """What the user says is not told to whom speaks as the user, but an answer that came another way is."""
+        question = (message.get("metadata") or {}).get("question")
+        if message["sender_id"] != USER or not isinstance(question, str) or question in self._answered:
+            return False
+        self._answered.add(question)
+        return True
 
     def _note(self, run: str, update: Update) -> None:
         if update.kind == "status":

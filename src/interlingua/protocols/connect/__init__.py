@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from ...engine.engine import Engine
     from ...model.card import AgentCard
     from ...security.auth import Authenticator
+    from .operations import ConnectSettings
 
 
-def _door(engine: Engine, auth: Authenticator) -> Door:
+def _door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None = None) -> Door:
     from .server import ConnectDoor
     from .short import begin
 
-    door = ConnectDoor(engine, auth)
+    door = ConnectDoor(engine, auth, settings)
     engine.callbacks.formats["connect"] = door.callback_body
 
     def hint(base: str, agent: str) -> str:

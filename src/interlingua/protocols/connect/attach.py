@@ -22,7 +22,7 @@ from ...engine.context import Context
 from ...engine.mounting import Gone, Mounted, RemoteError
 from ...model.carrier import Carrier
 from ...model.content import DataPart
-from ...model.errors import InterlinguaError, StepFailed, Unavailable
+from ...model.errors import InterlinguaError, QuestionExpired, StepFailed, Unavailable
 from ...model.events import MessageSent
 from .calls import (
     Patience,
@@ -34,6 +34,7 @@ from .calls import (
     messages_in,
     object_or_empty,
     same_interrupt,
+    seconds_left,
     words_of,
 )
 from .follow import Follower
@@ -74,6 +75,9 @@ class Attachment:
             raise RemoteError(
                 error.message, code=error.code, transient=error.transient, details=error.details
             ) from failure
+        except QuestionExpired:
+            await self._cancel()  # there it would wait for ever
+            raise
         except asyncio.CancelledError:
             # Leaving for good takes the remote run along; a run that is only set aside is found again by its handle.
             if self._mounted.leaving_for_good:
@@ -106,14 +110,19 @@ class Attachment:
             asked = interrupt_of(stretch.output, card)
             key = f"interrupt-{number}"
             again = key in self._mounted.asked()
+            deadline = seconds_left(stretch.output)
             try:
                 answer = await self._mounted.ask_while(
                     functools.partial(follower.moved_on, stretch.output, at_once=again),
                     asked.type, asked.payload, asked.answer_schema, key=key, prompt=asked.prompt, options=asked.options,
+                    deadline=deadline,
                 )  # fmt: skip
+            except QuestionExpired as over:
+                if deadline is None and not isinstance(over, Gone):
+                    raise
+                # Somebody answered there, or it expires there too: what comes of it is followed.
+            else:
                 await ctx.step("resume", self._resume, follower, stretch.output, answer, key=f"resume-{number}")
-            except Gone:
-                pass
             follower.answered(stretch.output)
             number += 1
 

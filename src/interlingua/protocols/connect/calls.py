@@ -13,10 +13,12 @@ from typing import Any
 import httpx2
 import msgspec
 
+from ...engine.ids import now
 from ...engine.mounting import RemoteError
 from ...model.card import ANY_OBJECT, AgentCard, Schema
 from ...model.content import Message, TextPart
 from ...model.errors import DefinitionError, Denied, RunCancelled, RunError, RunTimedOut, Unavailable
+from ...model.forms import read_time
 from ...model.run import Option
 from ...model.schemas import Validator, check_refs_local
 from . import translate, wire
@@ -151,6 +153,12 @@ def messages_in(result: dict[str, Any]) -> list[Message]:
 def same_interrupt(one: dict[str, Any], other: dict[str, Any]) -> bool:
     name = "interrupt_id" if one.get("interrupt_id") and other.get("interrupt_id") else "interrupt"
     return bool(one.get(name) == other.get(name))
+
+
+def seconds_left(told: dict[str, Any]) -> float | None:
+    """Until a question expires, where a server of ours says so. What expires there is not asked here any more."""
+    until = read_time(told.get("interrupt_deadline"))
+    return None if until is None else max(0.0, (until - now()) / 1e6)
 
 
 def whole_value(value: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from ...engine.mounting import LeftRun, RemoteError
 from ...model.card import ErrorDefinition
 from ...model.errors import InvalidRequest, Unavailable
 from ...transports import tap
+from ...transports.access import ORDINARY, Access, NoSettings
 from .attach import Attachment, Handle, cancel_left
 from .calls import KEY_VARIABLE, Refused, json_of, object_or_empty, words_of
 from .remote import Remote, id_of, names_of
@@ -37,17 +38,19 @@ class Target(Protocol):
     def rest(self) -> str: ...
     @property
     def agent(self) -> str | None: ...
+    @property
+    def access(self) -> Access: ...
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
     """The agents of connect+http(s)://HOST[/PREFIX][#AGENT]: all of them, or those that AGENT can mean."""
-    return await Mount(target.rest.removeprefix("connect+")).agents(target.agent)
+    return await Mount(target.rest.removeprefix("connect+"), access=target.access).agents(target.agent)
 
 
 class Mount:
     """One server."""
 
-    def __init__(self, base: str, key: str | None = None) -> None:
+    def __init__(self, base: str, key: str | None = None, access: Access = ORDINARY) -> None:
         try:
             url = httpx2.URL(base)
         except (httpx2.InvalidURL, ValueError) as error:
@@ -55,11 +58,15 @@ class Mount:
         if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
             raise InvalidRequest(f"{base!r} is not the address of a server; write connect+http://HOST[/PREFIX][#AGENT]")
         self.base = base.rstrip("/")
+        key = key if key is not None else access.key
         self.key = key if key is not None else os.environ.get(KEY_VARIABLE)
+        self._headers = access.headers
+        access.given(NoSettings)
 
     def open(self) -> httpx2.AsyncClient:
         """A client for one run: it belongs to the event loop, and is closed with the run."""
         headers = {"x-api-key": self.key} if self.key else {}
+        headers |= self._headers
         return httpx2.AsyncClient(
             base_url=self.base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks()
         )

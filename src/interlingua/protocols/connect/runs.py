@@ -238,17 +238,18 @@ class Runs(Agents, Threads):
         run = await self._run(request, caller, "answer")
         payload = await self._read(request, Any)
         if run.status is not Status.WAITING or not run.questions:
-            raise Conflict(f"run {run.id} is {translate.STATUS[run.status]}; only an interrupted run can be resumed")
+            why = f"run {run.id} is {translate.STATUS[run.status]}; only an interrupted run can be resumed"
+            raise Conflict(why + await self.engine.answered_last(run.id))
         question = run.questions[0]
         try:
-            await self.engine.answer(question.id, payload, by=caller)
+            await self.engine.answer(question.id, payload, by=caller, door="connect")
         except InvalidAnswer:
             # The earlier document wraps the answer: taken where it has exactly those members and fits inside.
             if not (isinstance(payload, dict) and set(payload) == {"interrupt_type", "resume_payload"}):
                 raise
             if payload["interrupt_type"] != question.type:
                 raise Conflict(f"run {run.id} waits for {question.type}, not for {payload['interrupt_type']}") from None
-            await self.engine.answer(question.id, payload["resume_payload"], by=caller)
+            await self.engine.answer(question.id, payload["resume_payload"], by=caller, door="connect")
         return json_response(self._told(await self.engine.run(run.id)))
 
     async def delete_run(self, request: Request, caller: Caller) -> Response:

@@ -319,6 +319,8 @@ def interrupt(question: Question, reader: str) -> dict[str, Any]:
         told |= {"prompt": question.prompt, "answer_schema": question.answer_schema}
         if question.options:
             told["options"] = msgspec.to_builtins(question.options)
+    if question.deadline is not None:
+        told["interrupt_deadline"] = when(question.deadline)
     return told
 
 

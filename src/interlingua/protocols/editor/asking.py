@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...engine.context import Context
+from ...engine.ids import now
 from ...engine.mounting import Mounted
 from ...model import values
 from ...model.card import Schema
 from ...model.content import TextPart
 from ...model.errors import QuestionExpired
-from ...model.forms import usable_form
+from ...model.forms import read_time, usable_form
 from ...model.run import Option
 from .incoming import Incoming
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ...transports.jsonrpc import Call
 
 _KINDS = ("allow_once", "allow_always", "reject_once", "reject_always")
+_THEIRS_TO_SAY = 10.0  # seconds
 _KEY = re.compile(r"(.+)-(\d+)")
 
 
@@ -66,9 +68,12 @@ class Asking:
     # -- one question -------------------------------------------------------------------------------------
 
     async def ask(
-        self, type_: str, mark: Any, payload: Any, schema: Schema, prompt: str, options: list[Option] | None = None
-    ) -> Any:
-        """The answer. Raises QuestionExpired, and Settled where the turn is over. `mark` is what makes it the same."""
+        self, type_: str, mark: Any, payload: Any, schema: Schema, prompt: str, options: list[Option] | None = None,
+        until: int | None = None,
+    ) -> Any:  # fmt: skip
+        """The answer. Raises QuestionExpired, and Settled where the turn is over. `mark` is what makes it the same, and
+        `until` when it expires there."""
+        within = self._within if until is None else min(self._within, max(0.0, (until - now()) / 1e6))
         key = self._key(f"{type_}-{values.digest(mark)[:16]}")
         asked, task = self._open.get(key, (None, None))
         if task is not None and asked != payload:  # about something else now: an answer to that is none to this
@@ -76,9 +81,7 @@ class Asking:
             self._mounted.withdraw(key, "the agent asks something else now")
             task = None
         if task is None:
-            wait = self._mounted.ask(
-                type_, payload, schema, key=key, prompt=prompt, options=options, deadline=self._within
-            )
+            wait = self._mounted.ask(type_, payload, schema, key=key, prompt=prompt, options=options, deadline=within)
             task = asyncio.ensure_future(wait)
             self._open[key] = (payload, task)
         try:
@@ -128,9 +131,11 @@ class Asking:
         title = str(params.get("title") or call.get("title") or "The agent asks for permission")
         payload = permission_payload(title, params, call, incoming)
         mark = [title, [[option.id, option.label, option.kind] for option in options]]
+        until = _until(params)
         try:
-            answer = await self.ask("permission", mark, payload, _one_of(options), title, options)
+            answer = await self.ask("permission", mark, payload, _one_of(options), title, options, until)
         except QuestionExpired:
+            await _theirs_to_say(until)
             rejected = rejection(options)
             return _selected(rejected) if rejected is not None else {"outcome": {"outcome": "cancelled"}}
         except Settled:
@@ -149,15 +154,18 @@ class Asking:
 
     async def elicitation(self, params: dict[str, Any]) -> dict[str, Any]:
         message = str(params.get("message") or "The agent asks")
+        until = _until(params)
         try:
             if params.get("mode") == "url":
                 return await self._visit(message, str(params.get("url")))
             if params.get("mode") not in ("form", None):
                 return {"action": "decline"}
             schema = usable_form(params.get("requestedSchema"))
-            answer = await self.ask("elicitation", [message, schema], {"message": message}, schema, message)
+            payload = {"message": message}
+            answer = await self.ask("elicitation", [message, schema], payload, schema, message, until=until)
             return {"action": "accept", "content": answer}
         except QuestionExpired:
+            await _theirs_to_say(until)
             return {"action": "decline"}
         except Settled:
             return {"action": "cancel"}
@@ -176,6 +184,19 @@ class Asking:
         if call.method == "elicitation/create":
             return await self.elicitation(params)
         return await self.permission(params, known, incoming)
+
+
+def _until(params: dict[str, Any]) -> int | None:
+    """When an agent of ours says that its question expires."""
+    meta = params.get("_meta")
+    ours = meta.get("interlingua") if isinstance(meta, dict) else None
+    return read_time(ours.get("deadline")) if isinstance(ours, dict) else None
+
+
+async def _theirs_to_say(until: int | None) -> None:
+    """What has expired there too is taken back by the agent: that is no decision of ours."""
+    if until is not None and until <= now():
+        await asyncio.sleep(_THEIRS_TO_SAY)
 
 
 def rejection(options: list[Option]) -> str | None:

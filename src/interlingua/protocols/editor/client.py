@@ -15,6 +15,7 @@ from ...engine.context import Context
 from ...engine.mounting import LeftRun
 from ...model.errors import InterlinguaError, Unavailable
 from ...security.redaction import redact_text
+from ...transports.access import Access
 from ...transports.links import Source
 from ...transports.rpc import ConnectionLost, RpcError
 from .described import agent_named, card_of
@@ -36,16 +37,18 @@ class Target(Protocol):
     def rest(self) -> str: ...
     @property
     def agent(self) -> str | None: ...
+    @property
+    def access(self) -> Access: ...
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
     """The agent of editor:COMMAND, editor+http(s)://… or editor+ws(s)://…"""
-    settings = MountSettings.from_environment()
+    settings = MountSettings.from_environment(target.access)
     source: Source
     if target.kind == "editor":
-        source = ProcessSource(target.rest, settings)
+        source = ProcessSource(target.rest, settings, target.access.env)
     else:
-        source = AddressSource(target.rest.removeprefix("editor+"), settings)
+        source = AddressSource(target.rest.removeprefix("editor+"), settings, target.access.headers)
     return [await Mount(source, settings).agent(target.agent)]
 
 
@@ -105,9 +108,11 @@ class Mount:
 
         handler.__name__ = card.name
         handler.__doc__ = card.description
-        return Agent(
+        made: Agent[..., Any] = Agent(
             card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False, on_cancel=on_cancel
         )  # fmt: skip
+        made.let_go = self.close
+        return made
 
     async def _cancel(self, left: LeftRun) -> None:
         """A run was cancelled while its handler was not here. A process of ours ended with its turn, so there is

@@ -15,6 +15,7 @@ from ...engine.logins import LoginMethod
 from ...model.card import AgentCard
 from ...model.content import DataPart, Part, TextPart
 from ...model.events import Diff, Plan, ToolCall, ToolKind
+from ...model.forms import written
 from ...model.run import Question
 from . import translate, wire
 from .translate import Choices, ConfigOption
@@ -148,7 +149,9 @@ class Version1:
     def permission(self, session: str, question: Question, choices: Choices) -> dict[str, Any]:
         shown = question_tool_call(question)
         call = {"toolCallId": shown.id, **self.tool_fields(shown)}
-        return {"sessionId": session, "toolCall": call, "options": _permission_options(choices)}
+        return {
+            "sessionId": session, "toolCall": call, "options": _permission_options(choices), **deadline_meta(question)
+        }  # fmt: skip
 
 
 class Version2(Version1):
@@ -243,6 +246,7 @@ class Version2(Version1):
             **({"description": details[0]} if details else {}),
             "subject": {"type": "tool_call", "toolCall": call},
             "options": _permission_options(choices),
+            **deadline_meta(question),
         }
 
 
@@ -261,6 +265,13 @@ def negotiate(wanted: int) -> Dialect:
 def question_call(question: str) -> str:
     """A question shows as a tool call; this is its id."""
     return f"question-{question}"
+
+
+def deadline_meta(question: Question) -> dict[str, Any]:
+    """Until when a question can be answered, for programs; people read it in its words."""
+    if question.deadline is None:
+        return {}
+    return {"_meta": {"interlingua": {"deadline": written(question.deadline)}}}
 
 
 def question_tool_call(question: Question) -> ToolCall:

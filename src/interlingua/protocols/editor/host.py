@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from ...model.errors import Denied, InvalidRequest, Unavailable
 from ...security.redaction import redact_text
+from ...transports.access import ORDINARY, Access
 from ...transports.idle import Use
 from ...transports.links import AddressLink, Link, ProcessLink, Source
 from ...transports.rpc import ConnectionLost, RpcError, Trace
@@ -57,16 +58,16 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     """Seconds of silence after which a turn that was taken up again counts as over, in version 1."""
 
     @classmethod
-    def from_environment(cls) -> MountSettings:
+    def from_environment(cls, access: Access = ORDINARY) -> MountSettings:
         given: dict[str, Any] = {}
         for name in cls.__struct_fields__:
             value = os.environ.get(_PREFIX + name.upper())
             if value:
                 given[name] = int(value) if name == "version" and value.isdecimal() else value
         try:
-            return msgspec.convert(given, cls, strict=False)
+            return msgspec.convert({**given, **access.given(cls)}, cls, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"a variable {_PREFIX}… is wrong: {error}") from None
+            raise InvalidRequest(f"a setting of the mount, or a variable {_PREFIX}…, is wrong: {error}") from None
 
     @property
     def root(self) -> str:
@@ -86,19 +87,22 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
 class ProcessSource:
     """editor:COMMAND"""
 
-    def __init__(self, command: str, settings: MountSettings) -> None:
+    def __init__(self, command: str, settings: MountSettings, env: Mapping[str, str] = {}) -> None:
+        self._env = env
         self.name = redact_text(command)
         self.command = words_of(command, "editor")
         self._settings = settings
 
     async def open(self) -> Link:
-        return ProcessLink(await process.start(self.command, self._settings.root, environment(os.environ)))
+        env = {**environment(os.environ), **self._env}
+        return ProcessLink(await process.start(self.command, self._settings.root, env))
 
 
 class AddressSource:
     """editor+http(s)://… and editor+ws(s)://…"""
 
-    def __init__(self, address: str, settings: MountSettings) -> None:
+    def __init__(self, address: str, settings: MountSettings, headers: Mapping[str, str] = {}) -> None:
+        self._headers = headers
         self._address = address
         self.name = redact_text(address)
         self.command: list[str] = []
@@ -108,7 +112,7 @@ class AddressSource:
         from .remote import open_remote
 
         key = self._settings.key
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers = {**({"authorization": f"Bearer {key}"} if key else {}), **self._headers}
         return AddressLink(await open_remote(self._address, headers), self.name)
 
 

@@ -26,6 +26,7 @@ from ...store.base import RunFilter
 from ...transports.jsonrpc import INVALID_PARAMS, RpcError
 from ...transports.rpc import ConnectionLost
 from . import translate, wire
+from .dialect import deadline_meta
 from .translate import ConfigOption
 from .updates import Projection, usage
 from .workspace import ClientEditor
@@ -184,7 +185,7 @@ class Session:
         assert question is not None
         answer = translate.written_answer(question, translate.prompt_text(parts))
         try:
-            await self.engine.answer(question.id, answer, by=self.connection.caller)
+            await self.engine.answer(question.id, answer, by=self.connection.caller, door="editor")
         except InvalidAnswer as error:
             note = f"That does not answer the question: {error.message}\n\n{translate.spoken(question)}"
             self.say(f"{question.id}-again-{now()}", note)
@@ -289,8 +290,8 @@ class Session:
         try:
             with contextlib.suppress(ConnectionLost):
                 await self._ask_client(turn, question)
-        except (Conflict, NotFound):
-            pass  # the first answer wins, and another was first
+        except (Conflict, NotFound) as error:  # the first answer wins, and another was first
+            self.say(f"{question.id}-late", f"The answer was not taken: {error.message}")
         except InterlinguaError as error:
             self.say(f"{question.id}-failed", f"The answer was not taken: {error.message}")
             await self.cancel_run(turn)
@@ -323,6 +324,7 @@ class Session:
                 "mode": "form",
                 "message": message,
                 "requestedSchema": translate.form(question.answer_schema),
+                **deadline_meta(question),
             }
             try:
                 told = msgspec.convert(
@@ -342,7 +344,7 @@ class Session:
 
     async def _answer(self, question: Question, value: Any) -> None:
         scopes.require(self.connection.caller, "answer")
-        await self.engine.answer(question.id, value, by=self.connection.caller)
+        await self.engine.answer(question.id, value, by=self.connection.caller, door="editor")
 
     # -- opening again ------------------------------------------------------------------------------------
 

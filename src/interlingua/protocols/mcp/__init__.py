@@ -11,12 +11,16 @@ if TYPE_CHECKING:
     from ...security.auth import Authenticator
     from ...transports.channel import Channel
     from ...transports.rpc import Trace
+    from .server import McpSettings
+    from .streams import WebSettings
 
 
-def _door(engine: Engine, auth: Authenticator) -> Door:
+def _door(
+    engine: Engine, auth: Authenticator, settings: WebSettings | None = None, mcp: McpSettings | None = None
+) -> Door:
     from .web import WebDoor
 
-    door = WebDoor(engine, auth)
+    door = WebDoor(engine, auth, settings, mcp)
 
     def hint(base: str, agent: str) -> str:
         which = f"#{agent}" if len(list(engine.agents)) > 1 else ""

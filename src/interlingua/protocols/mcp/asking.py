@@ -10,13 +10,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from ...engine.ids import now
 from ...engine.mounting import Mounted
 from ...model import values
 from ...model.card import Schema
 from ...model.errors import QuestionExpired
-from ...model.forms import usable_form
+from ...model.forms import read_time, usable_form
 from ...model.run import Option
 from . import wire
+
+_THEIRS_TO_SAY = 10.0  # seconds that a server has to take back what it need not ask any more
 
 
 class Settled(Exception):
@@ -32,6 +35,7 @@ class Asking:
         self._open: dict[str, tuple[Any, asyncio.Task[Any]]] = {}  # key → what was asked, and the wait for its answer
         self._uses: dict[str, int] = {}
         self.silent = False  # the run is only set aside: what is asked stays open, there too
+        self.taken_back = False  # the request that it belongs to: the server takes back with it what it asked
         self.server_is_gone: Callable[[], bool] = lambda: False
 
     def met_again(self) -> None:
@@ -50,21 +54,25 @@ class Asking:
         message = str(params.get("message") or "The server asks")
         meta = params.get("_meta")
         known = meta.get(wire.META_QUESTION) if isinstance(meta, dict) else None
+        until = read_time(meta.get(wire.META_DEADLINE)) if isinstance(meta, dict) else None
         try:
             if params.get("mode") == "url":
-                return await self._visit(message, str(params.get("url")), known)
+                return await self._visit(message, str(params.get("url")), known, until)
             if params.get("mode") not in ("form", None):
                 return {"action": "decline"}
             schema = usable_form(params.get("requestedSchema"))
             mark = known or [message, schema]
-            answer = await self._ask("elicitation", mark, {"message": message}, schema, message, _options(schema))
+            payload = {"message": message}
+            answer = await self._ask("elicitation", mark, payload, schema, message, _options(schema), until)
             return {"action": "accept", "content": answer}
         except QuestionExpired:
+            if until is not None and until <= now():
+                await asyncio.sleep(_THEIRS_TO_SAY)  # it expires there too, and that is no decision of ours
             return {"action": "decline"}
         except Settled:
             return {"action": "cancel"}
 
-    async def _visit(self, message: str, url: str, known: Any) -> dict[str, Any]:
+    async def _visit(self, message: str, url: str, known: Any, until: int | None) -> dict[str, Any]:
         options = [
             Option("accept", "I have opened it, or will", "allow_once"),
             Option("decline", "I will not", "reject_once"),
@@ -72,13 +80,15 @@ class Asking:
         choice = {"type": "string", "enum": [option.id for option in options]}
         schema = {"type": "object", "properties": {"choice": choice}, "required": ["choice"]}
         payload = {"message": message, "url": url}
-        answer = await self._ask("visit", known or payload, payload, schema, message, options)
+        answer = await self._ask("visit", known or payload, payload, schema, message, options, until)
         return {"action": answer["choice"]}
 
     async def _ask(
-        self, type_: str, mark: Any, payload: Any, schema: Schema, prompt: str, options: list[Option] | None = None
-    ) -> Any:
-        """`mark` is what makes it the same question when it is asked again."""
+        self, type_: str, mark: Any, payload: Any, schema: Schema, prompt: str, options: list[Option],
+        until: int | None,
+    ) -> Any:  # fmt: skip
+        """`mark` is what makes it the same question when it is asked again. `until` is when it expires there."""
+        within = self._within if until is None else min(self._within, max(0.0, (until - now()) / 1e6))
         place = f"{type_}-{values.digest(mark)[:16]}"
         self._uses[place] = self._uses.get(place, 0) + 1
         key = f"{place}-{self._uses[place]}"
@@ -88,9 +98,7 @@ class Asking:
             self._mounted.withdraw(key, "the server asks something else now")
             task = None
         if task is None:
-            wait = self._mounted.ask(
-                type_, payload, schema, key=key, prompt=prompt, options=options, deadline=self._within
-            )
+            wait = self._mounted.ask(type_, payload, schema, key=key, prompt=prompt, options=options, deadline=within)
             task = asyncio.ensure_future(wait)
             self._open[key] = (payload, task)
         try:
@@ -106,6 +114,9 @@ class Asking:
             self._open.pop(key, None)
             if self.silent:
                 await asyncio.Event().wait()  # until the connection ends
+            if self.taken_back:
+                # An answer could overtake that the request was taken back, and the run there would go on without us.
+                await asyncio.sleep(_THEIRS_TO_SAY)
             raise Settled from None
         except BaseException:
             self._open.pop(key, None)

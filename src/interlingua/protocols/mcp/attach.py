@@ -81,6 +81,7 @@ class Attachment:
                 # A run that is only set aside is found again later, where that is possible.
                 self._asking.silent = self._again and not self._mounted.leaving_for_good
                 if not self._asking.silent:
+                    self._asking.taken_back = True
                     self._take_back()
                 raise
             finally:
@@ -210,7 +211,9 @@ class Attachment:
             params = request.get("params") if isinstance(request, dict) else None
             if not isinstance(params, dict) or request.get("method") != "elicitation/create":
                 raise RemoteError(f"the server wants {request!r}, which cannot be asked here")
-            given[key] = await self._asking.elicit({"_meta": {wire.META_QUESTION: key}, **params})
+            told_of = params.get("_meta")
+            about = {wire.META_QUESTION: key, **(told_of if isinstance(told_of, dict) else {})}
+            given[key] = await self._asking.elicit({**params, "_meta": about})
         more: dict[str, Any] = {"inputResponses": given}
         if told.get("requestState") is not None:
             more["requestState"] = told["requestState"]

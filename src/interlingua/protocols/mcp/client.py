@@ -18,6 +18,7 @@ from ...engine.mounting import LeftRun
 from ...model.card import ANY_OBJECT
 from ...model.errors import InvalidRequest
 from ...model.schemas import Validator
+from ...transports.access import Access
 from ...transports.links import Source
 from .attach import Attachment, cancel_left
 from .described import card_of
@@ -36,19 +37,21 @@ class Target(Protocol):
     def rest(self) -> str: ...
     @property
     def agent(self) -> str | None: ...
+    @property
+    def access(self) -> Access: ...
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
     """The agents of mcp:COMMAND or mcp+http(s)://…: all of them, or those that #AGENT can mean."""
-    settings = MountSettings.from_environment()
+    settings = MountSettings.from_environment(target.access)
     source: Source
     if target.kind == "mcp":
-        source = ProcessSource(target.rest)
+        source = ProcessSource(target.rest, target.access)
     else:
         address = target.rest.removeprefix("mcp+")
         if not address.partition("://")[2].strip("/"):
             raise InvalidRequest(f"{target.rest!r} is not the address of a server; write mcp+http://HOST/PATH[#AGENT]")
-        source = AddressSource(address, settings)
+        source = AddressSource(address, settings, target.access.headers)
     return await Mount(source, settings).agents(target.agent)
 
 
@@ -109,5 +112,6 @@ class Mount:
         made: Agent[..., Any] = Agent(
             card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False, on_cancel=on_cancel
         )  # fmt: skip
+        made.let_go = self.close
         made.check_output = Validator(ANY_OBJECT, what="output")  # the result is what counts; a misfit is a warning
         return made

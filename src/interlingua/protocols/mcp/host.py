@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import msgspec
 
 from ...model.errors import InvalidRequest, Unavailable
 from ...security.redaction import redact_text
+from ...transports.access import ORDINARY, Access
 from ...transports.children import Child, environment, words_of
 from ...transports.idle import Use
 from ...transports.links import AddressLink, Link, ProcessLink, Source
@@ -43,31 +45,34 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     """Seconds for which a server that a run can be found at again is tried before the run fails as transient."""
 
     @classmethod
-    def from_environment(cls) -> MountSettings:
+    def from_environment(cls, access: Access = ORDINARY) -> MountSettings:
         names = {name: _PREFIX + name.upper() for name in cls.__struct_fields__}
         given = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
         try:
-            return msgspec.convert(given, cls, strict=False)
+            return msgspec.convert({**given, **access.given(cls)}, cls, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"a variable {_PREFIX}… is wrong: {error}") from None
+            raise InvalidRequest(f"a setting of the mount, or a variable {_PREFIX}…, is wrong: {error}") from None
 
 
 class ProcessSource:
     """mcp:COMMAND"""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, access: Access = ORDINARY) -> None:
         self.name = redact_text(command)
         self.command = words_of(command, "mcp")
+        self._access = access
 
     async def open(self) -> Link:
-        child = await Child.start(self.command, str(Path.cwd()), environment(os.environ), clean=redact_text, log=_said)
+        folder, env = self._access.directory or str(Path.cwd()), {**environment(os.environ), **self._access.env}
+        child = await Child.start(self.command, folder, env, clean=redact_text, log=_said)
         return ProcessLink(child)
 
 
 class AddressSource:
     """mcp+http(s)://…"""
 
-    def __init__(self, address: str, settings: MountSettings) -> None:
+    def __init__(self, address: str, settings: MountSettings, headers: Mapping[str, str] = {}) -> None:
+        self._headers = headers
         self._address = address
         self.name = redact_text(address)
         self.command: list[str] = []
@@ -77,7 +82,7 @@ class AddressSource:
         from .remote import HttpChannel
 
         key = self._settings.key
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers = {**({"authorization": f"Bearer {key}"} if key else {}), **self._headers}
         return AddressLink(HttpChannel(self._address, headers), self.name)
 
 

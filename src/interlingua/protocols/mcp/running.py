@@ -314,7 +314,7 @@ class Running:
         meta: dict[str, Any] = {wire.META_QUESTION: question.id}
         if self.wants:  # over one pipe nothing else tells which of several runs asks
             meta[wire.META_TOKEN] = self.token
-        asked = {**params, "_meta": meta}
+        asked = {**params, "_meta": {**params.get("_meta", {}), **meta}}
         for _ in range(_SHOWN):
             try:
                 told = msgspec.convert(
@@ -339,8 +339,10 @@ class Running:
         if value is msgspec.UNSET:
             return False
         scopes.require(self.connection.caller, "answer", self.card.key)
-        with contextlib.suppress(Conflict, NotFound):  # the first answer wins, and another was first
-            await self.engine.answer(question.id, value, by=self.connection.caller)
+        try:
+            await self.engine.answer(question.id, value, by=self.connection.caller, door="mcp")
+        except (Conflict, NotFound) as error:  # the first answer wins, and another was first
+            self.connection.warn(self.card.name, f"the answer was not taken: {error.message}", about=self.call.id)
         return True
 
 

@@ -353,9 +353,12 @@ class McpConnection:
 
     # -- questions of the revision without requests of ours ---------------------------------------------------
 
-    def _input_required(self, wanted: InputWanted) -> dict[str, Any]:
-        """The request comes again with the answer, to any process that has this store."""
+    def _input_required(self, wanted: InputWanted, problem: str = "") -> dict[str, Any]:
+        """The request comes again with the answer, to any process that has this store. `problem` is what was wrong with
+        the one before."""
         params = translate.elicitation(wanted.question, wire.MODERN)
+        if problem and params is not None:
+            params["message"] = f"{problem}\n\n{params['message']}"
         return {
             "resultType": "input_required",
             "inputRequests": {wanted.question.id: {"method": "elicitation/create", "params": params}},
@@ -377,8 +380,8 @@ class McpConnection:
             return self._input_required(InputWanted(question, run))
         try:
             given = await running.give(question, params_.read(told, wire.ElicitResult))
-        except InvalidAnswer:
-            return self._input_required(InputWanted(question, run))
+        except InvalidAnswer as error:
+            return self._input_required(InputWanted(question, run), error.message)
         if not given:
             raise translate.question_open(question, run)
         return None

@@ -28,7 +28,7 @@ from ...model.card import AgentCard, Schema
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, read_part
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidAnswer
 from ...model.events import Plan, Said, Thought, ToolCall, Warned, overheard
-from ...model.forms import Choices, choices, form, particulars
+from ...model.forms import Choices, choices, form, particulars, written
 from ...model.prompts import file_name
 from ...model.run import Instance, Question
 from ...transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
@@ -233,6 +233,8 @@ def elicitation(question: Question, version: str) -> dict[str, Any] | None:
     told: dict[str, Any] = {"message": message, "requestedSchema": schema}
     if version >= "2025-11-25":
         told["mode"] = "form"
+    if question.deadline is not None:
+        told["_meta"] = {wire.META_DEADLINE: written(question.deadline)}
     return told
 
 
@@ -274,6 +276,7 @@ def question_open(question: Question, run: str) -> RpcError:
         "question": {
             "id": question.id, "type": question.type, "prompt": question.prompt, "payload": question.payload,
             "answerSchema": question.answer_schema,
+            **({"deadline": written(question.deadline)} if question.deadline is not None else {}),
         },
     }  # fmt: skip
     asked = question.prompt or question.type

@@ -32,6 +32,8 @@ META_KEY = "interlingua/key"
 """In a request's `_meta`: the same key from the same caller is the same run, which is joined instead of started."""
 META_QUESTION = "interlingua/question"
 """In an elicitation's `_meta`: the question that it shows, the same each time that it is shown."""
+META_DEADLINE = "interlingua/deadline"
+"""Of a question: until when it can be answered."""
 META_TOKEN = "interlingua/progressToken"  # noqa: S105 - a name, and no secret
 """In an elicitation's `_meta`: the progress token of the request whose run asks."""
 

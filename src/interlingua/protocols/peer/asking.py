@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 
-from ...engine.mounting import Mounted
+from ...engine.ids import now
+from ...engine.mounting import Gone, Mounted
+from ...model.errors import QuestionExpired
 from ...model.run import Option
 from . import parts
 from .described import usable
@@ -103,18 +105,25 @@ class Asking:
         with contextlib.suppress(msgspec.ValidationError):
             options = msgspec.convert(question.get("options") or [], list[Option])
         tries = self._tries.get(id_, 0)
+        until = question.get("deadline")
+        deadline = max(0.0, (until - now()) / 1e6) if type(until) is int else None
         try:
             answer = await self._mounted.ask(
                 type_ if isinstance(type_, str) and type_ else "input_required",
                 question.get("payload", {"message": said}), schema, key=f"{id_}.{tries}" if tries else id_,
                 prompt=prompt if isinstance(prompt, str) and not tries else said or None, options=options,
+                deadline=deadline,
             )  # fmt: skip
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
                 raise
             return  # the run is being left
+        except Gone:
+            return
         except Exception as error:
+            if isinstance(error, QuestionExpired) and deadline is not None:
+                return  # it expires there too, and that is told
             self._failed(error)
             return
         given = [parts.text(answer["text"])] if free else [parts.data({"answer": answer})]

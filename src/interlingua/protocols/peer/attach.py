@@ -21,10 +21,12 @@ import msgspec
 from ...engine.context import Context
 from ...engine.mounting import LeftRun, Mounted, RemoteError
 from ...model.errors import (
+    AlreadyAnswered,
     InterlinguaError,
     Invalid,
     InvalidOutput,
     InvalidRequest,
+    QuestionExpired,
     RunLost,
     StepFailed,
     Unavailable,
@@ -116,6 +118,10 @@ class Attachment:
         async with remote.using(self._inbox, self._task_id, self._message_id):
             try:
                 ended = await (self._follow(given, entered_again) if handle.task else self._converse(given))
+            except QuestionExpired:
+                if handle.task and self._state not in _OVER:
+                    await cancel_task(remote, self._inbox, self._task_id)  # there it would wait for ever
+                raise
             except asyncio.CancelledError:
                 # A run that is only set aside is found again later.
                 if self._mounted.leaving_for_good and handle.task and self._state not in _OVER:
@@ -265,7 +271,7 @@ class Attachment:
         id_ = frame.get("message_id")
         if id_ == self._message_id:
             raise RemoteError(f"{self._where} did not take it: {why}", code=str(frame.get("code"))[:100])
-        if id_ in self._answers:
+        if id_ in self._answers and frame.get("code") != AlreadyAnswered.code:  # then the task goes on, and tells how
             self._asking.refused(self._answers[id_], why)
 
     async def _moved(self, frame: Frame) -> Ended | None:

@@ -39,6 +39,7 @@ ENDPOINTS: dict[str, str] = {
     "discover": "/discover",
     "status": "/status",
 }
+OWNERS = frozenset({"peers", "peer_send", "peers_connect", "discover"})  # of those, what is on the control API alone
 
 # Features that a node may have or not, and that nothing else tells.
 OPTIONAL = frozenset(
@@ -66,6 +67,7 @@ class CardFacts(msgspec.Struct, kw_only=True):
     interfaces: list[str] = []  # empty: the groups of what is active
     auth_schemes: list[str] = msgspec.field(default_factory=lambda: ["none"])
     endpoints: dict[str, str] = {}  # beside, or in place of, ENDPOINTS
+    door: bool = False  # the card is for callers of the door, who reach nothing that is the owner's
     link: str | None = None  # with its token: only for those who may connect
     max_msg_bytes: int = MAX_MSG_BYTES
     features: frozenset[str] = frozenset()  # out of OPTIONAL
@@ -99,7 +101,9 @@ def build(facts: CardFacts) -> dict[str, Any]:
             "signals": _signals(facts),
         },
         "auth": {"schemes": list(facts.auth_schemes) or ["none"]},
-        "endpoints": {**ENDPOINTS, **facts.endpoints},
+        "endpoints": {
+            name: path for name, path in {**ENDPOINTS, **facts.endpoints}.items() if not (facts.door and name in OWNERS)
+        },
     }
     if facts.availability:
         card["availability"] = dict(facts.availability)

@@ -17,6 +17,7 @@ from ...engine.mounting import LeftRun
 from ...model.card import ANY_OBJECT
 from ...model.errors import Unavailable
 from ...model.schemas import Validator
+from ...transports.access import Access
 from . import links
 from .attach import Attachment, cancel_left
 from .described import Described, agents_of
@@ -37,11 +38,14 @@ class Target(Protocol):
     def rest(self) -> str: ...
     @property
     def agent(self) -> str | None: ...
+    @property
+    def access(self) -> Access: ...
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
     """The agents of acp://HOST:PORT/TOKEN[#AGENT] and the like: all of them, or those that AGENT can mean."""
-    return await Mount(links.parse(target.rest), MountSettings.from_environment()).agents(target.agent)
+    settings = MountSettings.from_environment(target.access)
+    return await Mount(links.parse(target.rest), settings).agents(target.agent)
 
 
 class _Remotes:
@@ -132,5 +136,6 @@ class Mount:
         made: Agent[..., Any] = Agent(
             described.card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False, on_cancel=on_cancel
         )  # fmt: skip
+        made.let_go = self.close
         made.check_output = Validator(ANY_OBJECT, what="output")  # the result is what counts; a misfit is a warning
         return made

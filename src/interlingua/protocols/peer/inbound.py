@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...model.errors import InterlinguaError
+from ...model.errors import AlreadyAnswered, InterlinguaError
 from ...store.shelf import Change, Kept, Post
 from . import frames, plain, states
 from .journal import Said
@@ -291,6 +291,8 @@ class Inbound:
         node = self._node
         try:
             await node.working.answer(task, frame["parts"], node.working.caller_of(peer))
+        except AlreadyAnswered as error:
+            session.complain(AlreadyAnswered.code, error.message, frame)
         except InterlinguaError as error:
             session.complain("invalid_answer", error.message, frame)
         await node.settle_in(number, "done")

@@ -321,6 +321,7 @@ class Node:
             limitations=self.limitations(),
             interfaces=list(settings.interfaces),
             auth_schemes=auth or ["none"],
+            door=door,
             max_msg_bytes=settings.max_msg_bytes,
             features=_FEATURES,
         )

@@ -11,6 +11,7 @@ import msgspec
 
 from ...model.errors import Denied, InvalidRequest, Unavailable
 from ...transports import tap
+from ...transports.access import ORDINARY, Access
 from ...transports.channel import Channel
 from . import card as cards
 from . import extensions, frames
@@ -50,15 +51,18 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     cancel_within: float = 5.0
     max_bytes: int = 64 * 1024 * 1024
     """The longest frame that is taken."""
+    headers: dict[str, str] = {}
+    """Of every request, for nodes behind an http(s):// address."""
 
     @classmethod
-    def from_environment(cls) -> MountSettings:
-        names = {name: _PREFIX + name.upper() for name in cls.__struct_fields__}
+    def from_environment(cls, access: Access = ORDINARY) -> MountSettings:
+        names = {name: _PREFIX + name.upper() for name in cls.__struct_fields__ if name != "headers"}
         given = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
         try:
-            return msgspec.convert(given, cls, strict=False)
+            given_here = {**access.given(cls), "headers": access.headers}
+            return msgspec.convert({**given, **given_here}, cls, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"a variable {_PREFIX}… is wrong: {error}") from None
+            raise InvalidRequest(f"a setting of the mount, or a variable {_PREFIX}…, is wrong: {error}") from None
 
     def trust(self) -> Trust:
         identity = Identity.load_or_create(self.identity) if self.identity is not None else None
@@ -72,7 +76,7 @@ async def dial_link(link: Link, settings: MountSettings) -> Channel:
         tls = ssl.create_default_context(cafile=settings.tls_ca)
     timeout = settings.start_timeout
     if link.scheme in HTTP:
-        headers = {"authorization": f"Bearer {settings.key}"} if settings.key else {}
+        headers = {**({"authorization": f"Bearer {settings.key}"} if settings.key else {}), **settings.headers}
         return await dial_http(
             link, name=settings.name, max_bytes=settings.max_bytes, tls=tls, timeout=timeout, headers=headers,
             outage=_HTTP_OUTAGE,

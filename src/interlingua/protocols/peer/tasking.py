@@ -339,7 +339,8 @@ class Tasking:
             raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")
         given = parts.parts_of(body)
         if task.status != "input_required":
-            raise states.IllegalState(f"task {task.id} is {task.status}: it waits for no input", path="/status")
+            late = await node.engine.answered_last(task.run) if task.run is not None else ""
+            raise states.IllegalState(f"task {task.id} is {task.status}: it waits for no input{late}", path="/status")
         if task.kind == "run":
             await node.working.answer(task, given, by)
             return msgspec.structs.replace(task, status="working", question=None)

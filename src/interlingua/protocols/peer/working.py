@@ -342,21 +342,23 @@ class Working:
     # -- answers and cancelling ---------------------------------------------------------------------------
 
     async def answer(self, task: Task, given: list[dict[str, Any]], by: Caller) -> None:
-        """Answer what a task asks. Raises InvalidAnswer, and then it asks still."""
+        """Answer what a task asks. Raises InvalidAnswer, and then it asks still; or AlreadyAnswered: somebody else was
+        first."""
         assert task.run is not None
-        open_ = [question for question in await self._node.engine.questions(run=task.run) if _may(question, by)]
+        engine = self._node.engine
+        open_ = [question for question in await engine.questions(run=task.run) if _may(question, by)]
         if not open_:
+            if late := await engine.answered_last(task.run):
+                raise AlreadyAnswered(f"task {task.id} asks nothing{late}")
             raise InvalidRequest(f"task {task.id} asks nothing")
         question = open_[0]
         errors: list[InvalidAnswer] = []
         for value in answers(question, given):
             try:
-                await self._node.engine.answer(question.id, value, by=by)
+                await engine.answer(question.id, value, by=by, door="peer")
                 return
             except InvalidAnswer as error:
                 errors.append(error)
-            except AlreadyAnswered:
-                return  # somebody else was first; the task goes on
         raise errors[0]
 
     async def cancel(self, task: Task, by: Caller) -> None:

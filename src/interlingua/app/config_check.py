@@ -1,0 +1,125 @@
+"""Looks at everything that a config says, without serving: agents are loaded, teams checked, mounts tried.
+
+Nothing is left running, and nothing is written but what loading an agent writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import os
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from ..engine.engine import Engine
+from ..model.errors import DefinitionError, InterlinguaError
+from ..security.auth import Authenticator, check_bind
+from ..security.origins import HostPolicy
+from ..store.sqlite import SQLiteStore
+from . import config_meaning, sources
+from .config import VARIABLE, Config, Problem
+from .config_table import ENTRIES, SETTINGS
+from .http import HttpApp
+from .keys import StoredKeys
+from .mount_entry import MountEntry, try_once
+from .paths import default_store
+
+_OTHERS = ("INTERLINGUA_DEBUG", "INTERLINGUA_KEY", "INTERLINGUA_CONNECT_KEY", "INTERLINGUA_CAP_KEY", VARIABLE)
+_OF_MOUNTS = ("INTERLINGUA_MCP_", "INTERLINGUA_EDITOR_", "INTERLINGUA_PEER_")
+
+
+class Tried(msgspec.Struct, omit_defaults=True):
+    """A mount, tried once."""
+
+    mount: str
+    up: bool
+    agents: list[str] = []
+    reason: str = ""
+
+
+class Checked(msgspec.Struct):
+    problems: list[Problem]
+    agents: dict[str, list[str]]  # by the file or folder that they are from
+    mounts: list[Tried]
+
+    @property
+    def errors(self) -> list[Problem]:
+        return [one for one in self.problems if one.severity == "error"]
+
+
+async def check(config: Config, *, environ: Mapping[str, str] | None = None) -> Checked:
+    entries = config_meaning.mounts(config)
+    config_meaning.check_issuers(config)
+    loaded = await sources.load_all(config)
+    if not any(config.entries[name] for name in ("agents", "mounts", "teams")) and not config.problems:
+        config.wrong(str(config.file or ""), "", "there is nothing to serve: no agents, no mounts and no teams")
+    _check_ports(config)
+    try:
+        await _check_doors(config, loaded)
+    except InterlinguaError as error:
+        config.wrong("", "", error.message)
+    tried = list(await asyncio.gather(*(_try(entry) for entry in entries)))
+    config.problems += _variables(os.environ if environ is None else environ)
+    for one in tried:
+        if not one.up:
+            config.problems.append(Problem("", one.mount, f"is down: {one.reason}", "warning"))
+    agents = {str(source.origin.path): [agent.card.key for agent in source.agents] for source in loaded}
+    return Checked(config.problems, agents, tried)
+
+
+def _check_ports(config: Config) -> None:
+    wanted = [config["server.port"]]
+    for name in config_meaning.DOORS:
+        path = f"doors.{name}.{'door_port' if name == 'peer' else 'port'}"
+        if config[path] is not None:
+            wanted.append(config[path])
+    for port, count in Counter(wanted).items():
+        if port and count > 1:
+            config.wrong("", "", f"port {port} is wanted {count} times: by the server and a door, or by two doors")
+
+
+async def _check_doors(config: Config, loaded: list[sources.Source]) -> None:
+    """All that a start would refuse: settings of doors, two agents of one name, a public address without keys."""
+    settings = await config_meaning.serve_settings(config)
+    path = config["store.path"] or default_store()
+    store = SQLiteStore(path)
+    keyed = False
+    if path.exists():
+        await store.open()
+        keyed = await StoredKeys(store).any()
+        await store.close()
+    auth = Authenticator(StoredKeys(store), None, open_to_all=not keyed and not settings.issuers)
+    engine = Engine(store, settings=settings.engine)
+    hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
+    HttpApp(engine, auth, hosts, settings.options, [*settings.without, "peer"])  # a node would make its identity
+    for source in loaded:
+        try:
+            engine.exchange([], source.agents)
+        except DefinitionError as error:
+            config.wrong(source.origin.place, "", sources.said(source.origin, error))
+    for host in {settings.host, *(at or settings.host for at, _ in settings.own_ports.values())}:
+        check_bind(host, auth)
+
+
+async def _try(entry: MountEntry) -> Tried:
+    try:
+        agents = await try_once(entry)
+    except (InterlinguaError, OSError) as error:
+        reason = getattr(error, "message", None) or str(error)
+        return Tried(entry.name, False, reason=reason)
+    return Tried(entry.name, True, agents)
+
+
+def _variables(environ: Mapping[str, str]) -> list[Problem]:
+    """Variables that look like ours and are none: where another one may have been meant."""
+    known = [*(one.variable for one in SETTINGS), *(one.variable for one in ENTRIES), *_OTHERS]
+    found = []
+    for name in environ:
+        if name.startswith("INTERLINGUA_") and name not in known and not name.startswith(_OF_MOUNTS):
+            close = difflib.get_close_matches(name, known, 1, 0.8)
+            if close:
+                message = f"there is no such variable; did you mean {close[0]}?"
+                found.append(Problem(name, "", message, "warning"))
+    return found

@@ -1,0 +1,216 @@
+"""What settings mean: from their table to what the server, the engine, the doors and the mounts are made with."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from ..engine.settings import Settings
+from ..model.errors import InvalidRequest
+from ..protocols.cap.server import CapSettings
+from ..protocols.connect.operations import ConnectSettings
+from ..protocols.editor.server import EditorSettings
+from ..protocols.editor.streams import WebSettings as EditorWeb
+from ..protocols.mcp.server import McpSettings
+from ..protocols.mcp.streams import WebSettings as McpWeb
+from ..protocols.peer.settings import NodeSettings
+from ..security.tokens import ALGORITHMS, Issuer
+from ..transports.access import Access
+from ..transports.http import HttpLimits
+from ..transports.jsonrpc import Limits
+from .config import Config, Entry
+from .config_file import names_variables
+from .issuers import issuer
+from .mount_entry import MountEntry, Mounting
+from .peer import Flags, from_config, settings_of
+from .serve import ServeSettings
+from .targets import ADDRESSES, COMMANDS, TargetError, parse, spelled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+DOORS = ("connect", "mcp", "editor", "cap", "peer")
+_WITH_HEADERS = ("http", "ws")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PREFIX = re.compile(r"[A-Za-z0-9._-]*")
+
+
+async def serve_settings(config: Config) -> ServeSettings:
+    """What the server is made with. Raises what is wrong; issuers are asked for their keys."""
+    host = config["server.host"]
+    ports = {}
+    for name in DOORS:
+        port, at = ("door_port", "door_host") if name == "peer" else ("port", "host")
+        if config[f"doors.{name}.{port}"] is not None and config[f"doors.{name}.enabled"]:
+            ports[name] = (config[f"doors.{name}.{at}"], config[f"doors.{name}.{port}"])
+    return ServeSettings(
+        host=host,
+        port=config["server.port"],
+        allowed_hosts=config["server.allowed_hosts"],
+        allowed_origins=config["server.allowed_origins"],
+        issuers=await issuers(config),
+        callback_secret=config["callbacks.secret"],
+        allow_private_callbacks=config["callbacks.allow_private"],
+        callback_retry=config["callbacks.hours"] * 3600,
+        trace=config["server.trace"],
+        shutdown_grace=config["server.shutdown_grace"],
+        max_message_bytes=config["server.max_message_bytes"],
+        listeners=config["doors.peer.ports"],
+        options=options(config),
+        without=[name for name in DOORS if not config[f"doors.{name}.enabled"]],
+        own_ports=ports,
+        mounting=_of(Mounting, config, "mounting"),
+        engine=engine_settings(config),
+    )
+
+
+def engine_settings(config: Config) -> Settings:
+    kept = {name: config[f"store.{name}"] for name in ("ttl_runs", "ttl_threads")}
+    return _of(Settings, config, "limits", **kept)
+
+
+def options(config: Config) -> dict[str, Any]:
+    """What doors are made with, by protocol."""
+    return {
+        "connect": _of(ConnectSettings, config, "doors.connect", limits=_of(HttpLimits, config, "doors.connect")),
+        "mcp": (
+            _of(McpWeb, config, "doors.mcp", http=_of(HttpLimits, config, "doors.mcp")),
+            _of(McpSettings, config, "doors.mcp", limits=_of(Limits, config, "doors.mcp")),
+        ),
+        "editor": (
+            _of(EditorWeb, config, "doors.editor", http=_of(HttpLimits, config, "doors.editor")),
+            EditorSettings(limits=_of(Limits, config, "doors.editor")),
+        ),
+        "cap": _of(CapSettings, config, "doors.cap", limits=_of(HttpLimits, config, "doors.cap")),
+        "peer": node(config),
+    }
+
+
+def _of(cls: type[T], config: Config, section: str, **more: Any) -> T:
+    """A struct whose fields are settings of the same name, or come from `more`; others have their default."""
+    paths = {name: f"{section}.{name}" for name in cls.__struct_fields__ if name not in more}
+    given = {name: config[path] for name, path in paths.items() if path in config.values}
+    # Frozen structs have tuples where files have lists.
+    return cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in given.items()}, **more)
+
+
+NODE_LIMITS = (
+    "max_peers", "max_queued", "max_unread", "max_streams", "keep_events", "keep_messages", "in_flight", "card_wait",
+    "cancel_grace", "reconnect_first", "reconnect_last",
+)  # fmt: skip
+"""Settings of a node that are no flags of `interlingua peer`."""
+
+
+def node(config: Config) -> NodeSettings:
+    file: Path | None = config["doors.peer.config"]
+    flags = from_config(file) if file is not None else Flags()
+    given = {
+        name: str(value) if name == "identity" and value is not None else value
+        for name in Flags.__struct_fields__
+        if (path := f"doors.peer.{name}") in config.values
+        for value in [config[path]]
+        if config.given(path) or file is None
+    }
+    found = settings_of(msgspec.structs.replace(flags, **given))
+    limits = {name: config[f"doors.peer.{name}"] for name in NODE_LIMITS}
+    return msgspec.structs.replace(found, **limits)
+
+
+# -- who may come in ------------------------------------------------------------------------------------------
+
+
+async def issuers(config: Config) -> list[Issuer]:
+    entries, keys = config.entries["auth.issuers"], list(config["auth.jwks_url"])
+    audience, scopes = config["auth.audience"], config["auth.scopes"]
+    if len(keys) > sum(entry["jwks_url"] is None for entry in entries):
+        raise InvalidRequest("there are more --jwks-url (auth.jwks_url) than --issuer: each belongs to one, in order")
+    if audience and not entries:
+        raise InvalidRequest("--audience (auth.audience) and --issuer belong together: a token is for somebody")
+    found = []
+    for entry in entries:
+        names = entry["audience"] or audience
+        if not names:
+            raise InvalidRequest(
+                f"{entry.origin}: --issuer {entry['issuer']} and --audience (auth.audience) belong together: a token "
+                "is for somebody"
+            )
+        url = entry["jwks_url"] or (keys.pop(0) if keys else None)
+        one = await issuer(entry["issuer"], names, url, entry["scopes"] or scopes)
+        if entry["algorithms"]:
+            one = msgspec.structs.replace(one, algorithms=tuple(entry["algorithms"]))
+        found.append(one)
+    return found
+
+
+# -- what is served -------------------------------------------------------------------------------------------
+
+
+def mounts(config: Config) -> list[MountEntry]:
+    """The mounts that are wanted; what is wrong with one becomes a problem of the config."""
+    found = []
+    for entry in config.entries["mounts"]:
+        try:
+            found.append(mount(entry))
+        except InvalidRequest as error:
+            hint = getattr(error, "hint", "")
+            config.wrong(entry.origin, entry.path, f"{error.message}; {hint}" if hint else error.message)
+    seen: dict[str, list[str]] = {}
+    for at, one in enumerate(found):
+        others = seen.setdefault(one.name, [])
+        if one.remembered_as in others:
+            config.wrong("", "mounts", f"{one.name} is there twice; give one of them a prefix")
+        elif others:  # what tells them apart is not shown: links of one node
+            found[at] = msgspec.structs.replace(one, shown=f"{one.shown} ({len(others) + 1})")
+        others.append(one.remembered_as)
+    return found
+
+
+def mount(entry: Entry) -> MountEntry:
+    target = parse(entry["target"])
+    if target.kind not in ADDRESSES + COMMANDS:
+        where = "teams" if target.kind == "team" else "agents"
+        raise TargetError(f"{entry['target']!r} is no mount: it belongs under [[{where}]]")
+    command = target.kind in COMMANDS
+    for name, fine in (
+        ("headers", not command and any(mark in target.kind for mark in _WITH_HEADERS)),
+        ("env", command),
+        ("directory", command),
+        ("key", not command),
+    ):
+        if entry[name] and not fine:
+            what = f"{target.kind}:COMMAND" if command else f"{target.kind}://…"
+            raise InvalidRequest(f"{what} has no use for {name}")
+    if entry["as"] is not None and not _NAME.fullmatch(entry["as"]):
+        raise InvalidRequest(f"as is a name: letters, digits, dots, dashes and underscores, not {entry['as']!r}")
+    if not _PREFIX.fullmatch(entry["prefix"]):
+        raise InvalidRequest(f"prefix is of letters, digits, dots, dashes and underscores, not {entry['prefix']!r}")
+    if entry["as"] is not None and entry["prefix"]:
+        raise InvalidRequest("as and prefix exclude each other")
+    folder = entry["directory"] or (entry.folder if command and entry.folder.parts else None)
+    access = Access(
+        key=entry["key"],
+        headers={name.lower(): value for name, value in entry["headers"].items()},
+        env=entry["env"],
+        directory=str(folder) if folder is not None else None,
+        settings=entry["settings"],
+    )
+    written = entry.values["target"].written
+    return MountEntry(
+        target=msgspec.structs.replace(target, access=access),
+        shown=written if names_variables(written) else spelled(target),
+        as_=entry["as"],
+        prefix=entry["prefix"],
+        only=tuple(entry["only"]),
+    )
+
+
+def check_issuers(config: Config) -> None:
+    """What can be told of issuers without asking them."""
+    for entry in config.entries["auth.issuers"]:
+        if unknown := [name for name in entry["algorithms"] if name not in ALGORITHMS]:
+            known = ", ".join(ALGORITHMS)
+            config.wrong(entry.origin, entry.path, f"algorithms may be {known}, not {', '.join(unknown)}")

@@ -1,0 +1,120 @@
+"""A mount as its owner wants it, and one look at it: what agents it has, or why it cannot be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ..engine.agents import Agent
+from ..model import values
+from ..model.card import AgentCard
+from ..model.errors import InvalidRequest, Unavailable
+from ..security.redaction import redact_text
+from .targets import Target, load_to_serve
+
+_REACHED_WITHIN = 10.0  # seconds
+_PORTS = {"https": 443, "wss": 443}
+
+State = Literal["starting", "up", "down"]
+
+
+class Mounting(msgspec.Struct, kw_only=True, frozen=True):
+    """Every interval of keeping mounts. What each is for is in the table of settings."""
+
+    wait: float = 10.0
+    retry_first: float = 1.0
+    retry_last: float = 60.0
+    refresh: float = 30.0
+    patience: float = 60.0
+
+
+class MountEntry(msgspec.Struct, kw_only=True, frozen=True):
+    """A mount as its owner wants it."""
+
+    target: Target
+    shown: str  # the target, without secrets
+    as_: str | None = None
+    prefix: str = ""
+    only: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called: in tables, in messages and in metrics."""
+        here = self.as_ or (f"{self.prefix}*" if self.prefix else "")
+        return f"{self.shown} as {here}" if here else self.shown
+
+    def renamed(self, card: AgentCard) -> AgentCard:
+        """A card of an agent of it, as it is here."""
+        return msgspec.structs.replace(card, name=self.as_ or f"{self.prefix}{card.name}")
+
+    @property
+    def remembered_as(self) -> str:
+        """Of the same place, whatever it is called here."""
+        target = self.target
+        return values.digest([target.kind, target.rest, target.agent])
+
+    @property
+    def identity(self) -> str:
+        """Equal where nothing was changed, secrets included."""
+        return values.digest(msgspec.to_builtins(self))
+
+
+class MountView(msgspec.Struct, omit_defaults=True):
+    """A mount as others see it."""
+
+    mount: str
+    state: State
+    since: int
+    agents: list[str] = []
+    reason: str = ""
+    tries: int = 0
+    next_try_in: float | None = None
+    left_out: list[str] = []
+
+
+async def load(entry: MountEntry, target: Target | None = None) -> list[Agent[..., Any]]:
+    """The agents that are wanted of a mount, as they are there. `target`: its own, where that is resolved already."""
+    agents = await load_to_serve(target or entry.target)
+    names = [agent.card.name for agent in agents]
+    if entry.only:
+        if missing := [name for name in entry.only if name not in names]:
+            raise InvalidRequest(f"it has no agent {', '.join(missing)}; it has {', '.join(names)}")
+        agents = [agent for agent in agents if agent.card.name in entry.only]
+    if entry.as_ is not None and len(agents) != 1:
+        raise InvalidRequest(
+            f"it has {len(agents)} agents ({', '.join(names)}), and `as` is a name for one: say which with #AGENT"
+        )
+    return agents
+
+
+async def try_once(entry: MountEntry) -> list[str]:
+    """The keys that its agents would have here. Raises where it is down."""
+    agents = await load(entry)
+    await let_go({agent.card.key: agent for agent in agents})
+    return [entry.renamed(agent.card).key for agent in agents]
+
+
+async def let_go(agents: dict[str, Agent[..., Any]]) -> None:
+    """Agents of one mount have one connection or process among them."""
+    closing = {getattr(agent.let_go, "__self__", agent.let_go): agent.let_go for agent in agents.values()}
+    for close in closing.values():
+        if close is not None:
+            with contextlib.suppress(Exception):
+                await close()
+
+
+async def reach(target: Target) -> None:
+    """Whether somebody listens at an address. Raises where nobody does."""
+    at = urlsplit(target.rest.partition("+")[2])
+    try:
+        async with asyncio.timeout(_REACHED_WITHIN):
+            _, writer = await asyncio.open_connection(at.hostname, at.port or _PORTS.get(at.scheme, 80))
+    except (OSError, TimeoutError) as error:
+        raise Unavailable(
+            f"{redact_text(target.rest)} cannot be reached: {str(error) or 'it does not answer'}"
+        ) from error
+    writer.close()

@@ -1,0 +1,350 @@
+"""Keeps mounts: those that are down are shown as down and tried again, and their agents answer that they are.
+
+An agent of a mount is registered once and stays, whatever becomes of the connection behind it: a run asks here for what
+is behind it at the time. The cards that a mount had are kept in the store, so that its agents are there after a restart
+while it is down. What a mount is made of is its protocol's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from ..engine.agents import Agent
+from ..engine.engine import Engine
+from ..engine.ids import now
+from ..engine.mounting import LeftRun, Mounted
+from ..model import values
+from ..model.card import ANY_OBJECT, AgentCard
+from ..model.errors import AgentNotFound, DefinitionError, InterlinguaError, StoreError, Unavailable
+from ..model.schemas import Validator
+from ..security.redaction import redact_text
+from ..store.shelf import Put
+from .mount_entry import MountEntry, Mounting, MountView, State, let_go, load, reach
+from .targets import ADDRESSES, Target, resolve
+
+log = logging.getLogger("interlingua.mounts")
+
+_SPACE = "mounts"  # of documents in the store: the cards of each mount
+
+
+class Supervised:
+    """One mount."""
+
+    def __init__(self, engine: Engine, entry: MountEntry, settings: Mounting) -> None:
+        self.entry = entry
+        self.state: State = "starting"
+        self.reason = ""
+        self.tries = 0  # that failed, since it was up
+        self.since = now()
+        self.tried = asyncio.Event()  # the first time
+        self.left_out: list[str] = []
+        self._engine = engine
+        self._settings = settings
+        self._target: Target | None = None  # once it is known what is spoken there
+        self._found: dict[str, Agent[..., Any]] = {}  # what is behind its agents, by the key that they have there
+        self._offered: dict[str, Agent[..., Any]] = {}  # what is registered here, by the same
+        self._remembered: set[str] = set()  # of those: made from a card of the store
+        self._changed = asyncio.Event()  # its state, or what is behind it
+        self._look_again = asyncio.Event()
+        self._looked_at = 0.0
+        self._next_try: float | None = None
+        self._running = 0  # runs that are at it
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def agents(self) -> list[Agent[..., Any]]:
+        return list(self._offered.values())
+
+    def view(self) -> MountView:
+        return MountView(
+            self.entry.name, self.state, self.since, [agent.card.key for agent in self.agents],
+            self.reason if self.state == "down" else "", self.tries, self._next_in(), self.left_out,
+        )  # fmt: skip
+
+    def _next_in(self) -> float | None:
+        if self.state != "down" or self._next_try is None:
+            return None
+        return round(max(0.0, self._next_try - time.monotonic()), 1)
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    async def remember(self, before: Supervised | None = None) -> None:
+        """Offer the agents that it had when it was seen last. `before`: instead of those of another entry for it."""
+        found = await self._engine.store.document(_SPACE, self.entry.remembered_as)
+        try:
+            cards = msgspec.json.decode(found.body, type=list[AgentCard]) if found is not None else []
+        except msgspec.DecodeError:
+            cards = []  # an older version wrote it down in another way
+        if before is not None:
+            self._offered, before._offered = before._offered, {}
+        cards = [card for card in cards if not self.entry.only or card.name in self.entry.only]
+        offered = {card.key: self._stand_in(card) for card in cards}
+        self._remembered = set(offered)
+        self._offer(offered)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    async def close(self, *, remove: bool = False) -> None:
+        """Look no more. `remove`: its agents are gone here; runs that are at it go on."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if remove:
+            self._offer({})
+            self._changed.set()
+            await self._let_go(self._found)
+
+    def look(self) -> None:
+        """Look at it now, whatever it was going to wait for."""
+        self._look_again.set()
+
+    async def _keep(self) -> None:
+        forced = True
+        while True:
+            await self._look(forced)
+            self.tried.set()
+            wait = self._wait()
+            self._next_try = None if wait is None else time.monotonic() + wait
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._look_again.wait()
+            forced = self._look_again.is_set()
+            self._look_again.clear()
+            self._next_try = None
+            # Many runs that fail at once are one reason to look.
+            await asyncio.sleep(max(0.0, self._looked_at + self._settings.retry_first - time.monotonic()))
+
+    def _wait(self) -> float | None:
+        """Seconds until the next look; None: until there is a reason."""
+        s = self._settings
+        if self.state == "down":
+            longest = min(s.retry_last, s.retry_first * 2.0 ** min(self.tries - 1, 30))
+            return longest * random.uniform(0.5, 1.0)  # so that not all who wait for it come at once
+        if not s.refresh or self.entry.target.kind not in ADDRESSES:
+            return None
+        return s.refresh * random.uniform(0.8, 1.2)
+
+    async def _look(self, forced: bool) -> None:
+        self._looked_at = time.monotonic()
+        try:
+            target = self._target = self._target or await resolve(self.entry.target)
+            if self.state == "up" and target.kind.startswith("editor+") and not forced:
+                await reach(target)  # listing its agents would leave a session there each time
+                return
+            await self._is_up(await load(self.entry, target))
+        except (InterlinguaError, OSError) as error:
+            self._is_down(error)
+        except Exception as error:
+            log.exception("mount %s: something unexpected happened", self.entry.name)
+            self._is_down(error)
+
+    # -- up and down --------------------------------------------------------------------------------------
+
+    async def _is_up(self, agents: list[Agent[..., Any]]) -> None:
+        found = {agent.card.key: agent for agent in agents}
+        before, was = self._found, self.state
+        same = before.keys() == found.keys() and all(before[key].card == found[key].card for key in found)
+        self.state, self.reason, self.tries = "up", "", 0
+        if same:
+            await let_go(found)
+        else:
+            self._found = found
+            self._offer({key: self._kept(key) or self._dressed(agent) for key, agent in found.items()})
+            await self._let_go(before)
+            cards = msgspec.json.encode([agent.card for agent in found.values()])
+            with contextlib.suppress(StoreError):  # they are wanted only after a restart
+                await self._engine.store.keep([Put(_SPACE, self.entry.remembered_as, cards)])
+        if was != "up":
+            self.since = now()
+            names = ", ".join(agent.card.key for agent in self.agents) or "none"
+            log.info("mount %s is up; agents: %s", self.entry.name, names)
+        elif not same:
+            names = ", ".join(agent.card.key for agent in self.agents) or "none"
+            log.info("mount %s has other agents than before: %s", self.entry.name, names)
+        for problem in self.left_out if not same else ():
+            log.warning("mount %s: %s", self.entry.name, problem)
+        self._tell()
+
+    def _is_down(self, error: Exception) -> None:
+        reason = redact_text(getattr(error, "message", "") or str(error) or type(error).__name__)
+        news = self.state != "down" or reason != self.reason
+        if self.state != "down":
+            self.since = now()
+        self.state, self.reason, self.tries = "down", reason, self.tries + 1
+        self._target = None  # something else may be spoken there when it is back
+        log.log(
+            logging.WARNING if news else logging.DEBUG, "mount %s is down: %s; it is tried again", self.entry.name,
+            reason, extra={"fields": {"mount": self.entry.name, "tries": self.tries}},
+        )  # fmt: skip
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # -- agents -------------------------------------------------------------------------------------------
+
+    def _offer(self, agents: dict[str, Agent[..., Any]]) -> None:
+        """Register these instead of those before. One that cannot be here is left out, and the others are not."""
+        before, self.left_out = self._offered, []
+        gone = [agent for agent in before.values() if not any(agent is one for one in agents.values())]
+        come = {key: agent for key, agent in agents.items() if before.get(key) is not agent}
+        stay = {key: agent for key, agent in agents.items() if key not in come}
+        try:
+            self._engine.exchange(gone, come.values())
+        except DefinitionError:
+            self._engine.exchange(gone, [])
+            for key, agent in list(come.items()):
+                try:
+                    self._engine.exchange([], [agent])
+                except DefinitionError as error:
+                    self.left_out.append(f"{agent.card.key} is left out: {error.message}")
+                    del come[key]
+        self._remembered -= come.keys() | (before.keys() - agents.keys())
+        self._offered = {key: agent for key, agent in agents.items() if key in stay or key in come}
+
+    def _kept(self, key: str) -> Agent[..., Any] | None:
+        """What is registered already, where nothing about it would change."""
+        offered = self._offered.get(key)
+        if offered is None or key in self._remembered or offered.card != self.entry.renamed(self._found[key].card):
+            return None
+        return offered
+
+    def _dressed(self, real: Agent[..., Any]) -> Agent[..., Any]:
+        """An agent as it is registered here: with its name here, and whatever is behind it at the time."""
+        made = copy.copy(real)
+        made.card = self.entry.renamed(real.card)
+        made.digest = values.digest(msgspec.to_builtins(made.card))
+        made.fn = self._handler(real.card.key)
+        made.on_cancel = self._teller(real.card.key)
+        made.let_go = None
+        return made
+
+    def _stand_in(self, card: AgentCard) -> Agent[..., Any]:
+        """An agent of which only the card is known."""
+        handler, teller = self._handler(card.key), self._teller(card.key)
+        made: Agent[..., Any] = Agent(
+            self.entry.renamed(card), handler, shape="async", ctx_param="ctx", retries=3, on_cancel=teller
+        )
+        made.check_output = Validator(ANY_OBJECT, what="output")
+        made.check_state = None
+        return made
+
+    def _handler(self, key: str) -> Callable[..., Any]:
+        async def handler(ctx: Any, input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
+            real = await self._behind(key, Mounted(ctx).begun)
+            self._running += 1
+            try:
+                return await real.fn(ctx=ctx, input=input)
+            except InterlinguaError as error:
+                if error.transient and self.state == "up":
+                    self.look()
+                raise
+            finally:
+                self._running -= 1
+
+        return handler
+
+    def _teller(self, key: str) -> Callable[[LeftRun], Any]:
+        async def on_cancel(left: LeftRun) -> None:
+            real = await self._behind(key, True)
+            if real.on_cancel is not None:
+                await real.on_cancel(left)
+
+        return on_cancel
+
+    async def _behind(self, key: str, begun: bool) -> Agent[..., Any]:
+        """The agent itself. A run that had begun waits for it, and others are told to come again later."""
+        real = self._found.get(key)
+        if self._closed and real is not None:
+            return real  # it is mounted no more; a run that had begun can still be ended well
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.patience):
+                while not self._closed and (self.state == "starting" or (begun and self.state == "down")):
+                    await self._changed.wait()
+        real = self._found.get(key)
+        if self.state == "up" and not self._closed:
+            if real is None:
+                raise AgentNotFound(f"the mount {self.entry.name} no longer has an agent {key}")
+            return real
+        raise self._unavailable()
+
+    def _unavailable(self) -> Unavailable:
+        if self._closed:
+            return Unavailable(f"{self.entry.name} is no longer mounted", details={"mount": self.entry.name})
+        wait = self._next_in()
+        when = "is being tried now" if wait is None else f"is tried again in {math.ceil(wait) or 1} s"
+        return Unavailable(
+            f"the mount {self.entry.name} is down: {self.reason or 'it has not answered yet'}; it {when}",
+            details={"mount": self.entry.name, "next_try_in": wait or 0},
+        )
+
+    async def _let_go(self, agents: dict[str, Agent[..., Any]]) -> None:
+        """End what was behind agents, unless a run may still need it: then it ends when it has been idle for long."""
+        if not self._running:
+            await let_go(agents)
+
+
+class Mounts:
+    """All mounts of a server."""
+
+    def __init__(self, engine: Engine, settings: Mounting | None = None) -> None:
+        self._engine = engine
+        self._settings = settings or Mounting()
+        self._mounts: dict[str, Supervised] = {}
+
+    def __iter__(self) -> Any:
+        return iter(list(self._mounts.values()))
+
+    def __len__(self) -> int:
+        return len(self._mounts)
+
+    def views(self) -> list[MountView]:
+        return [mount.view() for mount in self]
+
+    async def change(self, entries: Iterable[MountEntry], *, wait: float | None = None) -> tuple[list[str], list[str]]:
+        """Keep these, and no others. Returns what is new and what is gone, and waits (at most) until each new one was
+        tried once."""
+        wanted = {entry.identity: entry for entry in entries}
+        gone = [identity for identity in self._mounts if identity not in wanted]
+        removed = [self._mounts.pop(identity) for identity in gone]
+        new = {
+            identity: Supervised(self._engine, entry, self._settings)
+            for identity, entry in wanted.items()
+            if identity not in self._mounts
+        }
+        for identity, mount in new.items():
+            self._mounts[identity] = mount
+            await mount.remember(
+                next((old for old in removed if old.entry.remembered_as == mount.entry.remembered_as), None)
+            )
+        for mount in removed:
+            await mount.close(remove=True)
+        for mount in new.values():
+            mount.start()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.wait if wait is None else wait):
+                await asyncio.gather(*(mount.tried.wait() for mount in new.values()))
+        return [mount.entry.name for mount in new.values()], [mount.entry.name for mount in removed]
+
+    def look(self) -> None:
+        """Look at all of them now."""
+        for mount in self:
+            mount.look()
+
+    async def close(self) -> None:
+        for mount in self:
+            await mount.close()

@@ -1,0 +1,104 @@
+"""Flags out of the table of settings: one for every setting."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+from ..app.config_setting import Entries, Setting
+from ..app.config_table import ENTRIES, SETTINGS
+
+_GIVEN = "interlingua.settings"
+_TYPES: dict[str, Any] = {
+    "text": str | None, "whole": int | None, "number": float | None, "yes": bool | None, "path": Path | None,
+    "texts": list[str] | None, "numbers": list[float] | None,
+}  # fmt: skip
+_PANELS = {
+    "server": "Server", "store": "Store", "auth": "Callers", "callbacks": "Callbacks", "limits": "Limits",
+    "mounting": "Mounts",
+}  # fmt: skip
+
+
+class SettingsCommand(TyperCommand):
+    """A command that also has a flag for every setting; `given` tells what they were set to. There are many of them,
+    and mostly another command is wanted: they are made when somebody asks."""
+
+    _own: list[Any]
+    _made: list[Any] | None
+
+    @property
+    def params(self) -> list[Any]:
+        if self._made is None:
+            self._made = _flags()
+        return [*self._own, *self._made]
+
+    @params.setter
+    def params(self, own: list[Any]) -> None:
+        self._own, self._made = own, None
+
+    def invoke(self, ctx: Any) -> Any:
+        own = {one.name for one in self._own}
+        ctx.meta[_GIVEN] = {name: ctx.params.pop(name) for name in list(ctx.params) if name not in own}
+        return super().invoke(ctx)
+
+
+def given(ctx: typer.Context) -> dict[str, Any]:
+    """The settings that were written as flags, by the names of the table; None where they were not."""
+    return dict(ctx.meta[_GIVEN])
+
+
+def _flags() -> list[Any]:
+    def nothing() -> None:
+        """Stands for the function that these are parameters of."""
+
+    parameters = [*(_entries(one) for one in ENTRIES if one.flag.startswith("-")), *map(_setting, SETTINGS)]
+    nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    nothing.__annotations__ = {one.name: one.annotation for one in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command()(nothing)
+    wanted = {one.name for one in parameters}
+    return [one for one in get_command(app).params if one.name in wanted]
+
+
+def _setting(setting: Setting) -> inspect.Parameter:
+    repeatable = setting.kind in ("texts", "numbers")
+    option = typer.Option(
+        *_spelled(setting),
+        help=setting.help + (" (repeatable)" if repeatable else ""),
+        metavar=setting.metavar or ("|".join(setting.choices) if setting.choices else None),
+        show_default=_default(setting),
+        rich_help_panel=_PANELS.get(setting.section) or f"Door: {setting.section.removeprefix('doors.')}",
+    )
+    return _parameter(setting.parameter, _TYPES[setting.kind], option)
+
+
+def _spelled(setting: Setting) -> list[str]:
+    return [setting.flags, "-p"] if setting.path == "server.port" else [setting.flags]
+
+
+def _default(setting: Setting) -> bool | str:
+    """What is told of it. A flag that is not given is None here, whatever it means then."""
+    if setting.default in (None, [], {}):
+        return False
+    if isinstance(setting.default, bool):
+        return setting.flags.partition("/")[0 if setting.default else 2].removeprefix("--")
+    return f"{setting.default:g}" if isinstance(setting.default, float) else str(setting.default)
+
+
+def _entries(entries: Entries) -> inspect.Parameter:
+    option = typer.Option(
+        entries.flag, metavar=entries.metavar or None, help=f"{entries.help} (repeatable)", show_default=False,
+        rich_help_panel="Callers" if entries.path.startswith("auth") else None,
+    )  # fmt: skip
+    return _parameter(entries.parameter, list[str] | None, option)
+
+
+def _parameter(name: str, type_: Any, option: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[type_, option]
+    )  # fmt: skip

@@ -1,0 +1,10 @@
+"""Checks of servers of agents over MCP, over the pipes of a command, Streamable HTTP, and HTTP+SSE.
+
+What the document asks for is asked of every server; of MCP itself, what a server says that it can. What the catalogue
+calls ours is Interlingua's own promise: it is asked of those who declare its extension, unless MCP asks for it too.
+"""
+
+from . import opening, listing, running, progress, deltas, asking, cancelling, revisions, templates, tools, odd_input  # noqa: F401, I001
+from .driver import suite
+
+__all__ = ["suite"]

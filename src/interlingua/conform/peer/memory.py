@@ -1,0 +1,37 @@
+"""That whatever was looked at once is remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
+
+from ..base import Broken, Gone, NotApplicable
+
+Self = TypeVar("Self")
+Seen = TypeVar("Seen")
+
+
+def once(function: Callable[[Self], Awaitable[Seen]]) -> Callable[[Self], Awaitable[Seen]]:
+    """What was looked at is not looked at again: what came of it is kept in its argument, also that nothing did."""
+    name = f"once {function.__module__}.{function.__qualname__}"
+
+    @functools.wraps(function)
+    async def remembered(self: Self) -> Seen:
+        kept = self.__dict__.get(name)
+        if kept is None:
+            try:
+                kept = (await function(self), None)
+            except (Broken, NotApplicable, Gone) as error:
+                kept = (None, error)
+            except asyncio.CancelledError:  # whoever stands on it as well does not wait as long again
+                self.__dict__[name] = (None, NotApplicable("it takes too long to see this"))
+                raise
+            self.__dict__[name] = kept
+        found, why = kept
+        if why is not None:
+            raise type(why)(str(why))
+        return cast("Seen", found)
+
+    return remembered

@@ -1,0 +1,48 @@
+"""What an owner says of one mount, beside its address: credentials, variables, a folder, settings of its protocol.
+
+Everything that an owner says of all mounts is in the environment; what is said here of one comes before that.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import msgspec
+
+from ..model.errors import InvalidRequest
+
+
+class Access(msgspec.Struct, kw_only=True, frozen=True):
+    key: str | None = None
+    """An API key or a bearer token, where the mount is an address."""
+    headers: dict[str, str] = {}
+    """Of every request, where the mount is an address."""
+    env: dict[str, str] = {}
+    """Variables for the process, where the mount is a command."""
+    directory: str | None = None
+    """Where a command is run."""
+    settings: dict[str, Any] = {}
+    """Of the protocol's mount."""
+
+    def given(self, cls: type[msgspec.Struct]) -> dict[str, Any]:
+        """What of this are settings of a mount, for the class that describes them. Raises for those it does not know.
+
+        Key and directory are among them where a class has such.
+        """
+        known = cls.__struct_fields__
+        for name in self.settings:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, 1)
+                there = f"there are {', '.join(known)}" if known else "there is none"
+                hint = f"did you mean {close[0]}?" if close else there
+                raise InvalidRequest(f"such a mount has no setting {name!r}; {hint}", path=f"/settings/{name}")
+        own = {"key": self.key, "directory": self.directory}
+        return {**self.settings, **{name: one for name, one in own.items() if one is not None and name in known}}
+
+
+ORDINARY = Access()
+
+
+class NoSettings(msgspec.Struct, frozen=True):
+    """Of mounts that have none of their own."""

@@ -1,0 +1,159 @@
+"""The table of settings is the truth: what it says is what the program does, and nothing in the program is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from interlingua.app.config import Config, read
+from interlingua.app.config_meaning import NODE_LIMITS, engine_settings, options, serve_settings
+from interlingua.app.config_setting import Entries, Setting
+from interlingua.app.config_table import ENTRIES, SECTIONS, SETTINGS
+from interlingua.app.mount_entry import Mounting
+from interlingua.app.peer import Flags
+from interlingua.app.serve import ServeSettings
+from interlingua.cli.commands import app
+from interlingua.engine.settings import Settings
+from interlingua.protocols.cap.server import CapSettings
+from interlingua.protocols.connect.operations import ConnectSettings
+from interlingua.protocols.editor.server import EditorSettings
+from interlingua.protocols.editor.streams import WebSettings as EditorWeb
+from interlingua.protocols.mcp.server import McpSettings
+from interlingua.protocols.mcp.streams import WebSettings as McpWeb
+from interlingua.protocols.peer.settings import NodeSettings
+from interlingua.transports.http import HttpLimits
+from interlingua.transports.jsonrpc import Limits
+
+# Flags of `interlingua peer` that are other words for one that is a setting, or for its log.
+OTHER_WORDS = {"relay_url", "extensions", "limitations_json", "verbose"}
+# What is no part of what the server is made with: the command reads it.
+OF_THE_COMMAND = {"server.log", "server.reload", "store.path", "auth.audience", "auth.jwks_url", "auth.scopes"}
+# What means something only beside something else.
+TOGETHER: dict[str, dict[str, Any]] = {
+    "doors.connect.host": {"doors.connect.port": 1},
+    "doors.mcp.host": {"doors.mcp.port": 1},
+    "doors.editor.host": {"doors.editor.port": 1},
+    "doors.cap.host": {"doors.cap.port": 1},
+    "doors.peer.door_host": {"doors.peer.door_port": 1},
+    "doors.peer.tls_key": {"doors.peer.tls_cert": __file__},
+}
+SAMPLES: dict[str, Any] = {
+    "doors.peer.config": "node.json", "doors.peer.relay": "acp+ws://192.0.2.1", "doors.peer.transport_modes": "p2p",
+    "doors.peer.join": ["acp://192.0.2.1/tok_0123456789abcdef"], "doors.peer.availability_mode": "persistent",
+    "doors.peer.next_active_at": "2026-11-15T09:00:00Z", "doors.peer.availability_cron": "0 9 * * *",
+    "doors.peer.extension": ["https://example.org/x"], "doors.peer.tls_cert": __file__, "doors.peer.tls_key": __file__,
+    "doors.peer.tls_ca": __file__, "doors.peer.limitations": "no images", "doors.peer.heartbeat_interval": 60.0,
+}  # fmt: skip
+
+
+def another(setting: Setting) -> Any:
+    """A value that is not the default."""
+    if setting.path in SAMPLES:
+        return SAMPLES[setting.path]
+    if setting.choices:
+        return next(one for one in setting.choices if one != setting.default)
+    given = {"text": "other", "path": "other", "texts": ["other"], "numbers": [1.5, 2.0], "yes": not setting.default}
+    if setting.kind in given:
+        return given[setting.kind]
+    value = (setting.default or 0) + 1
+    return float(value) if setting.kind == "number" else value
+
+
+def as_text(value: Any) -> str:
+    return (
+        ",".join(map(str, value))
+        if isinstance(value, list)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
+
+
+async def test_without_anything_said_all_is_as_the_program_has_it() -> None:
+    config = read(None, environ={})
+    assert engine_settings(config) == Settings()
+    assert options(config) == {
+        "connect": ConnectSettings(),
+        "mcp": (McpWeb(), McpSettings()),
+        "editor": (EditorWeb(), EditorSettings()),
+        "cap": CapSettings(),
+        "peer": NodeSettings(),
+    }
+    made = await serve_settings(config)
+    assert made == ServeSettings(listeners=True, options=made.options, mounting=Mounting())
+
+
+def test_every_setting_of_the_engine_the_doors_and_a_node_is_in_the_table() -> None:
+    known = {one.path for one in SETTINGS}
+    for door, structs in {
+        "connect": (ConnectSettings, HttpLimits), "mcp": (McpWeb, McpSettings, HttpLimits, Limits),
+        "editor": (EditorWeb, EditorSettings, HttpLimits, Limits), "cap": (CapSettings, HttpLimits),
+    }.items():  # fmt: skip
+        fields = {name for struct in structs for name in struct.__struct_fields__} - {"limits", "http"}
+        assert {f"doors.{door}.{name}" for name in fields} <= known
+    assert {f"mounting.{name}" for name in Mounting.__struct_fields__} <= known
+    assert {f"{'store' if name.startswith('ttl') else 'limits'}.{name}" for name in Settings.__struct_fields__} <= known
+    flags = {f"doors.peer.{name}" for name in Flags.__struct_fields__ if name not in OTHER_WORDS}
+    assert flags <= known
+    told = {*Flags.__struct_fields__, *NODE_LIMITS, "availability", "interfaces", "extensions", "limitations"}
+    assert set(NodeSettings.__struct_fields__) - told == {"listens", "calls", "multicast_interface"}
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.path)
+async def test_every_setting_has_an_effect_and_its_variable_and_flag_mean_the_same(
+    setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "node.json").write_text('{"name": "Other"}')
+    value, beside = another(setting), TOGETHER.get(setting.path, {})
+    variables = {one.variable: str(beside[one.path]) for one in SETTINGS if one.path in beside}
+    by_variable = read(None, environ={**variables, setting.variable: as_text(value)})
+    by_flag = read(None, {setting.parameter: value}, environ=variables)
+    for config in (by_variable, by_flag):
+        config.check()
+        assert config[setting.path] == (Path(value) if setting.kind == "path" else value)
+        assert config[setting.path] != setting.default
+    assert by_variable.values[setting.path].origin == setting.variable
+    assert by_flag.values[setting.path].origin in setting.flags.split("/")
+    if setting.path not in OF_THE_COMMAND:
+        assert await serve_settings(by_flag) != await serve_settings(read(None, environ=variables)), "it does nothing"
+
+
+def test_every_setting_is_a_flag_of_serve() -> None:
+    serve = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    declared = {opt for parameter in serve.params for opt in (*parameter.opts, *parameter.secondary_opts)}
+    for one in SETTINGS:
+        assert set(one.flags.split("/")) <= declared
+    assert {one.flag for one in ENTRIES if one.flag != "TARGET"} <= declared
+
+
+def test_names_are_never_used_twice_and_every_section_is_described() -> None:
+    for names in ([one.path for one in SETTINGS], [one.variable for one in (*SETTINGS, *ENTRIES)],
+                  [flag for one in SETTINGS for flag in one.flags.split("/")]):  # fmt: skip
+        assert len(names) == len(set(names))
+    assert {one.section for one in SETTINGS} == set(SECTIONS)
+    assert all(one.help.endswith(".") for one in (*SETTINGS, *(m for e in ENTRIES for m in e.members)))
+
+
+def entry(path: str) -> Entries:
+    return next(one for one in ENTRIES if one.path == path)
+
+
+@pytest.mark.parametrize("path", [one.path for one in ENTRIES])
+def test_entries_come_from_the_file_from_variables_and_from_flags_and_add_up(path: str, tmp_path: Path) -> None:
+    entries = entry(path)
+    file = tmp_path / "interlingua.toml"
+    file.write_text(f'[[{path}]]\n{entries.plain} = "one"\n')
+    config: Config = read(
+        file, {entries.parameter: ["four", f'{{"{entries.plain}": "five"}}']},
+        environ={entries.variable: f'["two", {{"{entries.plain}": "three"}}]'},
+    )  # fmt: skip
+    config.check()
+    found = [Path(str(one[entries.plain])).name for one in config.entries[path]]
+    assert found == ["one", "two", "three", "four", "five"]
+    assert [one.origin for one in config.entries[path]] == [
+        f"{file}:1", entries.variable, entries.variable, entries.flag, entries.flag,
+    ]  # fmt: skip

@@ -1,0 +1,399 @@
+"""Mounts that are down, go down, come back and change, behind a server that stays up: real sockets and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+import interlingua as il
+from interlingua.app.config import read
+from interlingua.app.config_meaning import mounts as mounts_of
+from interlingua.app.mount_entry import MountEntry, Mounting
+from interlingua.app.mounts import Supervised
+from interlingua.app.serve import Server, ServeSettings, serving
+
+from ..cli.conftest import process_env
+from ..cli.nodes import Process, started
+
+AGENTS = '''import interlingua as il
+
+@il.agent
+async def echo(text: str) -> str:
+    """Says it again."""
+    return text
+
+@il.agent(asks=[il.Confirm])
+async def confirm(ctx: il.Context[None, None]) -> str:
+    return "done" if (await ctx.ask(il.Confirm("Shall I?"))).approved else "not done"
+'''
+QUICK = Mounting(wait=10, retry_first=0.05, retry_last=0.1, refresh=0.2, patience=20)
+SLOW = Mounting(wait=10, retry_first=60, retry_last=60, refresh=0)  # it looks once
+SETTINGS = il.Settings(park_after=0, cancel_grace=0.5, shutdown_grace=0.5, sweep_every=0.05)
+
+
+@il.agent
+async def local(text: str) -> str:
+    return text
+
+
+@contextlib.asynccontextmanager
+async def hub(
+    folder: Path,
+    *mounts: str | dict[str, Any],
+    mounting: Mounting = QUICK,
+    agents: list[il.Agent[..., Any]] | None = None,
+) -> AsyncIterator[Server]:
+    settings = ServeSettings(port=0, mounting=mounting, engine=SETTINGS)
+    async with serving(folder / "hub.db", agents or [local], settings, entries(*mounts)) as server:
+        yield server
+
+
+def entries(*mounts: str | dict[str, Any]) -> list[MountEntry]:
+    texts = [one if isinstance(one, str) else json.dumps(one) for one in mounts]
+    config = read(None, {"mounts": texts}, environ={})
+    found = mounts_of(config)
+    config.check()
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+class Far:
+    """A server in a process of its own, that can be killed and started again at the same address."""
+
+    def __init__(self, folder: Path, code: str = AGENTS) -> None:
+        self.folder = folder / "far"
+        self.folder.mkdir()
+        (self.folder / "agents.py").write_text(code)
+        self.port = free_port()
+        self.target = f"connect+http://127.0.0.1:{self.port}/connect"
+
+    def up(self) -> contextlib.AbstractContextManager[Process]:
+        env = process_env(self.folder)
+        return started(["serve", "agents.py", "--port", str(self.port), "--no-peer-ports"], env, self.folder)
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Far:
+    return Far(tmp_path)
+
+
+@contextlib.contextmanager
+def killed(process: Process) -> Any:
+    process.popen.kill()
+    process.popen.communicate()
+    process.popen.returncode = 0  # nobody shall mind
+    yield
+
+
+async def until(server: Server, what: Callable[[], bool]) -> None:
+    """Wait for something that becomes so when the agents or the state of a mount change."""
+    async with asyncio.timeout(60):
+        while not what():
+            changed = [asyncio.ensure_future(mount._changed.wait()) for mount in server.mounts]
+            if not what():
+                await asyncio.wait(changed, return_when=asyncio.FIRST_COMPLETED)
+            for one in changed:
+                one.cancel()
+
+
+def state(server: Server) -> str:
+    (view,) = server.mounts.views()
+    return view.state
+
+
+async def run(server: Server, agent: str, text: str = "hi") -> il.Run:
+    made = await server.engine.submit(il.RunRequest(agent, input={"text": text}))
+    return await server.engine.wait(made.id, timeout=60)
+
+
+async def get(server: Server, path: str) -> httpx2.Response:
+    async with httpx2.AsyncClient() as http:
+        return await http.get(server.address + path)
+
+
+def names(server: Server) -> list[str]:
+    return sorted(agent.card.name for agent in server.engine.agents)
+
+
+# -- down and up ----------------------------------------------------------------------------------------------
+
+
+async def test_a_mount_that_is_down_at_the_start_stops_nobody_and_its_agents_come_when_it_does(
+    tmp_path: Path, far: Far
+) -> None:
+    async with hub(tmp_path, far.target) as server:
+        assert names(server) == ["local"]
+        (view,) = (await get(server, "/mounts")).json()["mounts"]
+        assert (view["mount"], view["state"]) == (far.target, "down")
+        assert "cannot be reached" in view["reason"]
+        assert view["tries"] >= 1
+        assert f'interlingua_mount_up{{mount="{far.target}"}} 0' in (await get(server, "/metrics")).text
+        assert (await get(server, "/readyz")).text == "ready\n"
+        assert (await run(server, "local")).output == {"text": "hi"}
+        told = asyncio.Event()
+        server.engine.agents.listeners.append(told.set)  # as doors are, which tell their clients
+        with far.up():
+            await until(server, lambda: state(server) == "up")
+            assert told.is_set()
+            assert names(server) == ["confirm", "echo", "local"]
+            assert (await run(server, "echo")).output == {"text": "hi"}
+            assert f'interlingua_mount_up{{mount="{far.target}"}} 1' in (await get(server, "/metrics")).text
+
+
+async def test_a_run_of_an_agent_whose_mount_is_down_fails_at_once_and_says_when_to_come_again(
+    tmp_path: Path, far: Far
+) -> None:
+    with far.up():
+        async with hub(tmp_path, far.target) as server:
+            assert state(server) == "up"
+    async with hub(tmp_path, far.target, mounting=SLOW) as server:
+        assert state(server) == "down"
+        assert names(server) == ["confirm", "echo", "local"], "they were there before the restart"
+        ended = await run(server, "echo")
+        assert ended.status is il.Status.FAILED
+        assert ended.error is not None
+        assert (ended.error.code, ended.error.transient) == ("unavailable", True)
+        assert f"the mount {far.target} is down: " in ended.error.message
+        assert ended.error.details["mount"] == far.target
+        assert 20 < ended.error.details["next_try_in"] <= 60
+        async with httpx2.AsyncClient() as http:
+            told = await http.post(f"{server.address}/connect/runs/wait", json={"agent_id": "echo", "input": "x"})
+        assert (told.json()["output"]["code"], told.json()["output"]["transient"]) == ("unavailable", True)
+
+
+async def test_a_mount_that_is_killed_is_shown_as_down_and_works_again_when_it_is_back(
+    tmp_path: Path, far: Far
+) -> None:
+    async with hub(tmp_path, far.target) as server:
+        with far.up() as process:
+            await until(server, lambda: state(server) == "up")
+            with killed(process):
+                await until(server, lambda: state(server) == "down")
+                assert names(server) == ["confirm", "echo", "local"]
+                ended = await run(server, "echo")
+                assert ended.error is not None
+                assert (ended.error.code, ended.error.transient) == ("unavailable", True)
+        with far.up():
+            await until(server, lambda: state(server) == "up")
+            assert (await run(server, "echo")).output == {"text": "hi"}
+
+
+async def test_a_run_that_fails_as_transient_is_a_reason_to_look(tmp_path: Path, far: Far) -> None:
+    code = "import interlingua as il\n\n@il.agent\nasync def die() -> str:\n    import os\n    os._exit(1)\n"
+    (far.folder / "agents.py").write_text(code)
+    command = (
+        f"mcp:{sys.executable} -m interlingua stdio --as mcp {far.folder / 'agents.py'} --store {tmp_path / 'x.db'}"
+    )
+    settings = Mounting(retry_first=0.01, retry_last=60, refresh=0)
+    async with hub(tmp_path, {"target": command}, mounting=settings) as server:
+        assert state(server) == "up"
+        (far.folder / "agents.py").write_text("no python")
+        made = await server.engine.submit(il.RunRequest("die", input={}))
+        ended = await server.engine.wait(made.id, timeout=60)
+        assert ended.error is not None
+        assert ended.error.transient
+        await until(server, lambda: state(server) == "down")
+        assert "did not start" in server.mounts.views()[0].reason
+
+
+async def test_a_run_that_had_begun_is_found_again_when_its_mount_comes_back_after_a_restart(
+    tmp_path: Path, far: Far
+) -> None:
+    async with hub(tmp_path, far.target) as server:
+        with far.up():
+            await until(server, lambda: state(server) == "up")
+            made = await server.engine.submit(il.RunRequest("confirm", input={}))
+            asked = await server.engine.wait(made.id, timeout=60, settled=True)
+            (question,) = asked.questions
+    async with hub(tmp_path, far.target) as server:
+        assert state(server) == "down"
+        await server.engine.answer(question.id, {"approved": True})
+        with far.up():
+            ended = await server.engine.wait(made.id, timeout=60)
+            assert ended.output == {"text": "done"}, ended.error
+
+
+async def test_agents_that_vanish_there_go_and_new_ones_come_with_a_refresh(tmp_path: Path, far: Far) -> None:
+    async with hub(tmp_path, far.target) as server:
+        with far.up() as process:
+            await until(server, lambda: state(server) == "up")
+            (far.folder / "agents.py").write_text(AGENTS.replace("async def echo", "async def parrot"))
+            process.popen.send_signal(signal.SIGHUP)
+            await until(server, lambda: names(server) == ["confirm", "local", "parrot"])
+            assert (await run(server, "parrot")).output == {"text": "hi"}
+            async with httpx2.AsyncClient() as http:
+                told = await http.post(f"{server.address}/connect/runs", json={"agent_id": "echo", "input": "x"})
+            assert told.status_code == 404
+
+
+# -- names and rights -----------------------------------------------------------------------------------------
+
+
+async def test_agents_of_a_mount_can_have_other_names_here(tmp_path: Path, far: Far) -> None:
+    with far.up():
+        mounts = (
+            {"target": f"{far.target}#echo", "as": "parrot"},
+            {"target": far.target, "prefix": "far-", "only": ["confirm"]},
+        )
+        async with hub(tmp_path, *mounts) as server:
+            assert names(server) == ["far-confirm", "local", "parrot"]
+            assert (await run(server, "parrot")).output == {"text": "hi"}
+            assert [view.mount for view in server.mounts.views()] == [
+                f"{far.target}#echo as parrot", f"{far.target} as far-*",
+            ]  # fmt: skip
+        async with hub(tmp_path, {"target": far.target, "as": "x"}, {"target": far.target, "only": ["y"]}) as server:
+            as_, only = server.mounts.views()
+            assert "it has 2 agents" in as_.reason
+            assert "it has no agent y; it has echo, confirm" in only.reason
+
+
+async def test_an_agent_whose_name_is_taken_is_left_out_and_the_others_are_not(
+    tmp_path: Path, far: Far, caplog: pytest.LogCaptureFixture
+) -> None:
+    @il.agent(name="echo")
+    async def mine(text: str) -> str:
+        return f"mine: {text}"
+
+    with far.up():
+        async with hub(tmp_path, far.target, agents=[mine]) as server:
+            (view,) = server.mounts.views()
+            assert view.agents == ["confirm@0.1.0"]
+            assert ["there are two agents echo@0.1.0" in one for one in view.left_out] == [True]
+            assert "echo@0.1.0 is left out" in caplog.text
+            assert (await run(server, "echo")).output == {"text": "mine: hi"}
+
+
+async def test_key_and_headers_of_a_mount_are_sent_and_come_before_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INTERLINGUA_CONNECT_KEY", "everybody's")
+    seen: list[dict[str, str]] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        seen.append(dict(line.split(": ", 1) for line in head[1:] if line))
+        writer.write(b"HTTP/1.1 500 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        at = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        mounts: list[str | dict[str, Any]] = [
+            {"target": f"{kind}+http://{at}/x", "key": "mine", "headers": {"X-More": kind}}
+            for kind in ("connect", "cap", "mcp", "editor", "peer")
+        ]
+        async with hub(tmp_path, *mounts, f"connect+http://{at}", mounting=SLOW) as server:
+            assert [view.state for view in server.mounts.views()] == ["down"] * 6
+    by = {one.get("x-more", ""): one for one in seen}
+    assert set(by) == {"connect", "cap", "mcp", "editor", "peer", ""}
+    for kind, headers in by.items():
+        mine = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        assert mine == ("mine" if kind else "everybody's"), kind
+
+
+@pytest.mark.parametrize("protocol", ["mcp", "editor", "cap"])
+async def test_a_command_has_its_own_variables_and_folder(tmp_path: Path, protocol: str) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "agents.py").write_text(
+        "import os\nimport interlingua as il\n\n@il.agent\nasync def place(text: str) -> str:\n"
+        "    return f\"{os.environ['TOLD']} {os.getcwd()}\"\n"
+    )
+    words = (
+        f"{sys.executable} -m interlingua stdio --as {protocol} {tmp_path / 'agents.py'} --store {tmp_path / 'x.db'}"
+    )
+    python = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    mount = {
+        "target": f"{protocol}:{words}#place", "as": "place", "env": {"TOLD": "this", **python}, "directory": str(work),
+    }  # fmt: skip
+    async with hub(tmp_path, mount) as server:
+        ended = await run(server, "place")
+        assert ended.output == {"text": f"this {work}"}, (ended.error, server.mounts.views())
+
+
+async def test_settings_of_a_mount_are_those_of_its_protocol_and_a_wrong_one_is_told(tmp_path: Path, far: Far) -> None:
+    mounts = (
+        {"target": "mcp:true", "settings": {"patiense": 1}},
+        {"target": "editor:true", "settings": {"write": "perhaps"}},
+        {"target": far.target, "settings": {"x": 1}},
+    )
+    async with hub(tmp_path, *mounts, mounting=SLOW) as server:
+        reasons = [view.reason for view in server.mounts.views()]
+    assert "such a mount has no setting 'patiense'; did you mean patience?" in reasons[0]
+    assert "a setting of the mount" in reasons[1]
+    assert "$.write" in reasons[1]
+    assert "such a mount has no setting 'x'; there is none" in reasons[2]
+
+
+# -- while it runs --------------------------------------------------------------------------------------------
+
+
+async def test_mounts_that_are_changed_while_the_server_is_up_keep_their_agents_all_the_time(
+    tmp_path: Path, far: Far
+) -> None:
+    seen: list[list[str]] = []
+    with far.up():
+        async with hub(tmp_path, far.target) as server:
+            server.engine.agents.listeners.append(lambda: seen.append(names(server)))
+            again = entries({"target": far.target, "key": "another"})
+            assert await server.mounts.change(again) == ([far.target], [far.target])
+            assert seen, "they are others now"
+            assert all(found == ["confirm", "echo", "local"] for found in seen)
+            assert await server.mounts.change(again) == ([], [])
+            await server.mounts.change([])
+            assert names(server) == ["local"]
+            assert (await get(server, "/mounts")).json() == {"mounts": []}
+
+
+async def test_a_run_at_a_mount_that_is_taken_away_goes_on(tmp_path: Path, far: Far) -> None:
+    with far.up():
+        async with hub(tmp_path, far.target) as server:
+            made = await server.engine.submit(il.RunRequest("confirm", input={}))
+            asked = await server.engine.wait(made.id, timeout=60, settled=True)
+            await server.mounts.change([])
+            await server.engine.answer(asked.questions[0].id, {"approved": True})
+            ended = await server.engine.wait(made.id, timeout=60)
+            assert ended.output == {"text": "done"}, ended.error
+
+
+async def test_cancelling_a_run_whose_mount_is_down_ends_it_here(tmp_path: Path, far: Far) -> None:
+    async with hub(tmp_path, far.target) as server:
+        with far.up():
+            await until(server, lambda: state(server) == "up")
+            made = await server.engine.submit(il.RunRequest("confirm", input={}))
+            await server.engine.wait(made.id, timeout=60, settled=True)
+    async with hub(tmp_path, far.target, mounting=SLOW) as server:
+        await server.engine.cancel(made.id)
+        assert (await server.engine.wait(made.id, timeout=60)).status is il.Status.CANCELLED
+
+
+async def test_waits_for_a_mount_that_is_down_grow_to_a_limit_and_are_never_the_same(tmp_path: Path) -> None:
+    async with il.Engine(tmp_path / "x.db") as engine:
+        (entry,) = entries("connect+http://127.0.0.1:1")
+        mount = Supervised(engine, entry, Mounting(retry_first=1, retry_last=60))
+        for tries, longest in ((1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (5000, 60)):
+            mount.state, mount.tries = "down", tries
+            waits = {mount._wait() for _ in range(50)}
+            assert len(waits) > 40
+            assert all(wait is not None and longest / 2 <= wait <= longest for wait in waits)
+        mount.state = "up"
+        assert mount._wait() != mount._wait()
+        (command,) = entries("cap:true")
+        assert Supervised(engine, command, Mounting())._wait() is None, "nobody starts a process to see whether it can"

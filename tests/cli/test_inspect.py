@@ -1,0 +1,116 @@
+"""`interlingua inspect` and `interlingua conform`, as a user runs them."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Result
+from .test_serve import server
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with server(tmp_path_factory.mktemp("served"), "--no-peer-ports") as (address, _):
+        yield address
+
+
+@pytest.fixture
+def wrong() -> Iterator[str]:
+    """A server that lists its agents without what belongs there, and wants a header."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body: Any = [{"agent_id": "1"}] if self.headers.get("x-key") == "sesame" else None
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(200 if body and self.path == "/agents/search" else 404)
+            data = json.dumps(body).encode()
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_what_is_spoken_is_told_with_lines_that_work(cli: Cli, address: str) -> None:
+    done = cli("inspect", address)
+    assert done.code == 0
+    for words in ("Agent Connect Protocol", "agents over MCP", "Agent Client Protocol", "CAP", "acp:// links"):
+        assert words in done.out
+    assert f"$ interlingua run 'connect+{address}/connect#" in done.out
+    told = cli("inspect", address, "--json").json
+    assert {one["protocol"] for one in told["spoken"]} == {"connect", "mcp", "editor", "peer", "cap"}
+
+
+def test_what_is_wrong_is_told_and_counts_as_a_failure(cli: Cli, wrong: str) -> None:
+    done = cli("inspect", wrong)
+    assert (done.code, done.out) == (1, "None of the protocols is spoken there.\n")
+    done = cli("inspect", wrong, "--header", "X-Key: sesame")
+    assert done.code == 1
+    assert "agent 1 is listed without metadata" in done.out
+    done = cli("inspect", wrong, "--header", "sesame")
+    assert done.code == 2
+    assert "'NAME: VALUE'" in done.err
+
+
+def test_a_server_is_checked_requirement_by_requirement(cli: Cli, address: str) -> None:
+    done = cli(
+        "conform", f"{address}/connect", "--agent", "shout", "--only", "connect.openapi", "--only", "connect.auth"
+    )
+    assert done.code == 0, done.out
+    assert "✓ connect.openapi.operations  [OpenAPI document 0.2.3 / Operations; feature]" in done.out
+    assert done.out.splitlines()[-1].startswith("connect: ")
+    assert " 0 fail" in done.out.splitlines()[-1]
+    told = cli("conform", f"connect+{address}/connect", "--only", "connect.openapi.operations", "--json").json
+    (finding,) = told["findings"]
+    assert finding["verdict"] == "pass"
+    assert finding["section"] == "OpenAPI document 0.2.3 / Operations"
+    assert told["counts"] == {"pass": 1, "fail": 0, "not applicable": 0}
+
+
+def test_a_server_that_fails_is_told_what_it_did(cli: Cli, wrong: str) -> None:
+    done = cli(
+        "conform", f"connect+{wrong}", "--header", "x-key: sesame", "--only", "connect.openapi.operations", "--failures"
+    )  # fmt: skip
+    assert done.code == 1
+    assert "✗ connect.openapi.operations" in done.out
+    assert "    → " in done.out
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["some-command --flag"], "which protocol does"),
+        (["http://127.0.0.1:1"], "nothing answers at http://127.0.0.1:1"),
+        (["connect+http://127.0.0.1:1"], "cannot be reached"),
+        (["mcp:x", "--protocol", "corba"], "there is no protocol 'corba'"),
+        (["connect+http://127.0.0.1:1", "--only", "connect.nothing"], "no requirement that can be seen"),
+        (["connect+http://127.0.0.1:1", "--input", "{"], "--input"),
+    ],
+)
+def test_what_cannot_be_checked_is_said(here: Cli, args: list[str], said: str) -> None:
+    done = here("conform", *args)
+    assert done.code != 0
+    assert said in done.err
+
+
+def test_the_help_of_both_is_a_manual(here: Cli, tmp_path: Path) -> None:
+    assert "four that are called ACP" in here("inspect", "--help").out
+    assert "Exit codes" in here("conform", "--help").out

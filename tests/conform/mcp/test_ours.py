@@ -1,0 +1,73 @@
+"""Our own door, looked at from outside: over all its wires, and with agents that show the rest."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from interlingua.app.serve import Server, ServeSettings, serving
+from interlingua.conform import suite
+from interlingua.conform.base import Finding, Roles, Subject
+from interlingua.protocols.mcp.server import McpSettings
+from interlingua.protocols.mcp.web import WebDoor
+
+from ...engine.common import QUICK
+from .. import agents as common
+from ..common import AGENTS, INTERLINGUA, ROLES, failures, findings
+from . import agents as more
+
+# What does not apply, in runs with an agent that only says again what it hears.
+RULES = {name for name in suite("mcp").ids if name.startswith("mcp.delta.")}  # one delta holds all that it says
+NO_GPA = {"mcp.listing.example-gpa", "mcp.running.example-howdy", "mcp.progress.example-howd"}
+ONE_TEXT = {"mcp.running.schemas-unspecified"}  # it takes and gives what the document's example does
+NO_TEMPLATES = {"mcp.door.templates", "mcp.door.list-changed"}  # no agent takes a config
+ONE_PAGE = {"mcp.door.paging"}
+
+
+def without_use(found: dict[str, Finding]) -> set[str]:
+    return {name for name, finding in found.items() if finding.verdict == "not applicable"}
+
+
+@asynccontextmanager
+async def serve(store: Path, agents: list[object]) -> AsyncIterator[Server]:
+    async with serving(store, agents, ServeSettings(port=0, engine=QUICK)) as server:
+        yield server
+
+
+COMMON = [common.echo, common.careful, common.slow, common.broken, common.adder]
+
+
+@asynccontextmanager
+async def reached(way: str, folder: Path) -> AsyncIterator[Subject]:
+    if way == "stdio":
+        command = (INTERLINGUA, "stdio", "--as", "mcp", "--store", str(folder / "store.db"), str(AGENTS))
+        yield Subject(command=command, roles=ROLES)
+        return
+    async with serve(folder / "store.db", COMMON) as server:
+        yield Subject(address=server.address + ("/mcp" if way == "http" else "/mcp/sse"), roles=ROLES)
+
+
+@pytest.mark.parametrize("way", ["stdio", "http", "sse"])
+async def test_our_door_keeps_all_that_applies_over_every_wire(way: str, tmp_path: Path) -> None:
+    async with reached(way, tmp_path) as subject:
+        found = await findings("mcp", subject)
+    assert failures(found) == {}
+    assert without_use(found) == RULES | NO_GPA | ONE_TEXT | NO_TEMPLATES | ONE_PAGE
+
+
+async def test_our_door_keeps_what_other_agents_show(tmp_path: Path) -> None:
+    """With these and small pages, there is nothing of the document that our door does not show."""
+    shown: set[str] = set()
+    async with serve(tmp_path / "store.db", more.AGENTS) as server:
+        web = server.app.doors["mcp"][1].close.__self__  # type: ignore[union-attr]
+        assert isinstance(web, WebDoor)
+        web.mcp.settings = McpSettings(page=3)
+        for agent in ("gpa", "story", "styled"):
+            roles = Roles(agent=agent, asking="careful", slow="slow", failing="broken")
+            found = await findings("mcp", Subject(address=server.address + "/mcp", roles=roles))
+            assert failures(found) == {}
+            shown |= set(found) - without_use(found)
+    assert set(suite("mcp").ids) - shown == set()
