@@ -10,7 +10,7 @@ import contextlib
 import copy
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -65,8 +65,9 @@ class Task:
 
 
 class Server:
-    def __init__(self, defect: str | None = None) -> None:
+    def __init__(self, defect: str | None = None, spoil: Callable[[Json], None] | None = None) -> None:
         self.defect = defect
+        self.spoil = spoil or (lambda told: None)
         self.tasks: dict[str, Task] = {}
         self.failures = 0
         self.runs: dict[str, Any] = {}  # none that would have to be closed
@@ -98,6 +99,8 @@ class Server:
         kind, name, sender, to = (given.get(key) for key in ("type", "task_id", "sender_id", "recipient_id"))
         if self.defect == "wants-attachments" and "attachments" not in given:
             raise Refused(400, "attachments are missing")
+        if self.defect == "users-only" and sender != "user":
+            raise Refused(403, "tasks are begun by users")
         if kind == "error_response":
             return
         if sender not in US and self.defect != "anyone-delegates":
@@ -256,13 +259,18 @@ class Server:
                 told[1]["overseer"] = ["qa-1"]
             case "names-only":
                 told.append("writer-1")  # type: ignore[arg-type]
+        for one in told:
+            self.spoil(one)
         return JSONResponse({"agents": told})
 
     async def task(self, request: Request) -> Response:
         task = self.tasks.get(request.path_params["task"])
         if task is None:
             return JSONResponse({"detail": "no such task"}, 404)
-        return JSONResponse({"task_id": task.name, "status": task.status, "conversation": task.said})
+        said = copy.deepcopy(task.said)
+        for told in said:
+            self.spoil(told)
+        return JSONResponse({"task_id": task.name, "status": task.status, "conversation": said})
 
     async def cancel(self, request: Request) -> Response:
         return JSONResponse({"ok": True})
@@ -285,8 +293,9 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(defect: str | None = None) -> AsyncIterator[str]:
-    server = Server(defect)
+async def serving(defect: str | None = None, spoil: Callable[[Json], None] | None = None) -> AsyncIterator[str]:
+    """`spoil` is given everything that is shown, to make something else of it."""
+    server = Server(defect, spoil)
     async with listening(server, server.app) as address:  # type: ignore[arg-type]
         yield address
 
