@@ -19,7 +19,9 @@ MCP_ACP_PYPI = ("acp-sdk==0.0.6", "pydantic==2.13.5")  # it breaks with pydantic
 EDITOR_NPM = ("@agentclientprotocol/sdk@2.4.0", "zod@4.6.7", "ws@8.22.2")  # Node.js 20 has no WebSocket of its own
 
 # Agents of hundreds of megabytes are tried only where somebody asks for it.
-collect_ignore = [] if os.environ.get("INTERLINGUA_INTEROP_AGENTS") == "1" else ["test_editor_coding_agent.py"]
+collect_ignore = ["test_editor_coding_agent.py", "test_conform_coding_agent.py"]
+if os.environ.get("INTERLINGUA_INTEROP_AGENTS") == "1":
+    collect_ignore.clear()
 
 
 @pytest.fixture(scope="session")

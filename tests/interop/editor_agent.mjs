@@ -196,7 +196,8 @@ function agent2() {
     .onRequest("session/prompt", (context) => {
       const { sessionId, prompt } = context.params;
       const messageId = randomUUID();
-      const update = (told) => context.client.notify("session/update", { sessionId, update: told });
+      const tell = (told) => context.client.notify("session/update", { sessionId, update: told });
+      const update = (told) => tell(told).catch(() => {}); // a client that has gone hears nothing, and ends nothing
       setImmediate(async () => {
         await update({ sessionUpdate: "user_message", messageId, content: prompt });
         await update({ sessionUpdate: "state_update", state: "running" });

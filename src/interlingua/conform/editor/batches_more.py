@@ -12,7 +12,7 @@ from .batches import array, ids
 from .driver import Driver, check
 from .links import Message
 from .reading import asks, flaw, is_response, note, objects, picked
-from .talk import PING, Client
+from .talk import NOT_TAKEN_BACK, PING, Client
 
 
 class Together(msgspec.Struct):
@@ -116,6 +116,7 @@ async def responses_may_stand_in_any_order(driver: Driver) -> None:
 
 @check("editor.batch.cancel-sibling")
 async def an_entry_is_cancelled_by_another(driver: Driver) -> None:
+    driver.needs(NOT_TAKEN_BACK)
     client = await driver.v1_batches()
     session = await client.slow()
     frames, before = len(client.link.frames), client.now
@@ -124,7 +125,7 @@ async def an_entry_is_cancelled_by_another(driver: Driver) -> None:
     honoured = await client.soon(lambda m: m.get("id") == "slow" and is_response(m), before)
     if not honoured:
         await session.cancel()
-        raise NotApplicable("the server does not honour $/cancel_request, which it need not")
+        raise driver.lacks(NOT_TAKEN_BACK)
     await _no_prompts(_array(client, frames) if _early(client, before) else None)
     found = objects(_array(client, frames))
     expect(

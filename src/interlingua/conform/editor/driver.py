@@ -37,6 +37,7 @@ class Driver:
         self._upgrades: bool | None = None
         self._no_batches: bool | None = None
         self._seen: dict[str, Any] = {}
+        self._lacks: set[str] = set()
         self.misspoken: Message | None = None  # an answer with version 2 that is none
         self.links: list[Link] = []  # all that were ever opened
 
@@ -180,6 +181,16 @@ class Driver:
             raise NotApplicable(str(found))
         kept: Seen = found
         return kept
+
+    def needs(self, what: str) -> None:
+        """Go no further where it is known that the server does not do something, which took a while to see."""
+        if what in self._lacks:
+            raise NotApplicable(what)
+
+    def lacks(self, what: str) -> NotApplicable:
+        """The server does not do something: to be raised, and remembered."""
+        self._lacks.add(what)
+        return NotApplicable(what)
 
     async def lines(self) -> Client:
         """A client whose messages go as they are, however wrong: not over Streamable HTTP, which has statuses."""

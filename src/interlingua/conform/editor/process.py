@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ _INITIALIZE: Message = {
     "jsonrpc": "2.0", "id": 0, "method": "initialize",
     "params": {"protocolVersion": 1, "clientCapabilities": {}, "clientInfo": INFO},
 }  # fmt: skip
+_LONG = "x" * 1000
 _UNREAD = 400  # requests with answers of a kilobyte: more than any pipe holds
 
 
@@ -94,16 +96,13 @@ async def a_client_that_closes_its_output_does_not_keep_the_process(driver: Driv
     process = await started(driver.subject, stdin=pipe, stdout=writing, stderr=asyncio.subprocess.DEVNULL)
     os.close(writing)
     os.close(reading)
-    try:
+    async with _given_up(process):
         assert process.stdin is not None
         process.stdin.write(b"".join(_line(message) for message in [_INITIALIZE, *_pings(20)]))
         with contextlib.suppress(ConnectionError):
             await process.stdin.drain()
         process.stdin.close()
         await _ended(process, driver.subject.patience, "whose output nobody reads")
-    finally:
-        end_group(process)
-        await process.wait()
 
 
 async def _ended(process: asyncio.subprocess.Process, patience: float, which: str) -> None:
@@ -121,54 +120,65 @@ async def files_serve_as_stdin_and_stdout(driver: Driver) -> None:
     given.write_bytes(b"".join(_line(message) for message in [_INITIALIZE, *_pings(5)]))
     with given.open("rb") as reading, taken.open("wb") as writing:
         process = await started(driver.subject, stdin=reading, stdout=writing, stderr=asyncio.subprocess.DEVNULL)
-        try:
+        async with _given_up(process):
             await _ended(process, driver.subject.patience, "that reads a file")
-        finally:
-            end_group(process)
-            await process.wait()
     _all_there(taken.read_bytes(), 5, "a file")
 
 
-@check("editor.stdio.files-and-sockets", "editor.stdio.non-blocking")
-async def a_socket_that_is_read_late_loses_nothing(driver: Driver) -> None:
-    """A socket that does not block is its stdin and its stdout, and nothing is read until its buffers are full."""
+@check("editor.stdio.files-and-sockets")
+async def a_socket_serves_as_stdin_and_stdout(driver: Driver) -> None:
     applies(driver.stdio, "the server is no command, but at an address")
+    loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
-    for end in (ours, theirs):
-        end.setblocking(False)
+    ours.setblocking(False)
     with ours:
         with theirs:
             process = await started(
                 driver.subject, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=asyncio.subprocess.DEVNULL
             )
-        try:
-            async with asyncio.timeout(driver.subject.patience):
-                came = await _late(ours, [_INITIALIZE, *_pings(_UNREAD, "x" * 1000)], _UNREAD + 1)
-        except TimeoutError:
-            raise Gone(f"over a socket not all of {_UNREAD + 1} requests were answered") from None
-        finally:
-            end_group(process)
-            await process.wait()
-    _all_there(came, _UNREAD, "a socket")
+        async with _given_up(process):
+            await loop.sock_sendall(ours, b"".join(_line(message) for message in [_INITIALIZE, *_pings(5)]))
+            came = await _until_all(driver, 6, lambda: loop.sock_recv(ours, 1 << 20))
+    _all_there(came, 5, "a socket")
 
 
-async def _late(end: socket.socket, messages: list[Message], lines: int) -> bytes:
-    """Write all, and read what comes only when no more can be written."""
-    loop = asyncio.get_running_loop()
-    writing = loop.create_task(loop.sock_sendall(end, b"".join(_line(message) for message in messages)))
-    await asyncio.wait({writing}, timeout=0.1)
-    came = b""
+@check("editor.stdio.non-blocking")
+async def a_pipe_that_does_not_block_and_is_read_late_loses_nothing(driver: Driver) -> None:
+    applies(driver.stdio, "the server is no command, but at an address")
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with os.fdopen(reading, "rb", 0) as late:
+        with os.fdopen(writing, "wb", 0) as taken:
+            process = await started(
+                driver.subject, stdin=asyncio.subprocess.PIPE, stdout=taken, stderr=asyncio.subprocess.DEVNULL
+            )
+        async with _given_up(process):
+            assert process.stdin is not None
+            process.stdin.write(b"".join(_line(message) for message in [_INITIALIZE, *_pings(_UNREAD, _LONG)]))
+            with contextlib.suppress(TimeoutError, ConnectionError):  # until it can write no more
+                async with asyncio.timeout(driver.subject.quiet):
+                    await process.wait()
+            came = await _until_all(driver, _UNREAD + 1, lambda: asyncio.to_thread(late.read, 1 << 20))
+    _all_there(came, _UNREAD, "a pipe that does not block")
+
+
+@contextlib.asynccontextmanager
+async def _given_up(process: asyncio.subprocess.Process) -> AsyncIterator[None]:
+    """A process that is ended, however it is left."""
     try:
-        while came.count(b"\n") < lines:
-            data = await loop.sock_recv(end, 1 << 20)
-            if not data:
-                break
-            came += data
-    except ConnectionError:
-        pass
+        yield
     finally:
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        end_group(process)
+        await process.wait()
+
+
+async def _until_all(driver: Driver, lines: int, read: Callable[[], Awaitable[bytes | None]]) -> bytes:
+    """So many lines, or as many as come."""
+    came = b""
+    with contextlib.suppress(TimeoutError, ConnectionError):  # what has not come will be missed
+        async with asyncio.timeout(driver.subject.patience):
+            while came.count(b"\n") < lines and (data := await read()):
+                came += data
     return came
 
 
@@ -179,7 +189,7 @@ def _all_there(data: bytes, count: int, what: str) -> None:
         with contextlib.suppress(ValueError):  # what else it writes is told elsewhere
             found.append(json.loads(line))
     ids = [message.get("id") for message in found if isinstance(message, dict) and "method" not in message]
-    wanted = [0, *(ping["id"] for ping in _pings(count, "x" * 1000 if count > 100 else ""))]
+    wanted = [0, *(ping["id"] for ping in _pings(count, _LONG if count == _UNREAD else ""))]
     expect(
         ids[:1] == [0], f"with {what} for stdin and stdout the first answer is not that to initialize: {shown(ids[:1])}"
     )

@@ -12,6 +12,7 @@ from .reading import answers, picked, update_of
 from .session import Session, Turn
 from .talk import Client
 
+NOT_ASKED_AGAIN = "whoever opens a session again is not asked what is open there"
 _SAID = ("user_message_chunk", "agent_message_chunk")
 
 
@@ -149,8 +150,9 @@ async def _opens(other: Client, session: Session) -> None:
     applies("result" in answer, f"another client cannot open the session: {shown(answer)}")
 
 
-async def _both_asked(client: Client, other: Client) -> tuple[Turn, Message, Message]:
+async def _both_asked(driver: Driver, client: Client, other: Client) -> tuple[Turn, Message, Message]:
     """A turn that asks, with its question to the one who prompted, and that to the other who opened the session."""
+    driver.needs(NOT_ASKED_AGAIN)
     session = await client.asking()
     turn = await session.begin()
     request = await turn.question()
@@ -158,12 +160,13 @@ async def _both_asked(client: Client, other: Client) -> tuple[Turn, Message, Mes
     try:
         await _opens(other, both)
         again = await both.asked(0)
-        applies(again, "a client that opens a session of another is not asked what is open there")
+        if again is None:
+            raise driver.lacks(NOT_ASKED_AGAIN)
     except NotApplicable:
         await session.cancel()
         await given_up(turn)
         raise
-    return turn, request, again or {}
+    return turn, request, again
 
 
 @check("editor.v1.several-clients")
@@ -177,7 +180,7 @@ async def several_clients_watch_one_session(driver: Driver) -> None:
     expect("error" in answer, f"a session is used by a client that has not opened it: {shown(answer)}")
     await _opens(other, session)
     with client.by_hand(), other.by_hand():
-        turn, request, again = await _both_asked(client, other)
+        turn, request, again = await _both_asked(driver, client, other)
         await other.respond(again, picked(again, "allow") or {"action": "decline"})
         await turn.end()
         await client.respond(request, picked(request, "reject") or {"action": "decline"})
@@ -189,7 +192,7 @@ async def a_question_that_is_answered_elsewhere_is_taken_back(driver: Driver) ->
     client = await loads(driver)
     other = await driver.other()
     with client.by_hand(), other.by_hand():
-        turn, request, again = await _both_asked(client, other)
+        turn, request, again = await _both_asked(driver, client, other)
         await other.respond(again, picked(again, "allow") or {"action": "decline"})
         await turn.end()
     back = [
@@ -207,13 +210,14 @@ async def a_question_that_is_answered_elsewhere_is_taken_back(driver: Driver) ->
 @check("editor.v1.asked-again", "editor.v1.runs-on")
 async def a_turn_goes_on_without_its_client(driver: Driver) -> None:
     await loads(driver)
+    driver.needs(NOT_ASKED_AGAIN)
     gone = await driver.client(1)
     session = await gone.asking()
     with gone.by_hand():
         turn = await session.begin()
         await turn.question()
     await leave(gone)
-    await went_on(await driver.other(), session)
+    await went_on(driver, session)
 
 
 async def leave(client: Client) -> None:
@@ -229,16 +233,18 @@ async def leave(client: Client) -> None:
         await link.close()
 
 
-async def went_on(other: Client, session: Session) -> None:
+async def went_on(driver: Driver, session: Session) -> None:
     """Another client opens the session, is asked what is open in it, and sees the end of the turn."""
+    other = await driver.other()
     both = Session(other, session.id, session.told)
     with other.by_hand():
         before = other.now
         await _opens(other, session)
         again = await both.asked(before)
-        applies(again, "a question that was open is not asked again after session/load")
+        if again is None:
+            raise driver.lacks(NOT_ASKED_AGAIN)
         answered = other.now
-        await other.respond(again or {}, picked(again or {}, "allow") or {"action": "decline"})
+        await other.respond(again, picked(again, "allow") or {"action": "decline"})
         try:
             await both.update("agent_message_chunk", "the rest of the turn", answered)
         except Gone as error:

@@ -19,7 +19,7 @@ from .session import Session
 
 PING = "_interlingua/ping"  # an extension that no server has: each answers that it does not know it
 AUTH_REQUIRED = -32000
-SOON = 5.0  # seconds in which something comes that a server need not send, if it does
+NOT_TAKEN_BACK = "the server does not honour $/cancel_request, which it need not"
 
 
 class Client:
@@ -130,7 +130,7 @@ class Client:
     async def soon(self, wanted: Callable[[Message], bool], start: int) -> bool:
         """Whether a message comes that need not come."""
         try:
-            async with asyncio.timeout(SOON):
+            async with asyncio.timeout(self.subject.patience / 2):
                 await self.link.until(wanted, "it", start)
                 return True
         except TimeoutError:

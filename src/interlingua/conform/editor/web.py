@@ -11,7 +11,7 @@ from ..raw import Answer
 from .driver import INFO, Driver, check
 from .links import CONNECTION, HttpLink, Listening, Message
 from .reading import answers, picked, update_of
-from .sessions import went_on
+from .sessions import NOT_ASKED_AGAIN, went_on
 from .talk import Client
 
 _BODY = 33 * 1024 * 1024  # of a body that is above the limits of most
@@ -317,10 +317,11 @@ async def delete_ends_the_connection_and_its_streams(driver: Driver) -> None:
 async def the_run_of_a_client_that_vanishes_goes_on(driver: Driver) -> None:
     client = await connected(driver)
     applies(client.able("loadSession"), "the server does not load sessions")
+    driver.needs(NOT_ASKED_AGAIN)
     session = await client.asking()
     with client.by_hand():
         turn = await session.begin()
         await turn.question()
     for stream in _web(client).streams.values():
         await stream.close()
-    await went_on(await driver.other(), session)
+    await went_on(driver, session)
