@@ -37,6 +37,7 @@ class Page:
         self.folder = folder
         self.said = ""
         """All that was printed so far, with the ports of the text."""
+        self._printed = ""
         self._ports: dict[str, str] = {}
         self._servers: list[_Server] = []
         self._code = 0
@@ -124,6 +125,7 @@ class Page:
         self._code = process.wait()
         out, err = self._there(out), self._there(err)
         self.said += out + err
+        self._printed = out.rstrip() or self._printed
         assert self._code == 0 or self._code in may_fail, f"exit code {self._code}\n{out}{err}"
         if command.shown and not any(fits(command.shown, text) for text in (out, err, out + err)):
             raise AssertionError("prints something else:\n" + out + err)
@@ -158,14 +160,16 @@ class Page:
     # -- what stands in the text, and what is here
 
     def _filled(self, line: str) -> str:
-        """A word that ends in `…` is what was printed before that begins like it."""
+        """A word that ends in `…` is what was printed before that begins like it, and `…` alone the first word of the
+        last line that was printed: the id of what was listed last."""
 
         def fill(found: re.Match[str]) -> str:
             seen = re.findall(re.escape(found[1]) + r"[\w-]+", self.said)
             assert seen, f"nothing was printed that begins with {found[1]}"
             return str(seen[-1])
 
-        return re.sub(r"([\w:/.-]+)…", fill, line)
+        line = re.sub(r"([\w:/.-]+)…", fill, line)
+        return re.sub(r"(?<= )…(?= |$)", lambda _: self._printed.split("\n")[-1].split()[0], line)
 
     def _here(self, text: str) -> str:
         return _PORTS.sub(lambda found: self._port(found[0]), text)

@@ -12,6 +12,8 @@ from .blocks import NOT_RUN, RUN, SHOWN, read
 from .pages import ROOT, Page, fits
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Reports on servers of others: what they show was seen there, and `make interop` is what meets them again.
+REPORTS = sorted((ROOT / "docs").glob("*/*.md"))
 
 MOST_NOT_RUN = 6
 
@@ -30,7 +32,7 @@ def test_the_blocks_of_a_page_do_what_it_says(file: Path, page: Page) -> None:
             page.run(block)
 
 
-@pytest.mark.parametrize("file", [pytest.param(file, id=str(file.relative_to(ROOT))) for file in PAGES])
+@pytest.mark.parametrize("file", [pytest.param(file, id=str(file.relative_to(ROOT))) for file in PAGES + REPORTS])
 def test_the_links_of_a_page_lead_somewhere(file: Path) -> None:
     for name, heading in _LINK.findall(file.read_text()):
         target = (file.parent / name).resolve() if name else file
@@ -46,6 +48,10 @@ def _headings(file: Path) -> set[str]:
     """As they are in links: in small letters, without punctuation, with dashes for spaces."""
     found = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in found}
+
+
+def test_the_blocks_of_reports_are_of_a_known_language() -> None:
+    assert all(read(file, ROOT) for file in REPORTS)
 
 
 def test_what_is_not_run_is_little_and_says_why() -> None:
