@@ -12,7 +12,8 @@ WORDS = ("sessionId", "update", "sessionUpdate", "content", "text", "type", "con
          "stopReason", "state", "error", "code", "message", "agentInfo", "agentCapabilities", "loadSession", "list",
          "sessionCapabilities", "authMethods", "_meta", "steering", "info", "capabilities", "messageId", "title",
          "agent_message_chunk", "state_update", "idle", "tool_call", "config_option_update", "select", "s1",
-         "session_info_update", "available_commands_update", "plan", "entries", "requestedSchema", "outcome")  # fmt: skip
+         "session_info_update", "available_commands_update", "plan", "entries", "requestedSchema",
+         "outcome")  # fmt: skip
 METHODS = (
     "session/update",
     "session/request_permission",
