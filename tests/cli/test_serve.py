@@ -85,6 +85,23 @@ def test_a_key_lets_in_whoever_has_it_and_a_revoked_one_does_not(tmp_path: Path,
         assert httpx2.post(search, json={}, headers={"x-api-key": secret}).status_code == 401
 
 
+def test_a_key_is_revoked_by_its_name_or_by_itself_and_its_secret_is_not_shown(cli: Cli) -> None:
+    first, second, third = (cli("keys", "add", name).out.split()[-1] for name in ("one", "two", "two"))
+    assert cli("keys", "revoke", "one").out.endswith("is revoked\n")
+    refused = cli("keys", "revoke", "two")
+    assert refused.code == 2
+    assert "2 keys are called two" in refused.err
+    done = cli("keys", "revoke", second)
+    assert done.code == 0
+    again = cli("keys", "revoke", second)
+    assert again.code == 3
+    for said in (done.out, again.err):
+        assert second.rpartition("_")[2] not in said
+    assert cli("keys", "revoke", "two").code == 0, "there is only one of that name now"
+    assert cli("keys", "revoke", third).code == 3
+    assert first != second
+
+
 def test_the_list_of_keys_tells_which_have_expired_and_when_each_was_used(tmp_path: Path, cli: Cli) -> None:
     assert cli("keys", "add", "short", "--days", "0.5").code == 0
     (short,) = cli("keys", "list", "--json").json

@@ -91,7 +91,12 @@ async def _list(json: bool, store: Path | None) -> None:
 
 @app.command("revoke", epilog=examples("interlingua keys revoke a1b2c3"))
 def revoke(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Its id, as `keys list` shows it.", show_default=False)],
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY", help="Its id or its name, as `keys list` shows them, or the key itself.", show_default=False
+        ),
+    ],
     store: Store = None,
 ) -> None:
     """Make a key invalid, now and for good."""
@@ -104,9 +109,19 @@ async def _revoke(key: str, store: Path | None) -> None:
     from ..app.keys import StoredKeys
     from ..engine.ids import now
     from ..model.errors import NotFound
+    from ..security.keys import key_id
+    from .errors import CommandError
     from .session import engine_at
 
+    wanted = key_id(key) or key  # of a whole key, nothing but its id is ever shown
     async with engine_at(store) as engine:
-        if not await StoredKeys(engine.store).revoke(key, now()):
-            raise NotFound(f"there is no valid key {key}")
-    typer.echo(f"key {key} is revoked")
+        keys = StoredKeys(engine.store)
+        valid = [record for record in await keys.all() if record.revoked_at is None]
+        found = [r.id for r in valid if r.id == wanted] or [r.id for r in valid if r.name == wanted]
+        if len(found) > 1:
+            raise CommandError(
+                f"{len(found)} keys are called {wanted}: {', '.join(found)}", hint="revoke one by its id"
+            )
+        if not found or not await keys.revoke(found[0], now()):
+            raise NotFound(f"there is no valid key {wanted}")
+    typer.echo(f"key {found[0]} is revoked")
