@@ -96,6 +96,12 @@ class Way:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def lead_to(self, to: str) -> None:
+        """From now on, there. Connections that are kept lead to the old place, and are cut."""
+        self.to = to
+        for task in self._tasks:
+            task.cancel()
+
     def _accept(self, reads: asyncio.StreamReader, writes: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._lead(reads, writes))
         self._tasks.add(task)

@@ -18,7 +18,7 @@ from ..model import carrier
 from ..model.card import AgentCard, Schema
 from ..model.content import DataPart, Part, TextPart
 from ..model.errors import ErrorInfo, Invalid, InvalidInput, RunError
-from ..model.events import Emission
+from ..model.events import Emission, Recorded
 from ..model.prompts import prompt_input
 from ..model.run import Option, RunRequest
 from ..model.run import Question as AskedQuestion
@@ -149,6 +149,21 @@ class Mounted:
     def recorded(self, step: str) -> bool:
         """Whether a step was done when the handler was entered, by the key that it was given."""
         return step_place(step) in self._run.replay.records
+
+    def record(self, step: str, value: Any) -> None:
+        """Record what a step would give, where that is known already and there is nothing to do for it. It is written
+        with what comes before and after it, and not waited for: see `committed`."""
+        run, place = self._run, step_place(step)
+        run._check_alive()
+        if place not in run.replay.records:
+            record = Recorded(place, msgspec.to_builtins(value))
+            run.log.append(record)
+            run.replay.records[place] = (0, record)
+
+    async def committed(self) -> None:
+        """Wait until everything that this run has said and recorded is. Nothing may go to the remote side before."""
+        self._run._check_alive()
+        await self._run.log.flush()
 
     def withdraw(self, key: str, reason: str) -> None:
         """The remote side no longer asks this."""

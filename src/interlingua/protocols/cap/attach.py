@@ -89,11 +89,12 @@ class Attachment(Acting):
         ctx, way = self._ctx, self._way
         entered_again = self._mounted.recorded("start")
         notice = self._notice(input_)
-        await ctx.step("start", self._start, notice, key="start")
         if not way.again:
             if entered_again:
                 raise RunLost(f"this process ended in the middle of a task of {way.name}")
-            await way.begin(notice, self._mounted.onward())
+            self._mounted.record("start", None)
+            await self._mounted.committed()
+        await way.begin(notice, self._mounted.onward())
         number = 0
         while True:
             number += 1
@@ -109,10 +110,6 @@ class Attachment(Acting):
                     self._spawn(self._act(stretch, number))
                 case _:  # what a server says meanwhile is read later, and the run may be set aside until then
                     await self._act(stretch, number)
-
-    async def _start(self, notice: Any) -> None:
-        if self._way.again:
-            await self._way.begin(notice, self._mounted.onward())
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

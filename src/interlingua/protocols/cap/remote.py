@@ -54,7 +54,9 @@ class Way(Protocol):
     noise: tuple[int, str]  # lines that were no messages: how many, and the first
     cursor: str | None  # the last update that was given
 
-    async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None: ...
+    async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
+        """Begin the task, or take it up: where it can be found again, with the first thing that is read of it."""
+
     async def next(self) -> Update: ...
     async def send(self, message: wire.AnyMessage) -> None: ...
     async def cancel(self, back: wire.ErrorResponse) -> None: ...
@@ -134,12 +136,13 @@ class Address:
         self._path = f"/tasks/{quote(task, safe='')}"
         self._http = open_client(base, key, headers)
         self._stream: AsyncGenerator[tuple[str | None, str, dict[str, Any]], None] | None = None
+        self._opening: tuple[Any, Carrier] | None = None
         self._lost_at: float | None = None
         self._tries = 0
 
     async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
         """The same notice again is the same task: it can be sent until it is answered."""
-        await self._post("/messages", wire.write(notice), trace)
+        self._opening = wire.write(notice), trace
 
     async def send(self, message: wire.AnyMessage) -> None:
         try:
@@ -215,6 +218,13 @@ class Address:
             return kind, data
 
     async def _updates(self) -> AsyncGenerator[tuple[str | None, str, dict[str, Any]], None]:
+        if self._opening is not None and self.cursor is None:
+            async with contextlib.aclosing(self._begun(*self._opening)) as updates:
+                async for update in updates:
+                    yield update
+                if self._opening is None:
+                    return
+            self._opening = None
         headers = {"accept": "text/event-stream", **({"last-event-id": self.cursor} if self.cursor else {})}
         async with self._http.stream("GET", f"{self._path}/events", headers=headers) as response:
             if not response.is_success:
@@ -224,16 +234,27 @@ class Address:
                 json_of(response)
             if "text/event-stream" not in response.headers.get("content-type", ""):
                 raise RemoteError(f"{self.name} has no stream of the task: it does not speak CAP")
-            async with contextlib.aclosing(read(response.aiter_bytes())) as events:  # type: ignore[type-var]
-                async for event in events:
-                    tap.event(event.data)
-                    try:
-                        data = _decoded(event.data)
-                    except InvalidRequest as error:
-                        yield event.id, "broken", {"error": error.message}
-                        continue
-                    if isinstance(data, dict):
-                        yield event.id, event.event or "message", data
+            async with contextlib.aclosing(_read(response)) as updates:
+                async for update in updates:
+                    yield update
+
+    async def _begun(
+        self, notice: Any, trace: Carrier
+    ) -> AsyncGenerator[tuple[str | None, str, dict[str, Any]], None]:  # fmt: skip
+        """One request instead of two, where the server answers a notice with the stream of its task."""
+        headers = {**trace, "accept": "text/event-stream, application/json"}
+        async with self._http.stream("POST", "/messages", json=notice, headers=headers) as response:
+            kind = response.headers.get("content-type", "")
+            if not response.is_success or "text/event-stream" not in kind:
+                await response.aread()
+                if response.status_code in (502, 503, 504) and kind != "application/json":
+                    raise httpx2.RemoteProtocolError(f"it answered {response.status_code}")  # a proxy before it
+                json_of(response)
+                return
+            self._opening = None
+            async with contextlib.aclosing(_read(response)) as updates:
+                async for update in updates:
+                    yield update
 
     async def _looked_up(self) -> Update | None:
         """How the task stands, where its stream ended without saying so."""
@@ -257,6 +278,21 @@ class Address:
             with contextlib.suppress(RuntimeError, httpx2.HTTPError):
                 await self._stream.aclose()
         await self._http.aclose()
+
+
+async def _read(response: httpx2.Response) -> AsyncGenerator[tuple[str | None, str, dict[str, Any]], None]:
+    async with contextlib.aclosing(read(response.aiter_bytes())) as events:  # type: ignore[type-var]
+        async for event in events:
+            tap.event(event.data)
+            try:
+                data = _decoded(event.data)
+            except InvalidRequest as error:
+                yield event.id, "broken", {"error": error.message}
+                continue
+            if isinstance(data, dict):
+                if data.get("final") is True and event.event == "status":
+                    plain.let_end(response)
+                yield event.id, event.event or "message", data
 
 
 def _goes_on(kind: str, data: dict[str, Any], question: Any) -> bool:

@@ -96,6 +96,9 @@ class CapDoor:
         except InterlinguaError as error:
             return refusal(error, *addressed(value))
         where = f"{request.scope.get('root_path', '')}/tasks/{quote(taken.task_id, safe='')}"
+        if "text/event-stream" in (header(request, b"accept") or "") and not self._full:
+            # Whoever wants to hear of the task need not ask twice.
+            return self._streaming(await self.book.find(taken.task_id, caller), START, {"location": where})
         return json_response(msgspec.to_builtins(taken), 202, {"location": where})
 
     async def cancel(self, request: Request, caller: Caller) -> Response:
@@ -164,11 +167,17 @@ class CapDoor:
             raise InvalidRequest(
                 f"the task has {found.run.seq} events, and {last} is beyond the end; read from the start"
             )
-        if self._streams >= self.settings.max_streams or self._stopped:
+        if self._full:
             raise Overloaded(f"{self._streams} streams are open already; try again later")
-        return StreamingResponse(
-            self._stream(found, after), media_type="text/event-stream", headers={"cache-control": "no-cache"}
-        )
+        return self._streaming(found, after, {})
+
+    @property
+    def _full(self) -> bool:
+        return self._streams >= self.settings.max_streams or self._stopped
+
+    def _streaming(self, found: Found, after: Place, headers: dict[str, str]) -> Response:
+        headers = {"cache-control": "no-cache", **headers}
+        return StreamingResponse(self._stream(found, after), media_type="text/event-stream", headers=headers)
 
     async def _stream(self, found: Found, after: Place) -> AsyncIterator[bytes]:
         self._stopping = self._stopping or asyncio.Event()

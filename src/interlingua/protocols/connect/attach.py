@@ -40,8 +40,10 @@ from .calls import (
 from .follow import Follower
 from .remote import Remote
 
+_START = "start:1"  # the step that records the handle
 _THREADS = uuid.UUID("5f0b6c1e-4a0e-5b52-9a55-0d0c7b1f6f1d")  # names remote threads after local ones
 _CANCEL_WITHIN = 10.0  # seconds
+_RECORDED_WITHIN = 0.02  # seconds after which the handle of a run that says nothing is written down by itself
 
 
 class Handle(msgspec.Struct):
@@ -65,6 +67,9 @@ class Attachment:
         self._mounted = Mounted(ctx)
         self._handle: Handle | None = None
         self._starting: asyncio.Task[Handle] | None = None
+        self._given: dict[str, Any] = {}
+        self._recording: asyncio.TimerHandle | None = None
+        self._posted = False  # it may be there, though nobody has said so
         self._patience = Patience(remote.base)
 
     async def run(self, input_: dict[str, Any]) -> Any:
@@ -84,23 +89,28 @@ class Attachment:
                 await self._cancel()
             raise
         finally:
+            if self._recording is not None:
+                self._recording.cancel()
             if self._starting is not None and not self._starting.done():
                 self._starting.cancel()
                 await asyncio.gather(self._starting, return_exceptions=True)
 
     async def _run(self, input_: dict[str, Any]) -> Any:
         ctx, card = self.ctx, self.remote.card
-        handle = await ctx.step("start", self._start, input_)
-        self._handle = handle
-        follower = Follower(self.remote, self.http, handle.path, self._mounted, self._patience)
+        self._given = input_
+        begins: Attachment | str = self
+        if self._mounted.recorded(_START) or not self._begins_with_its_stream:
+            handle: Handle = await ctx.step("start", self._start, input_)
+            self._handle, begins = handle, handle.path
+        follower = Follower(self.remote, self.http, begins, self._mounted, self._patience)
         number = 1
         while True:
             stretch = await ctx.step("follow", follower.follow, f"follow-{number}", key=f"follow-{number}")
             if stretch.kind == "result":
                 for message in [] if self.remote.ours else messages_in(stretch.output):  # ours has told them by now
                     await self._mounted.show(MessageSent(message))
-                if handle.thread_id is not None:
-                    state = await ctx.step("state", self._state, handle.thread_id)
+                if self._handle is not None and self._handle.thread_id is not None:
+                    state = await ctx.step("state", self._state, self._handle.thread_id)
                     if isinstance(state, dict):
                         ctx.state = state
                 return stretch.output["values"]
@@ -132,8 +142,32 @@ class Attachment:
         self._starting = asyncio.ensure_future(self._create(input_))
         return await asyncio.shield(self._starting)  # cancelled now, its answer still tells what to cancel
 
-    async def _create(self, input_: dict[str, Any]) -> Handle:
-        ctx, remote, trace = self.ctx, self.remote, self._mounted.onward()
+    @property
+    def _begins_with_its_stream(self) -> bool:
+        """One request instead of two. A server of ours gives back the same run to whoever asks for it again, so that
+        the handle need not be recorded before anything is read."""
+        return self.remote.ours and self.ctx.thread_id is None
+
+    def asked(self) -> tuple[str, Any, dict[str, str]]:
+        self._posted = True
+        return "/runs/stream", self._body(self._given), {**self._mounted.onward(), "idempotency-key": self.ctx.run_id}
+
+    def begun(self, run: str) -> str:
+        self._handle = Handle(run)
+        if not self._mounted.recorded(_START) and self._recording is None:
+            self._recording = asyncio.get_running_loop().call_later(_RECORDED_WITHIN, self.heard)
+        return self._handle.path
+
+    def heard(self) -> None:
+        """Record the handle, with the first thing that came: for a run that is over soon that is one commit less."""
+        if self._recording is not None:
+            self._recording.cancel()
+            self._recording = None
+            with contextlib.suppress(asyncio.CancelledError):  # the run is being left
+                self._mounted.record(_START, self._handle)
+
+    def _body(self, input_: dict[str, Any]) -> dict[str, Any]:
+        ctx, remote = self.ctx, self.remote
         body: dict[str, Any] = {
             "agent_id": remote.id,
             "input": self._input(input_),
@@ -145,6 +179,10 @@ class Attachment:
             body["config"] = {"configurable": ctx.config}
         if remote.mode is not None:
             body["stream_mode"] = remote.mode
+        return body
+
+    async def _create(self, input_: dict[str, Any]) -> Handle:
+        ctx, remote, trace, body = self.ctx, self.remote, self._mounted.onward(), self._body(input_)
         thread, path = None, "/runs"
         if ctx.thread_id is not None and remote.threads:
             thread = str(uuid.uuid5(_THREADS, ctx.thread_id))
@@ -219,6 +257,8 @@ class Attachment:
             async with asyncio.timeout(_CANCEL_WITHIN):
                 if self._handle is None and self._starting is not None:
                     await self._starting
+                elif self._handle is None and self._posted:
+                    await self._create(self._given)  # which tells what it is called, by its key
                 if self._handle is not None:
                     await _post_cancel(self.http, self._handle)
 

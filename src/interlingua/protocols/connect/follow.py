@@ -9,14 +9,14 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import httpx2
 import msgspec
 
 from ...engine.mounting import Mounted, RemoteError
 from ...model.delta import ABSENT
-from ...transports import tap
+from ...transports import plain, tap
 from ...transports.sse import read
 from .calls import TRANSIENT, Patience, Silent, json_of, object_or_empty, same_interrupt, whole_value
 from .mirror import Mirror
@@ -36,15 +36,29 @@ class Stretch(msgspec.Struct):
     shown: Any = None  # the output as it has been shown, where the run goes on from here
 
 
+class Beginning(Protocol):
+    """A run that begins with the request for its stream."""
+
+    def asked(self) -> tuple[str, Any, dict[str, str]]:
+        """What to post: path, body and headers. Posting it again gives the same run."""
+
+    def begun(self, run: str) -> str:
+        """The run is there. Gives its path."""
+
+    def heard(self) -> None:
+        """Something came of it."""
+
+
 class Follower:
     """Reads one remote run, stretch by stretch."""
 
     def __init__(
-        self, remote: Remote, http: httpx2.AsyncClient, path: str, mounted: Mounted, patience: Patience
+        self, remote: Remote, http: httpx2.AsyncClient, path: str | Beginning, mounted: Mounted, patience: Patience
     ) -> None:
         self._remote = remote
         self._http = http
-        self._path = path
+        self._begins = None if isinstance(path, str) else path
+        self._path = path if isinstance(path, str) else ""  # not known before the run is there
         self._patience = patience
         self._mirror = Mirror(mounted)
         self._streams = remote.mode is not None
@@ -60,6 +74,8 @@ class Follower:
         while True:
             try:
                 ended = await self._read() if self._streams else None
+                if not self._path:
+                    raise Silent("it did not say which run it made")
                 ended = ended or await self.settled(blocking=not self._streams)
             except (httpx2.TransportError, Silent) as error:
                 await self._patience.spend(error)
@@ -110,9 +126,13 @@ class Follower:
         try:
             return await self._read_on()
         except httpx2.ReadTimeout:
+            if not self._path:
+                raise
             return None  # there may be nothing to say: whether the server is there, its other answers tell
 
     async def _read_on(self) -> Stretch | None:
+        if not self._path and self._begins is not None:
+            return await self._begin(self._begins)
         headers = {"accept": "text/event-stream"}
         if self._cursor is not None:
             headers["last-event-id"] = self._cursor
@@ -124,12 +144,31 @@ class Follower:
                 if response.status_code not in TRANSIENT:
                     self._streams = False  # workflow-srv answers 500 or 501 to what it lacks
                 return None
-            async with contextlib.aclosing(_received(response)) as updates:
-                async for id_, update in updates:
-                    self._patience.reset()
-                    ended = await self._take(id_, update)
-                    if ended is not None:
-                        return ended
+            return await self._updates(response)
+
+    async def _begin(self, beginning: Beginning) -> Stretch | None:
+        path, body, headers = beginning.asked()
+        headers["accept"] = "text/event-stream"
+        async with self._http.stream("POST", path, json=body, headers=headers) as response:
+            if not response.is_success:
+                await response.aread()
+                json_of(response)  # raises
+            run = response.headers.get("content-location", "").rpartition("/")[2]
+            if not run or "text/event-stream" not in response.headers.get("content-type", ""):
+                raise RemoteError(f"{self._remote.base} made no run: it answered without saying which")
+            self._path = beginning.begun(run)
+            return await self._updates(response)
+
+    async def _updates(self, response: httpx2.Response) -> Stretch | None:
+        async with contextlib.aclosing(_received(response)) as updates:
+            async for id_, update in updates:
+                self._patience.reset()
+                if self._begins is not None:
+                    self._begins.heard()
+                ended = await self._take(id_, update)
+                if ended is not None:
+                    plain.let_end(response)
+                    return ended
         return None
 
     async def _take(self, id_: str | None, update: dict[str, Any]) -> Stretch | None:

@@ -166,7 +166,12 @@ class Runs(Agents, Threads):
     async def create_and_stream(self, request: Request, caller: Caller) -> Response:
         made, body = await self._submit(request, caller, streams=True, watched=True)
         cancels = body.on_disconnect == "cancel"
-        return self._streaming(made.id, caller, after=(0, 1), modes=reading.modes(body.stream_mode), cancels=cancels)
+        streaming = self._streaming(
+            made.id, caller, after=(0, 1), modes=reading.modes(body.stream_mode), cancels=cancels
+        )  # fmt: skip
+        # Which run it is, before there is anything to tell of it.
+        streaming.headers["content-location"] = request.url.path.removesuffix("stream") + made.id
+        return streaming
 
     # -- runs ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ...model.errors import Denied, InvalidRequest, Unavailable
+from ...model.errors import Denied, InterlinguaError, InvalidRequest, Unavailable
 from ...security.redaction import redact_text
 from ...transports.access import ORDINARY, Access
 from ...transports.idle import Use
@@ -128,7 +128,8 @@ class Host:
         self._keeper: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._use = Use(settings.idle_timeout, self._too_idle)
-        self._spare: Session | None = None  # made to describe the agent, and used by the first run
+        self._spare: Session | None = None  # used by the next run that wants one like it
+        self._preparing: asyncio.Task[None] | None = None
         self._noise_told = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.starts = 0
@@ -207,6 +208,8 @@ class Host:
 
     async def close(self) -> None:
         self._use.stop()
+        if self._preparing is not None:
+            self._preparing.cancel()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
@@ -219,13 +222,48 @@ class Host:
         self._spare = await self.new_session(peer, place)
         return self._spare
 
+    async def ready(self, place: Place) -> Session | None:
+        """A session that was made ahead, with the options that every session has."""
+        if self._preparing is not None:
+            await asyncio.wait({self._preparing})
+        spare, peer = self._spare, self._peer
+        if spare is None or peer is None or peer.rpc.lost or spare.peer is not peer or spare.place != place:
+            return None
+        if any(option.id in self.fixed and option.current != self.fixed[option.id] for option in spare.options):
+            return None
+        self._spare = None
+        return spare
+
+    def prepare(self, peer: Peer, place: Place) -> None:
+        """Have a session ready for the next run. Only where sessions cost next to nothing, which others do not say."""
+        if not peer.ours or peer is not self._peer or self._preparing is not None:
+            return
+        spare = self._spare
+        if spare is None or spare.peer is not peer or spare.place != place:
+            self._preparing = asyncio.get_running_loop().create_task(self._prepare(peer, place))
+
+    async def _prepare(self, peer: Peer, place: Place) -> None:
+        try:
+            session = await peer.new(place, agent=self.fixed.get("agent"), timeout=self.settings.start_timeout)
+            for name, value in self.fixed.items():
+                await session.set_option(name, value)
+            before, self._spare = self._spare, session
+            if before is not None and before.peer is peer:
+                self.spawn(before.close())
+        except (RpcError, TimeoutError, ConnectionLost, InterlinguaError) as error:
+            log.info("%s made no session ahead: %s", self.source.name, error)  # the next run tries by itself
+        finally:
+            self._preparing = None
+
     async def new_session(self, peer: Peer, place: Place) -> Session:
+        if self._preparing is not None:
+            await asyncio.wait({self._preparing})
         spare, self._spare = self._spare, None
         if spare is not None and spare.peer is peer and spare.place == place:
             return spare
         self._spare = spare
         try:
-            return await peer.new(place, timeout=self.settings.start_timeout)
+            return await peer.new(place, agent=self.fixed.get("agent"), timeout=self.settings.start_timeout)
         except RpcError as error:
             raise self.refusal(error, peer, "session/new") from error
         except TimeoutError as error:

@@ -19,7 +19,7 @@ from ...model.errors import Denied, InterlinguaError, Unavailable
 from ...transports.channel import Channel
 from ...transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Call, Notice, RpcError
 from ...transports.rpc import Connection, ConnectionLost, Trace
-from . import translate
+from . import translate, wire
 from .batches import send_batch
 from .described import Option, options_of
 
@@ -246,6 +246,7 @@ class Peer:
         self._servants = servants  # makes one for a place
         self._early: dict[str, list[dict[str, Any]]] = {}
         self._opening = 0  # sessions that are being opened
+        self.ours = False  # a server like this one, as its answers tell
 
     async def run(self) -> None:
         try:
@@ -297,10 +298,12 @@ class Peer:
 
     # -- sessions -----------------------------------------------------------------------------------------
 
-    async def new(self, place: Place, *, timeout: float | None = None) -> Session:
+    async def new(self, place: Place, *, agent: str | None = None, timeout: float | None = None) -> Session:
+        """`agent` is what the option of that name will be set to: one of ours does it at once."""
         self._opening += 1
+        meta = {"_meta": {wire.META_AGENT: agent}} if agent is not None else {}
         try:
-            told = _object(await self.request("session/new", self._where(place), timeout=timeout))
+            told = _object(await self.request("session/new", {**self._where(place), **meta}, timeout=timeout))
             id_ = told.get("sessionId")
             if not isinstance(id_, str) or not id_:
                 raise Unsuitable("session/new was answered without a sessionId")

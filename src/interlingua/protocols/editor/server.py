@@ -206,12 +206,15 @@ class EditorConnection:
     # -- sessions -----------------------------------------------------------------------------------------
 
     async def _new(self, params: Any) -> Any:
-        place = self._place(params_.read(params, wire.NewSessionRequest))
+        request = params_.read(params, wire.NewSessionRequest)
+        place = self._place(request)
         cards = self.agents()
         if not cards:
             raise AgentNotFound("this server has no agent that you may run")
-        await self._logged_in(cards[0])
-        session = Session(self, new_id(), place, cards[0], {}, None)
+        wanted = (request.meta or {}).get(wire.META_AGENT)
+        card = next((card for card in cards if card.key == wanted), cards[0])  # one that is not there was not chosen
+        await self._logged_in(card)
+        session = Session(self, new_id(), place, card, {}, None)
         await self.engine.create_thread(session.id, metadata=session.metadata(), caller=self.caller)
         self.sessions[session.id] = session
         return Answer({"sessionId": session.id, **self._setup(session)}, lambda: self._introduce(session))

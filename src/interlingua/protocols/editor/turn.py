@@ -40,6 +40,7 @@ from .translate import AUTH_REQUIRED
 _STEP = "turn"  # what all that is shown belongs to; it is never recorded, so that it can always be shown again
 _LATE = 0.03  # seconds of silence after the answer: some agents send updates behind it
 _LATEST = 1.0
+_OURS = "interlingua"  # in the `_meta` of an answer: what no other agent says
 _STILL_BUSY = 30.0  # seconds for the turn before, which was cancelled and has not ended yet
 
 _STOPPED = {
@@ -92,7 +93,15 @@ class Turn:
 
     async def _run(self, text: str) -> dict[str, Any]:
         ctx = self._ctx
-        handle = await ctx.step("session", self._open)
+        session = None
+        if not self._mounted.recorded("session:1") and not self._needs_more:
+            session = await self._host.ready(self._place)
+        if session is not None:
+            self._trace = self._mounted.onward()
+            self._adopt(session)
+            self._mounted.record("session:1", handle := Handle(session.id))
+        else:
+            handle = await ctx.step("session", self._open)
         if self._session is None:
             for body in (shown := self._mounted.shown(_STEP)):
                 await self._mounted.show(body)
@@ -104,13 +113,19 @@ class Turn:
         blocks, lost = prompt_of(text, ctx.messages, image=able.image, audio=able.audio, embedded=able.embedded)
         for note in (*self._notes, *lost):
             await self._warn(note)
-        await ctx.step("prompt", self._send, blocks)
+        await self._mounted.committed()
+        self._send(blocks)
         assert self._prompting is not None
         try:
             ended = await self._until_done(self._prompting)
         except ConnectionLost:
             ended = await self._take_up(handle, f"the agent died: {await self._host.why()}")
         return await self._finish(ended)
+
+    @property
+    def _needs_more(self) -> bool:
+        """Whether a session that is ready is not all that this run needs."""
+        return self._ctx.thread_id is not None or bool(self._ctx.config)
 
     async def _until_done(self, ending: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
         either: set[asyncio.Future[Any]] = {ending, self._broken}
@@ -174,7 +189,7 @@ class Turn:
         self._asking.agent_is_gone = lambda: session.peer.rpc.lost
         self._incoming.speaks(session.peer.version)
 
-    async def _send(self, blocks: list[dict[str, Any]]) -> None:
+    def _send(self, blocks: list[dict[str, Any]]) -> None:
         assert self._session is not None
         meta = {wire.META_METADATA: self._ctx.metadata} if self._ctx.metadata else {}
         prompt = self._session.prompt(blocks, {**meta, **self._trace})
@@ -228,7 +243,10 @@ class Turn:
     async def _finish(self, ended: dict[str, Any]) -> dict[str, Any]:
         session, ctx = self._session, self._ctx
         assert session is not None
-        await self._hear_the_rest(session)
+        if _OURS in (ended.get("_meta") or {}):
+            session.peer.ours = True  # it says everything before the answer
+        else:
+            await self._hear_the_rest(session)
         self._ended_there = True
         await self._tell_noise()
         counts = {**self._incoming.usage, **counts_of(ended)}
@@ -308,6 +326,8 @@ class Turn:
         done = self._prompting is None or self._prompting.done()
         if self._ctx.thread_id is None and done and self._mounted.leaving != "hand_back":
             self._host.spawn(session.close())  # nobody will come back to it
+            if not self._needs_more:
+                self._host.prepare(session.peer, self._place)
 
     # -- what the session says ----------------------------------------------------------------------------
 

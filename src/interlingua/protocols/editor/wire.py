@@ -14,6 +14,8 @@ Meta = dict[str, Any]
 
 META_DATA = "interlingua/data"
 """In the `_meta` of a text block: the JSON value that the text shows. The protocol has no block for values."""
+META_AGENT = "interlingua/agent"
+"""In the `_meta` of session/new: the choice of the option `agent`, as if it had been set right after."""
 META_METADATA = "interlingua/metadata"
 """In the `_meta` of a prompt: metadata of the run, for names that `_meta` itself must not have."""
 META_DEADLINE = "interlingua/deadline"
@@ -112,6 +114,7 @@ class NewSessionRequest(_Wire):
     cwd: Path
     mcp_servers: list[dict[str, Any]] | None = None  # checked one by one, so that the message can say which
     additional_directories: list[Path] | None = None
+    meta: Meta | None = msgspec.field(default=None, name="_meta")
 
 
 class ReplayFrom(_Wire):

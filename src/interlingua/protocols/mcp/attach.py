@@ -90,7 +90,11 @@ class Attachment:
     async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
         self._trace = self._mounted.onward()
         entered_again = self._mounted.recorded("start")
+        peer = None if entered_again else self._host.ready
+        if peer is not None and self._name in (peer.agents or ()):  # nothing has to be asked first
+            self._mounted.record("start", Handle(peer.finds_again))
         handle = await self._ctx.step("start", self._start, key="start")
+        await self._mounted.committed()
         self._again = handle.again
         if entered_again:
             await self._mirror.begin_again()

@@ -109,6 +109,8 @@ class Attachment:
     async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
         self._trace = self._mounted.onward()
         entered_again = self._mounted.recorded("start")
+        if not entered_again and (connection := (await self._mount.own(self._mounted.engine)).standing) is not None:
+            self._mounted.record("start", self._handle_of(connection))
         self._handle = handle = await self._ctx.step("start", self._start, key="start")
         self._known_by = known_by(self._mount, handle)
         remote = self._remote = await self._mount.remote(self._mounted.engine, self._known_by)
@@ -164,9 +166,11 @@ class Attachment:
         """Nothing is sent yet that could have to be found again."""
         remote = await self._mount.own(self._mounted.engine)
         async with remote.using(self._inbox):
-            connection = await remote.connection()
-            token = connection.token
-            return Handle(connection.ours, None if token is None else seal(self._mount.link, token))
+            return self._handle_of(await remote.connection())
+
+    def _handle_of(self, connection: Connection) -> Handle:
+        token = connection.token
+        return Handle(connection.ours, None if token is None else seal(self._mount.link, token))
 
     async def _connected(self) -> Connection:
         assert self._remote is not None
@@ -194,6 +198,7 @@ class Attachment:
             again = True
             known = self._known or self._mirror.has_shown
             self._delegated = {**frame, "again": True} if known else frame
+            await self._mounted.committed()
             connection.send(self._delegated)
             await connection.drain()
             ended = await self._listen()
@@ -331,6 +336,7 @@ class Attachment:
             async with asyncio.timeout(within):
                 while True:
                     connection = await self._connected()
+                    await self._mounted.committed()
                     # The same message again is known by its id, and a reply to it comes over any connection.
                     connection.send(frame)
                     while (got := await self._inbox.get()) is not None:

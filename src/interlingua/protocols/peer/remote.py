@@ -140,10 +140,15 @@ class Remote:
         """What comes about this id, too."""
         self._inboxes[id_] = inbox
 
+    @property
+    def standing(self) -> Connection | None:
+        """The connection, where there is one."""
+        return self._current if self._current is not None and not self._current.over else None
+
     async def connection(self) -> Connection:
         """The connection that stands, or the next one. Raises Unavailable when the node is away for too long."""
-        if self._current is not None and not self._current.over:
-            return self._current
+        if self.standing is not None:
+            return self.standing
         if self._opening is None or self._opening.done():
             self._opening = asyncio.get_running_loop().create_task(self._open())
             self._opening.add_done_callback(_noticed)
