@@ -19,8 +19,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800)]
 
 FOUND = {
     "editor.batch.every-version", "editor.input.ids-exact", "editor.input.invalid-utf-8", "editor.input.too-long",
-    "editor.v1.initialize-first", "editor.v1.delete", "editor.input.random",
+    "editor.v1.initialize-first", "editor.v1.initialize-failed", "editor.input.random",
 }  # fmt: skip
+SOMETIMES = {"editor.v1.delete"}
 
 
 async def test_a_coding_agent_has_the_findings_of_the_page(
@@ -32,5 +33,5 @@ async def test_a_coding_agent_has_the_findings_of_the_page(
         monkeypatch.setenv(name, value)
     roles = Roles(asking="make a file")  # its model always wants to
     found = await findings("editor", Subject(command=tuple(shlex.split(command)), roles=roles, patience=60))
-    assert set(failures(found)) == FOUND, failures(found)
-    assert set(re.findall(r"`(editor\.[a-z0-9.-]+)`", PAGE.read_text())) >= FOUND
+    assert set(failures(found)) - SOMETIMES == FOUND, failures(found)
+    assert set(re.findall(r"`(editor\.[a-z0-9.-]+)`", PAGE.read_text())) >= FOUND | SOMETIMES

@@ -157,15 +157,17 @@ class Driver:
         self._spare.append(client)
 
     async def spare(self) -> Client:
-        """A client whose connection may be broken. Where none is left over, it is one that checks have shared: whoever
-        wants that again gets a new one."""
+        """A client whose connection may be broken, of the version that is spoken otherwise. Where none is left over, it
+        is one that checks have shared: whoever wants that again gets a new one."""
+        version = (await self.either()).version
         self._spare += [client for client in self._clients.values() if client not in self._spare]
-        while self._spare:
-            client = self._spare.pop(0)
-            self._clients = {name: other for name, other in self._clients.items() if other is not client}
-            if not client.link.ended:
+        for client in list(self._spare):
+            if client.version == version or client.link.ended:
+                self._spare.remove(client)
+                self._clients = {name: other for name, other in self._clients.items() if other is not client}
+            if client.version == version and not client.link.ended:
                 return client
-        return await self.client((await self.either()).version)
+        return await self.client(version)
 
     # -- what several checks ask -----------------------------------------------------------------------------
 

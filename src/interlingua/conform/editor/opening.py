@@ -34,13 +34,13 @@ async def _first(driver: Driver) -> First:
         before = client.now
         if client.link.kind == "stdio":
             await client.notify("session/cancel", {"sessionId": "no such session"})
-        early = await _early(client)
+        early = await _said(client, "session/new", client.opening())
         noticed = [m for m in client.link.messages[before:] if is_response(m) and m is not early]
         if client.link.ended:  # as a WebSocket is that does not begin with initialize
             client = Client(await driver.link(), driver.subject, 1, driver.folder)
-        failed = await client.answer("initialize", {"protocolVersion": "one", "clientCapabilities": {}})
+        failed = await _said(client, "initialize", {"protocolVersion": "one", "clientCapabilities": {}})
         good = {"protocolVersion": 1, "clientCapabilities": {}, "clientInfo": INFO}
-        then = await client.answer("initialize", good)
+        then = await _said(client, "initialize", good)
         if "error" in then:
             client = Client(await driver.link(), driver.subject, 1, driver.folder)
             await client.ask("initialize", good)
@@ -52,9 +52,10 @@ async def _first(driver: Driver) -> First:
     return await driver.once("a connection that does not begin with initialize", look)
 
 
-async def _early(client: Client) -> Message:
+async def _said(client: Client, method: str, params: Message) -> Message:
+    """What a request is answered with, also where that is the end of the connection."""
     try:
-        return await client.answer("session/new", client.opening())
+        return await client.answer(method, params)
     except Gone as error:
         if not client.link.ended:
             raise
