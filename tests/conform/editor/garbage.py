@@ -12,22 +12,10 @@ WORDS = ("sessionId", "update", "sessionUpdate", "content", "text", "type", "con
          "stopReason", "state", "error", "code", "message", "agentInfo", "agentCapabilities", "loadSession", "list",
          "sessionCapabilities", "authMethods", "_meta", "steering", "info", "capabilities", "messageId", "title",
          "agent_message_chunk", "state_update", "idle", "tool_call", "config_option_update", "select", "s1",
-<<<<<<< HEAD
-         "session_info_update", "available_commands_update", "plan", "entries", "requestedSchema",
-         "outcome")  # fmt: skip
-METHODS = (
-    "session/update",
-    "session/request_permission",
-    "elicitation/create",
-    "$/cancel_request",
-    "fs/read_text_file",
-)
-=======
          "session_info_update", "available_commands_update", "plan", "entries", "requestedSchema")  # fmt: skip
 METHODS = (
     "session/update", "session/request_permission", "elicitation/create", "$/cancel_request", "fs/read_text_file",
 )  # fmt: skip
->>>>>>> conform-editor
 
 
 def value(dice: random.Random, depth: int = 0) -> Any:
