@@ -1,7 +1,6 @@
 """A server that breaks one rule on purpose: that of `by_hand.py`, over stdin and stdout.
 
-python broken.py             keeps them all
-python broken.py DEFECT      breaks one
+`python broken.py` keeps all of them; `python broken.py DEFECT` breaks one.
 """
 
 from __future__ import annotations

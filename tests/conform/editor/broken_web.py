@@ -1,6 +1,6 @@
 """The server of `by_hand.py` over Streamable HTTP and WebSocket, that can break one rule on purpose: see `DEFECTS`.
 
-python broken_web.py [DEFECT]        prints its address
+`python broken_web.py [DEFECT]` prints its address. With `no-socket` it has no WebSocket, which is no defect.
 """
 
 from __future__ import annotations
@@ -175,7 +175,9 @@ def refused(status: int, message: str) -> Response:
 def main(defect: str | None) -> None:
     server = Server(defect)
     methods = ["GET", "POST", "DELETE"]
-    routes = [Route("/acp", server.http, methods=methods), WebSocketRoute("/acp", server.socket)]
+    routes: list[Any] = [Route("/acp", server.http, methods=methods)]
+    if defect != "no-socket":
+        routes.append(WebSocketRoute("/acp", server.socket))
     listening = socket.create_server(("127.0.0.1", 0))
     print(f"http://127.0.0.1:{listening.getsockname()[1]}/acp", flush=True)
     config = uvicorn.Config(

@@ -143,6 +143,15 @@ async def test_a_server_that_keeps_the_rules_has_no_failures() -> None:
     assert sum(finding.verdict == "pass" for finding in found.values()) > 100
 
 
+async def test_a_server_without_a_websocket_is_judged_by_what_it_has() -> None:
+    async with served("no-socket") as subject:
+        found = await findings("editor", subject, ["editor.v", "editor.http.", "editor.custom.", "editor.messages."])
+    assert failures(found) == {}
+    passed = {id_ for id_, finding in found.items() if finding.verdict == "pass"}
+    assert {"editor.v1.prompt", "editor.v1.permission", "editor.v2.states", "editor.http.streams"} <= passed
+    assert not {id_ for id_ in passed if id_.startswith(("editor.custom.", "editor.http.websocket"))}
+
+
 @pytest.mark.parametrize("defect", CAUGHT)
 async def test_a_command_that_breaks_a_rule_is_caught(defect: str) -> None:
     id_, follow = CAUGHT[defect]

@@ -38,6 +38,7 @@ class Driver:
         self._no_batches: bool | None = None
         self._seen: dict[str, Any] = {}
         self._lacks: set[str] = set()
+        self._unspoken: dict[int, str] = {}  # versions, and how they were refused
         self.misspoken: Message | None = None  # an answer with version 2 that is none
         self.links: list[Link] = []  # all that were ever opened
 
@@ -99,7 +100,16 @@ class Driver:
 
     async def client(self, version: int, link: Link | None = None, **able: Any) -> Client:
         """A new client that asks for a version, and has it. `able` are its capabilities."""
-        client = Client(link or await self.link(), self.subject, version, self.folder)
+        if version in self._unspoken:
+            raise NotApplicable(self._unspoken[version])
+        try:
+            return await self._agreed(version, link or await self.link(), able)
+        except NotApplicable as error:
+            self._unspoken[version] = str(error)
+            raise
+
+    async def _agreed(self, version: int, link: Link, able: Message) -> Client:
+        client = Client(link, self.subject, version, self.folder)
         client.forms = "elicitation" in able
         client.told = await self.initialized(client, version, able)
         answered = member(client.told, "protocolVersion", int, "the answer to initialize")

@@ -169,6 +169,7 @@ class HttpLink(Link):
         self.connection: str | None = None
         self.streams: dict[str | None, Listening] = {}
         self._asked: dict[Any, str | None] = {}  # requests of the server: session
+        self._known: set[str] = set()  # sessions that were made here
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -182,6 +183,9 @@ class HttpLink(Link):
     def came(self, message: Message) -> None:
         if isinstance(message.get("id"), int | str) and "method" in message:
             self._asked[message["id"]] = session_of(message)
+        made = message.get("result")
+        if isinstance(made, dict) and isinstance(made.get("sessionId"), str):
+            self._known.add(made["sessionId"])
         super().came(message)
 
     async def put_bytes(self, data: bytes) -> None:
@@ -190,12 +194,11 @@ class HttpLink(Link):
         except ValueError:
             message = None
         session = self._session(message)
-        opening = isinstance(message, dict) and message.get("method") in ("session/load", "session/resume")
         if session is not None:
-            await self.listen(session, unknown=opening)
+            await self.listen(session)
         answer = await self.post(data, session)
-        if session is not None and opening:
-            await self.listen(session, unknown=True)
+        if session is not None and session not in self._known:  # it may be known now
+            await self.listen(session)
         if answer.status == 200 and self.connection is None:
             self.connection = answer.headers.get(CONNECTION)
             if self.connection is None:
@@ -237,13 +240,13 @@ class HttpLink(Link):
             "POST", "", content=data, headers={**told, **self.headers(session), **(headers or {})}
         )
 
-    async def listen(self, session: str | None, unknown: bool = False) -> Listening:
-        """Open a stream, unless it is open. That of a session that is `unknown` so far may be refused."""
+    async def listen(self, session: str | None) -> Listening:
+        """Open a stream, unless it is open. That of a session that the server may not know may be refused."""
         found = self.streams.get(session)
         if found is None or found.ended:
             found = self.streams[session] = Listening(self.http, self.headers(session), self.take)
             refused = (await found.opened()).refused
-            if refused is not None and not unknown:
+            if refused is not None and (session is None or session in self._known):
                 whose = "the connection" if session is None else "a session"
                 raise Broken(
                     f"GET of the event stream of {whose} was answered with status {refused.status} and "

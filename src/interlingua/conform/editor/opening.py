@@ -279,5 +279,5 @@ async def directories_are_those_of_the_last_opening(driver: Driver) -> None:
 
 
 async def _directories(client: Client, session: str) -> Any:
-    found = next((entry for entry in await client.list() if entry["sessionId"] == session), None)
+    found = next((entry for entry in await client.listed() if entry["sessionId"] == session), None)
     return None if found is None else found.get("additionalDirectories")

@@ -97,7 +97,7 @@ async def the_first_prompt_names_the_session(driver: Driver) -> None:
     for update in named:
         shapes.update(update, 1)
     if client.able("sessionCapabilities.list"):
-        listed = next((entry for entry in await client.list() if entry["sessionId"] == session.id), {})
+        listed = next((entry for entry in await client.listed() if entry["sessionId"] == session.id), {})
         applies(listed.get("title") is not None, "session/list tells no titles")
         expect(
             listed.get("title") == named[-1]["title"],

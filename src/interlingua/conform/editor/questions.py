@@ -25,13 +25,13 @@ async def permission(client: Client, answer: Any, error: bool = False) -> tuple[
         request = await turn.question()
         applies(request["method"] == "session/request_permission", "the agent that asks asks for no permission")
         given = answer(request) if callable(answer) else answer
+        at = client.now
         if error:
             await client.settle(request, {"error": given})
         else:
             await client.respond(request, given)
-        at = client.now
         ended = await turn.end()
-    return ended, request, session.text(at - 1)
+    return ended, request, session.text(at)
 
 
 @check("editor.v1.permission")

@@ -44,7 +44,7 @@ async def _talked(driver: Driver) -> Session:
 async def sessions_are_listed_by_folder(driver: Driver) -> None:
     client = await lists(driver)
     session = await _talked(driver)
-    found = [entry["sessionId"] for entry in await client.list()]
+    found = [entry["sessionId"] for entry in await client.listed()]
     expect(session.id in found, "a session that was prompted is not in the list of its folder")
     told = await client.ask("session/list", {"cwd": f"{client.folder}/nowhere"})
     nowhere = member(told, "sessions", list, "the answer to session/list")
@@ -55,7 +55,7 @@ async def sessions_are_listed_by_folder(driver: Driver) -> None:
 async def cursors_lead_to_the_end(driver: Driver) -> None:
     client = await lists(driver)
     await _talked(driver)
-    found = [entry["sessionId"] for entry in await client.list()]
+    found = [entry["sessionId"] for entry in await client.listed()]
     expect(len(set(found)) == len(found), "a session is on more than one page of session/list")
     await client.refused("session/list", {"cursor": "a cursor of nobody"}, "with a cursor that it has not given")
 
@@ -66,7 +66,7 @@ async def a_session_is_found_by_another_client(driver: Driver) -> None:
     session = await _talked(driver)
     other = await driver.other()
     if other.able("sessionCapabilities.list"):
-        found = [entry["sessionId"] for entry in await other.list()]
+        found = [entry["sessionId"] for entry in await other.listed()]
         applies(session.id in found, "sessions are known to the process that opened them alone")
     answer = await other.answer("session/load", other.opening(sessionId=session.id))
     applies(
@@ -124,7 +124,7 @@ async def close_cancels_before_it_is_answered(driver: Driver) -> None:
     ended = await turn.end()
     expect(ended.stop == "cancelled", f"the turn of a session that was closed was answered with {shown(ended.answer)}")
     if client.able("sessionCapabilities.list"):
-        found = [entry["sessionId"] for entry in await client.list()]
+        found = [entry["sessionId"] for entry in await client.listed()]
         expect(session.id in found, "a session that was closed is no longer in the list")
 
 
@@ -136,8 +136,10 @@ async def delete_forgets_a_session(driver: Driver) -> None:
     await session.turn()
     await client.ask("session/delete", {"sessionId": session.id})
     if client.able("sessionCapabilities.list"):
-        found = [entry["sessionId"] for entry in await client.list()]
+        found = [entry["sessionId"] for entry in await client.listed()]
         expect(session.id not in found, "a session that was deleted is still in the list")
+    if client.link.kind == "http":  # where a message about a session that is not there has a status
+        return
     answer = await client.answer("session/delete", {"sessionId": session.id})
     expect("result" in answer, f"to delete a session that is not there is an error: {shown(answer)}")
 

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ...model.errors import InterlinguaError
 from ..base import Broken, Gone, NotApplicable, Subject, expect, member, shown
 from .links import Link, Message
 from .reading import answers, is_response, note, picked
@@ -172,7 +173,7 @@ class Client:
 
     def _later(self, doing: Any) -> None:
         async def quietly() -> None:
-            with contextlib.suppress(Gone, Broken):
+            with contextlib.suppress(Gone, Broken, InterlinguaError):
                 await doing
 
         task = asyncio.get_running_loop().create_task(quietly())
@@ -231,10 +232,10 @@ class Client:
         """A session with an agent that answers soon."""
         return await self.session(self.subject.roles.agent, **members)
 
-    async def list(self, **members: Any) -> list[Message]:
+    async def listed(self) -> list[Message]:
         """The sessions of the folder that this client works in, over all pages."""
         found: list[Message] = []
-        params: Message = {"cwd": self.folder, **members}
+        params: Message = {"cwd": self.folder}
         for _ in range(100):
             told = await self.ask("session/list", params)
             for entry in member(told, "sessions", list, "the answer to session/list"):

@@ -51,7 +51,7 @@ async def one_version_holds_for_a_connection(driver: Driver) -> None:
 async def methods_that_were_removed_are_gone(driver: Driver) -> None:
     client = await driver.v2()
     for method in _REMOVED:
-        error = await client.refused(method, {"sessionId": "x"}, "which version 2 has removed")
+        error = await client.refused(method, {}, "which version 2 has removed")
         expect(error["code"] == -32601, f"{method}, which version 2 has removed, was answered with {shown(error)}")
 
 
