@@ -174,7 +174,8 @@ class Acting:
         )  # fmt: skip
 
     async def _pass_on(self) -> None:
-        """What others here say to the member is said to the agent."""
+        """What others here say to the member is said to the agent, once there is a task to say it in."""
+        await self._way.begun.wait()
         while True:
             if not self._unsent:
                 message = await self._ctx.receive()

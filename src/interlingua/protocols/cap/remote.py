@@ -53,6 +53,7 @@ class Way(Protocol):
     again: bool  # whether the task can be found again from another process
     noise: tuple[int, str]  # lines that were no messages: how many, and the first
     cursor: str | None  # the last update that was given
+    begun: asyncio.Event  # the task is there: what is said in it arrives
 
     async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
         """Begin the task, or take it up: where it can be found again, with the first thing that is read of it."""
@@ -137,6 +138,7 @@ class Address:
         self._http = open_client(base, key, headers)
         self._stream: AsyncGenerator[tuple[str | None, str, dict[str, Any]], None] | None = None
         self._opening: tuple[Any, Carrier] | None = None
+        self.begun = asyncio.Event()
         self._lost_at: float | None = None
         self._tries = 0
 
@@ -225,6 +227,7 @@ class Address:
                 if self._opening is None:
                     return
             self._opening = None
+        self.begun.set()  # what is read on from somewhere has begun before
         headers = {"accept": "text/event-stream", **({"last-event-id": self.cursor} if self.cursor else {})}
         async with self._http.stream("GET", f"{self._path}/events", headers=headers) as response:
             if not response.is_success:
@@ -250,8 +253,10 @@ class Address:
                 if response.status_code in (502, 503, 504) and kind != "application/json":
                     raise httpx2.RemoteProtocolError(f"it answered {response.status_code}")  # a proxy before it
                 json_of(response)
+                self.begun.set()
                 return
             self._opening = None
+            self.begun.set()
             async with contextlib.aclosing(_read(response)) as updates:
                 async for update in updates:
                     yield update
@@ -348,6 +353,7 @@ class Program:
         self.noise = (0, "")
         self._command = command
         self._child: Child | None = None
+        self.begun = asyncio.Event()
         self._frames: list[bytes] = []
         self._settled: set[str] = set()  # questions that need no answer any more
         self._news = asyncio.Event()
@@ -362,6 +368,7 @@ class Program:
         )
         # A line has no headers: the metadata is where its sender says more of it.
         await self.send(msgspec.structs.replace(notice, metadata={**(notice.metadata or {}), **trace}))
+        self.begun.set()
 
     async def next(self) -> Update:
         assert self._child is not None
