@@ -8,7 +8,6 @@ import inspect
 import json
 import os
 import re
-import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -218,12 +217,11 @@ def section(title: str) -> str:
 
 async def test_the_documented_way_to_establish_a_connection_over_a_transport_of_ones_own_works(store: Path) -> None:
     (code,) = re.findall(r"```python[^\n]*\n(.*?)```", section("A transport of your own"), re.DOTALL)
-    source = "async def documented(engine, my_channel):\n" + textwrap.indent(code, "    ")
     names: dict[str, Any] = {}
-    exec(compile(source, "docs/editors.md", "exec"), names)
+    exec(compile(code, "docs/editors.md", "exec"), names)
     ours = Queues()
     async with Engine(store, agents=[agents.echo]) as engine:
-        running = asyncio.create_task(names["documented"](engine, ours.turned()))
+        running = asyncio.create_task(names["serve"](engine, ours.turned()))
         ours.say({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}})
         assert (await ours.next())["result"]["agentInfo"]["name"] == "echo"
         await ours.close()
