@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -31,6 +33,28 @@ def test_a_file_that_is_run_again_is_another_module_and_the_first_stays(folder: 
     kinds = [sys.modules[name].Kind for name in names]
     assert kinds[0] is not kinds[1]
     assert [agent.fn.__code__.co_consts[1:] for agent in (first, second)] == [("one",), ("two",)]
+
+
+def test_what_was_compiled_of_a_file_before_is_not_taken_for_what_it_says_now(folder: Path) -> None:
+    """A process that imports it by its name sees what it says, also where it changed within a second."""
+    file = folder / "swift.py"
+    text = "import interlingua as il\n\n\n@il.agent\ndef say() -> str:\n    return 'old'\n"
+    file.write_text(text)
+    agents_of_file(file)
+    when = file.stat().st_mtime
+    command = [sys.executable, "-c", "import swift; print(swift.say.fn())"]
+    alike = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPYCACHEPREFIX"
+    }  # as this process has it
+
+    def imported() -> str:
+        return subprocess.run(command, cwd=folder, env=alike, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert imported() == "old"
+    file.write_text(text.replace("old", "new"))
+    os.utime(file, (when, when))
+    agents_of_file(file)
+    assert imported() == "new"
 
 
 def test_what_a_file_imports_from_beside_it_is_found_whether_or_not_it_was_imported(folder: Path) -> None:

@@ -64,8 +64,11 @@ def _run(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         if again:
-            # Not by the loader: it takes what it compiled before for the same where size and second are the same.
+            # Not by the loader: it takes what it compiled before for the same where size and second are the same. Nor
+            # shall a worker process, which imports the file by its name.
             linecache.checkcache(str(path))
+            with contextlib.suppress(NotImplementedError):
+                Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
             exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102
         else:
             spec.loader.exec_module(module)
