@@ -35,8 +35,8 @@ format: $(STAMP) ## put the code in shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-faults: $(STAMP) ## long fault runs: a thousand kills, hosts whose cables are cut
-	$(BIN)/python -m pytest -q tests/faults tests/test_bench.py -m faults --timeout 3600
+faults: $(STAMP) ## long fault runs: a thousand kills, hosts whose cables are cut, servers broken on purpose
+	$(BIN)/python -m pytest -q tests/faults tests/test_bench.py tests/conform -m faults --timeout 3600
 
 interop: $(STAMP) ## real third-party peers; needs Node.js; INTERLINGUA_INTEROP_AGENTS=1 adds real coding agents
 	$(BIN)/python -m pytest -q tests/interop -m interop --timeout 1200

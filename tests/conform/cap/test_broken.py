@@ -17,6 +17,8 @@ from ..connect.garbled import Garbler
 from ..connect.test_ours import not_applicable
 from .broken import Server, listening, serving
 
+pytestmark = pytest.mark.faults  # many servers, each broken in one way: too long for every change
+
 ROLES = Roles(agent="pm-1", asking="asks", slow="sleeps", failing="fails")
 ROOT = Path(__file__).parents[3]
 

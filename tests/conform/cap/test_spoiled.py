@@ -14,6 +14,8 @@ from ..common import findings
 from .broken import Json, serving
 from .test_broken import DEFECTS, ROLES
 
+pytestmark = pytest.mark.faults  # many servers, each broken in one way: too long for every change
+
 Spoil = Callable[[Json], None]
 
 

@@ -13,6 +13,8 @@ from .broken import KEY, serving
 from .garbled import garbling
 from .textual import textual
 
+pytestmark = pytest.mark.faults  # many servers, each broken in one way: too long for every change
+
 ROLES = Roles(agent="echo", asking="asks", slow="sleeps", failing="fails")
 
 

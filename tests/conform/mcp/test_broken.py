@@ -13,6 +13,8 @@ from interlingua.conform.base import Finding, Roles, Subject
 from ..common import failures, findings
 from .broken import GARBAGE
 
+pytestmark = pytest.mark.faults  # many servers, each broken in one way: too long for every change
+
 SERVER = Path(__file__).parent / "broken.py"
 
 # defect: the rule that it breaks, and those that cannot hold then

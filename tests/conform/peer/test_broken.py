@@ -22,6 +22,8 @@ from interlingua.model.errors import Unavailable
 from ..common import failures, findings
 from . import broken, broken_http
 
+pytestmark = pytest.mark.faults  # many servers, each broken in one way: too long for every change
+
 # By the mistake: the ids of the rule that it breaks, and where to look.
 CAUGHT: dict[str, tuple[str, ...]] = {
     "a card that is wrapped": ("4-1.agent-card",),
