@@ -392,6 +392,8 @@ async def test_who_waits_for_a_task_hears_what_its_agent_asks_and_goes_on_waitin
 async def test_a_question_of_one_ends_the_wait_for_all_of_the_same_turn(store: Path, settings: il.Settings) -> None:
     """Otherwise who waits for two would answer neither, and one of them might wait for the other."""
 
+    turned = threading.Event()  # the one that waited for two has been told of the question
+
     def script(asked: Asked) -> Answer:
         if asked.agent == "helper":
             if "curious" in asked.task:
@@ -403,6 +405,7 @@ async def test_a_question_of_one_ends_the_wait_for_all_of_the_same_turn(store: P
             (asks,) = [one for one in asked.news if "May I?" in one]
             (other,) = [one for one in asked.news if one != asks]
             assert "is still working on T1." in other
+            turned.set()
             who = re.search(r"Message from (helper(?:#2)?) ", asks)
             assert who is not None
             return Call("send_message", recipient=who[1], content="Yes.")
@@ -415,7 +418,9 @@ async def test_a_question_of_one_ends_the_wait_for_all_of_the_same_turn(store: P
         async with engine(store, settings=settings) as eng:
             add(eng, team, Tools())
             run = await submit(eng, "crew", {"text": "the task"})
-            await eng.answer((await question(eng, run.id)).id, {"text": "yes"})
+            asked = await question(eng, run.id)
+            assert await asyncio.to_thread(turned.wait, 20)
+            await eng.answer(asked.id, {"text": "yes"})
             done = await eng.wait(run.id, timeout=20)
     assert done.output == {"text": "done done"}, done.error
 
