@@ -168,7 +168,7 @@ async def test_a_run_that_takes_longer_is_answered_when_it_ends_and_begun_once(
         gate.open.set()
         assert (await raw.answer())[2]["result"]["output"] == {"text": "slowly"}
         assert len(await server.engine.runs(RunFilter(agent="patient"))) == 1
-    assert directly == ["usual", "usual"]
+    assert len(directly) == 2, "one request, one answer: after the first commit, or later"
 
 
 async def test_a_client_that_leaves_before_the_first_commit_takes_its_run_along(
