@@ -352,7 +352,7 @@ async def test_a_task_has_a_deadline_and_all_of_it_ends_then(store: Path) -> Non
 # -- what is counted ----------------------------------------------------------------------------------------
 
 
-def crowd(count: int, *, catches: bool = True) -> il.Agent[..., Any]:
+def crowd(count: int, *, catches: bool = True, meet: asyncio.Barrier | None = None) -> il.Agent[..., Any]:
     @il.agent
     async def lead(ctx: il.Context[None, None], text: str) -> dict[str, Any]:
         async def one(number: int) -> str:
@@ -363,6 +363,8 @@ def crowd(count: int, *, catches: bool = True) -> il.Agent[..., Any]:
                     raise
                 return error.code
 
+        if meet is not None:
+            await meet.wait()
         return {"all": list(await asyncio.gather(*(one(number) for number in range(count))))}
 
     return lead
@@ -411,7 +413,7 @@ async def test_what_one_branch_starts_counts_for_the_runs_above_both(store: Path
     async with engine(store, settings=PATIENT) as eng:
         eng.add_team(
             team(member("lead", "middle"), member("middle", "helper"), member("helper"), limits=Limits(runs=7)),
-            {"lead": lead, "middle": crowd(6), "helper": shout},
+            {"lead": lead, "middle": crowd(6, meet=asyncio.Barrier(2)), "helper": shout},
         )
         run = await finish(eng, "crew", {"text": ""})
         assert run.output is not None, run.error

@@ -408,6 +408,7 @@ class McpReturned(Mcp):
 
     async def told(self) -> None:
         """It hears of nothing until it comes again."""
+        await self.server.engine.wait(self.begun.run, timeout=20)
         told = await self._again(requestState=self._form["requestState"])
         assert told["result"]["resultType"] == "complete"
         assert "output" in told["result"]

@@ -125,7 +125,7 @@ class Conversation:
     def _say(self, run: str, said: Said) -> Iterator[Line]:
         """A message stands on its sender's log and on the team's; one that was held back is said again when it may."""
         new = not said.key or self._once("said", said.run or run, said.key)
-        if said.held or said.time is not None:
+        if _was_held(said):
             about, final = (said.message.metadata.get(name) for name in ("result_hash", "final"))
             text = said.text if said.form != "delegation" else ""
             new &= self._once("held", said.task, said.sender, said.recipient, said.form, text, about, bool(final))
@@ -166,7 +166,7 @@ class Conversation:
             (f"{clean(said.task)} ", "dim"), (clean(said.sender), "bold"), " → ", (clean(said.recipient), "bold"),
             (f"  {word}", _STYLES.get(word.partition(" ")[0], "")),
         )  # fmt: skip
-        if said.held:
+        if said.held or (_was_held(said) and not metadata.get("final")):  # whichever of the two logs is read first
             head.append("  in review", "dim")
         yield Line(depth, head)
         for text in _some_lines(said.text):
@@ -218,6 +218,11 @@ def form_of(said: Said) -> str:
         word = "answer" if said.sender == USER else "question"
     verdict = metadata.get("verdict")
     return f"{word} ({clean(verdict)})" if isinstance(verdict, str) and word != "inquiry" else word
+
+
+def _was_held(said: Said) -> bool:
+    """Said while a result was in review: at once on the sender's log, and on the team's when that was approved."""
+    return said.held or said.time is not None
 
 
 def _verdict(review: tuple[Authority, Proposal], output: Any) -> Said:

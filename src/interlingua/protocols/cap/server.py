@@ -21,6 +21,7 @@ from ...engine.engine import Engine
 from ...engine.ids import now
 from ...model.errors import InterlinguaError, InvalidRequest, Overloaded, RunNotFound
 from ...model.run import Caller, Run
+from ...model.status import Status
 from ...model.team import ORCHESTRATOR, USER, instance_of
 from ...security import scopes
 from ...security.auth import Authenticator
@@ -137,6 +138,8 @@ class CapDoor:
         told["subtasks"] = await tree(self.book, found)
         asked = await self.book.questions(found, caller)
         told["questions"] = [{"sender_id": asker, **translate.asked(question)} for asker, question in asked]
+        if asked and told["status"] == Status.RUNNING:
+            told["status"] = Status.WAITING.value  # a child has asked, and the runs above it have yet to hear so
         told["conversation"] = said
         return json_response(told)
 
