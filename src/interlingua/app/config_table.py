@@ -36,7 +36,7 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="HOST",
     ),
     _S(
-        "server.allowed_origins", "texts", [], "Browser origins that may call.", flag="--allow-origin",
+        "server.allowed_origins", "texts", [], "Browser origins whose pages may call, and read what is answered.", flag="--allow-origin",
         metavar="ORIGIN",
     ),
     _S(

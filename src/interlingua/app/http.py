@@ -32,6 +32,7 @@ from ..security.egress import EgressGuard
 from ..security.origins import HostPolicy
 from ..transports.http import json_response
 from ..transports.routing import IndexedRouter
+from . import cors
 from .installed import protocols
 from .logs import asker
 from .metrics import render
@@ -212,8 +213,9 @@ class _Checked:
         self.direct: dict[bytes, Any] = {}  # for the server: paths that may be answered without coming here
 
     def welcome(self, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Whether the same was checked before, and was fine."""
-        return _told(headers) in self._welcome
+        """Whether the same was checked before, and was fine. Pages go the usual way: they may have to be told more."""
+        told = _told(headers)
+        return len(told) == 1 and told in self._welcome
 
     def _check(self, scope: Scope) -> None:
         told = _told(scope["headers"])
@@ -243,6 +245,12 @@ class _Checked:
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
+        if self._hosts.allowed_origins:
+            page = cors.page_of(scope, self._hosts)
+            if page is not None and (allowed := cors.preflight(scope, page)) is not None:
+                await allowed(scope, receive, send)
+                return
+            send = cors.telling(page, send)
         if not access.isEnabledFor(logging.INFO):
             await self._app(scope, receive, send)
             return

@@ -37,11 +37,15 @@ class HostPolicy:
     always fine.
     """
 
-    def __init__(self, allowed_hosts: Iterable[str], allowed_origins: Iterable[str] = ()) -> None:
+    def __init__(
+        self, allowed_hosts: Iterable[str], allowed_origins: Iterable[str] = (), *, calling: Iterable[str] = ()
+    ) -> None:
+        """Pages of `allowed_origins` may call and read what is answered; those of `calling` may call."""
         self.allowed_hosts = tuple(allowed_hosts)
         self.allowed_origins = tuple(allowed_origins)
         self._hosts = [_pattern(host) for host in self.allowed_hosts if host != "*"]
-        self._origins = [_origin_pattern(origin) for origin in self.allowed_origins if origin not in ("*", "null")]
+        self._reading = [_origin_pattern(origin) for origin in self.allowed_origins if origin not in ("*", "null")]
+        self._calling = [*self._reading, *(_origin_pattern(origin) for origin in calling)]
 
     @classmethod
     def for_bind(cls, host: str, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> HostPolicy:
@@ -54,7 +58,7 @@ class HostPolicy:
             own = host if ":" not in host or host.startswith("[") else f"[{host}]"
             names = tuple(dict.fromkeys((*LOOPBACK_HOSTS, own.lower())))
             pages = tuple(f"{scheme}://{name}:*" for scheme in ("http", "https") for name in names)
-            return cls((*names, *hosts), (*pages, *origins))
+            return cls((*names, *hosts), origins, calling=pages)
         return cls(tuple(hosts) or ("*",), origins)
 
     def check(self, headers: Mapping[str, str]) -> None:
@@ -70,7 +74,20 @@ class HostPolicy:
         if origin is not None and not self._welcome(origin, host):
             raise OriginRefused(f"Web pages of the origin {origin[:200]!r} may not call this server")
 
+    def may_read(self, origin: str) -> bool:
+        """Whether the owner named the origin of a page: a browser shows it what is answered if it is told so."""
+        return self._among(origin, self._reading)
+
     def _welcome(self, origin: str, host: _Place) -> bool:
+        if self._among(origin, self._calling):
+            return True
+        if (parsed := _parse_origin(origin)) is None:
+            return False
+        scheme, page = parsed
+        default = _DEFAULT_PORTS.get(scheme)
+        return page.port != "*" and page.host == host.host and (page.port or default) == (host.port or default)
+
+    def _among(self, origin: str, wanted: list[tuple[str, _Place]]) -> bool:
         if "*" in self.allowed_origins:
             return True
         parsed = _parse_origin(origin)
@@ -79,9 +96,7 @@ class HostPolicy:
             return origin == "null" and "null" in self.allowed_origins
         scheme, page = parsed
         default = _DEFAULT_PORTS.get(scheme)
-        if page.host == host.host and (page.port or default) == (host.port or default):
-            return True
-        return any(scheme == wanted and _fits(page, pattern, default) for wanted, pattern in self._origins)
+        return any(scheme == named and _fits(page, pattern, default) for named, pattern in wanted)
 
 
 def _parse(text: str) -> _Place | None:
