@@ -36,8 +36,8 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="HOST",
     ),
     _S(
-        "server.allowed_origins", "texts", [], "Browser origins whose pages may call, and read what is answered.", flag="--allow-origin",
-        metavar="ORIGIN",
+        "server.allowed_origins", "texts", [], "Browser origins whose pages may call, and read what is answered.",
+        flag="--allow-origin", metavar="ORIGIN",
     ),
     _S(
         "server.log", "text", "text", "Runs, requests and trouble on stderr: as JSON lines, as text, or not.",
