@@ -25,6 +25,10 @@ from .base import Broken, Gone, Subject, shown
 log = logging.getLogger("interlingua.conform")
 
 _LINE = 64 * 1024 * 1024  # bytes of a line that are read
+_BODY = 64 * 1024 * 1024  # bytes of an answer, or of a stream, that are read: some have no end
+_SAID = 256 * 1024 * 1024  # bytes that a command may say in all
+_LINES = 250_000  # lines, too: each takes more memory than it has bytes
+_PIECE = 64 * 1024  # bytes that are read at once; what waits beyond them is left to the command
 _STDERR = 64 * 1024  # bytes of what a command says on stderr that are kept
 
 
@@ -79,19 +83,29 @@ class Http:
         if body is not None:
             content = json.dumps(body).encode()
             headers = {"content-type": "application/json", **(headers or {})}
+        patience = self.subject.patience
         try:
-            answer = await self._client.request(
-                method, self.url(path), content=content, headers=self._told(headers)
-            )  # fmt: skip
+            # The client's own time is that of each piece: an answer that comes letter by letter would never be late.
+            async with (
+                asyncio.timeout(2 * patience),
+                self._client.stream(method, self.url(path), content=content, headers=self._told(headers)) as answer,
+            ):
+                received = bytearray()
+                async for piece in answer.aiter_bytes():
+                    received += piece
+                    if len(received) > _BODY:
+                        raise Gone(f"the answer to {method} {path} does not end: {_BODY} bytes of it came")
         except httpx2.TimeoutException:
-            raise Gone(f"{method} {path} was not answered within {self.subject.patience:g} s") from None
+            raise Gone(f"{method} {path} was not answered within {patience:g} s") from None
+        except TimeoutError:
+            raise Gone(f"{method} {path} was not answered to the end within {2 * patience:g} s") from None
         except httpx2.ConnectError as error:
             raise Unavailable(f"nothing answers at {self.base}: {error}") from error
         except httpx2.HTTPError as error:
             raise Gone(f"{method} {path}: {type(error).__name__}: {error}") from error
         except (httpx2.InvalidURL, ValueError) as error:  # an id of the server's may be part of it
             raise Broken(f"{shown(path)} is no path that can be asked for: {error}") from error
-        return Answer(answer.status_code, answer.headers, answer.content)
+        return Answer(answer.status_code, answer.headers, bytes(received))
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -141,12 +155,23 @@ class Stream:
     async def _pieces(self) -> AsyncIterator[bytes]:
         async for piece in self._answer.aiter_bytes():
             self.received += piece
+            if len(self.received) > _BODY:
+                raise Gone(f"the stream has no end: {_BODY} bytes of it came")
             self.commented = self.commented or piece.startswith(b":") or b"\n:" in piece
             yield piece
 
     async def body(self) -> Answer:
         """The rest as one answer, for a server that does not stream."""
-        return Answer(self.status, self.headers, await self._answer.aread())
+        rest = bytearray()
+        try:
+            async with asyncio.timeout(2 * self._patience):
+                async for piece in self._answer.aiter_bytes():
+                    rest += piece
+                    if len(rest) > _BODY:
+                        raise Gone(f"the answer does not end: {_BODY} bytes of it came")
+        except TimeoutError:
+            raise Gone(f"the answer did not come to its end within {2 * self._patience:g} s") from None
+        return Answer(self.status, self.headers, bytes(rest))
 
     async def next(self) -> sse.Received | None:
         """The next event; None at the end of the stream."""
@@ -247,6 +272,7 @@ class Pipes(Heard):
         super().__init__(patience, quiet)
         self._process = process
         self.stderr = b""
+        self._said = 0  # bytes
         loop = asyncio.get_running_loop()
         self._reading = [loop.create_task(self._read()), loop.create_task(self._read_stderr())]
 
@@ -263,10 +289,27 @@ class Pipes(Heard):
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
-        with contextlib.suppress(ValueError):  # a line without end: nothing that follows can be read
-            while line := await self._process.stdout.readline():
-                await self.take(line)
+        part = bytearray()  # of a line that has not ended
+        while data := await self._process.stdout.read(_PIECE):
+            self._said += len(data)
+            *ended, rest = data.split(b"\n")
+            for line in ended:
+                part += line + b"\n"
+                await self.take(bytes(part))
+                part.clear()
+            part += rest
+            if len(part) > _LINE or self._too_much():
+                end_group(self._process)  # it does not stop by itself
+                part.clear()
+                break
+        if part:
+            await self.take(bytes(part))
         await self.end()
+        while await self._process.stdout.read(_PIECE):
+            pass  # as long as something waits to be read, asyncio takes the process not to have ended
+
+    def _too_much(self) -> bool:
+        return self._said > _SAID or len(self.lines) > _LINES
 
     async def _read_stderr(self) -> None:
         assert self._process.stderr is not None
@@ -300,6 +343,8 @@ class Pipes(Heard):
             raise Gone(f"the process did not end within {self._patience:g} s") from None
 
     def gone(self) -> str:
+        if self._too_much():
+            return f"the process says too much ({len(self.lines)} lines)"
         said = self.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         return f"the process ended (on stderr: {shown(said, 120)})" if said else "the process ended"
 
@@ -319,7 +364,7 @@ async def started(subject: Subject, **streams: Any) -> asyncio.subprocess.Proces
     """The command as a process with these streams, in a group of its own."""
     try:
         return await asyncio.create_subprocess_exec(
-            *subject.command, **streams, env=environment(os.environ), start_new_session=True, limit=_LINE
+            *subject.command, **streams, env=environment(os.environ), start_new_session=True, limit=_PIECE
         )
     except OSError as error:
         raise Unavailable(f"{subject.command[0]} cannot be started: {error.strerror}", transient=False) from error

@@ -24,7 +24,7 @@ async def inspect(text: str, headers: dict[str, str] | None = None) -> tuple[lis
     if mark and kind in ("http", "https") and " " not in scheme:
         from .addresses import look as at_address
 
-        return await at_address(f"{kind}://{rest}".partition("#")[0], headers), []
+        return await at_address(f"{kind}://{rest}".partition("#")[0], headers)
     if mark and " " not in scheme:
         from .links import look as at_link
 
@@ -39,12 +39,11 @@ async def detected(url: str, headers: dict[str, str] | None = None) -> Spoken:
     """The protocol to speak at an address that names none. Raises Unavailable where there is none of ours."""
     from .addresses import look
 
-    found = await look(url, headers)
+    found, odd = await look(url, headers)
     for protocol in _PREFERRED:
         for spoken in found:
             if spoken.protocol == protocol and spoken.target is not None:
                 return spoken
     others = ", ".join(spoken.title for spoken in found)
-    raise Unavailable(
-        f"{url} speaks none of these protocols" + (f"; it speaks {others}" if others else ""), transient=False
-    )
+    instead = [f"it speaks {others}"] if others else odd
+    raise Unavailable("; ".join([f"{url} speaks none of these protocols", *instead]), transient=False)

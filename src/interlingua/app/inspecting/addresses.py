@@ -9,12 +9,14 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urljoin
 
 import httpx2
 
 from ...conform.base import Broken, Gone, Subject
 from ...conform.raw import Answer, Http
 from ...model.errors import InterlinguaError, Unavailable
+from ...security.redaction import redact_text
 from . import others
 from .described import add_agents, described_editor, described_mcp, described_peer
 from .spoken import Listed, Spoken, first_line, object_of, text_of
@@ -25,12 +27,15 @@ _BOTH = {"accept": "application/json, text/event-stream"}
 _LATEST_MCP = "2025-11-25"
 
 
-async def look(url: str, headers: dict[str, str] | None = None, patience: float = 5.0) -> list[Spoken]:
-    """Every protocol that is spoken at or below an address. Raises Unavailable where nothing answers there."""
+async def look(
+    url: str, headers: dict[str, str] | None = None, patience: float = 5.0
+) -> tuple[list[Spoken], list[str]]:
+    """Every protocol that is spoken at or below an address; where there is none, what is there instead. Raises
+    Unavailable where nothing answers."""
     base = url.rstrip("/")
     subject = Subject(address=base, headers=headers or {}, patience=patience)
     async with Http(subject) as http:
-        await _reachable(http, base)
+        instead = await _first_look(http, base)
         tries = [
             _first(probe, http, base, prefix)
             for probe, prefix in (
@@ -38,26 +43,41 @@ async def look(url: str, headers: dict[str, str] | None = None, patience: float 
                 (others.a2a, ""), (others.beeai, ""), (others.relay, ""),
             )
         ]  # fmt: skip
-        found = await asyncio.gather(*tries)
-    return [one for one in found if one is not None]
+        found = [one for one in await asyncio.gather(*tries) if one is not None]
+    return found, [] if found else [instead]
 
 
-async def _reachable(http: Http, base: str) -> None:
+async def _first_look(http: Http, base: str) -> str:
+    """What answers at the address, in words."""
     try:
-        await http.ask("GET", "")
+        async with http.stream("GET", "", headers={"accept": "*/*"}) as answer:
+            status, kind, onward = answer.status, answer.media_type, answer.headers.get("location")
     except Gone as error:
-        if "was not answered" not in str(error):  # a stream that stays open is an answer too
-            raise Unavailable(f"{base}: {error}") from None
-    except InterlinguaError:
+        if "was not answered" in str(error):
+            return f"something listens at {base}, and has answered nothing within {http.subject.patience:g} s"
+        other = base.replace("http://", "https://", 1)
+        hint = f"; if it speaks TLS: {other}" if base.startswith("http://") else ""
+        raise Unavailable(f"what listens at {base} answers with no HTTP: {error}{hint}", transient=False) from None
+    except Unavailable as error:
+        if base.startswith("https://") and "SSL" in error.message and "CERTIFICATE" not in error.message:
+            other = base.replace("https://", "http://", 1)
+            raise Unavailable(f"{error.message}; if it speaks no TLS: {other}", transient=False) from None
         raise
+    if onward is not None and 300 <= status < 400:
+        return f"it sends on to another address: look there, at {redact_text(urljoin(base + '/', onward))}"
+    if _status_locked(status):
+        return f"it answers {status}: {_KEY}"
+    what = "a web page, for people" if kind == "text/html" else kind or "nothing"
+    return f"GET {base} is answered with {status} and {what}"
 
 
 async def _first(probe: Probe, http: Http, base: str, prefix: str) -> Spoken | None:
     """What a probe finds at the address itself, else below the usual prefix."""
     for path in ("", prefix) if prefix and not base.endswith(prefix) else ("",):
         try:
-            found = await probe(http, base + path, path)
-        except (Broken, Gone, InterlinguaError, httpx2.HTTPError):
+            async with asyncio.timeout(2 * http.subject.patience):
+                found = await probe(http, base + path, path)
+        except (Broken, Gone, InterlinguaError, httpx2.HTTPError, TimeoutError):
             continue
         if found is not None:
             return found
@@ -69,7 +89,11 @@ def _scheme(kind: str, address: str) -> str:
 
 
 def _locked(answer: Answer) -> bool:
-    return answer.status in (401, 403)
+    return _status_locked(answer.status)
+
+
+def _status_locked(status: int) -> bool:
+    return status in (401, 403)
 
 
 _KEY = "it wants credentials: give a header with --header"

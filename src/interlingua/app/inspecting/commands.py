@@ -17,6 +17,7 @@ Probe = Callable[[Pipes, str], Awaitable[Spoken | None]]
 
 _LATEST_MCP = "2025-11-25"
 _GRACE = 0.3
+_ODD = 3  # things that are told of what speaks none
 
 
 async def look(command: list[str], shown: str, patience: float = 10.0) -> tuple[list[Spoken], list[str]]:
@@ -34,24 +35,49 @@ async def look(command: list[str], shown: str, patience: float = 10.0) -> tuple[
         for running in tries:
             running.cancel()
         await asyncio.gather(*tries, return_exceptions=True)
-    found = [one.result() for one in tries if not one.cancelled()]
-    return [spoken for spoken in found if spoken is not None], list(dict.fromkeys(odd))
+    found = [spoken for one in tries if not one.cancelled() and (spoken := one.result()) is not None]
+    return found, [] if found else list(dict.fromkeys(odd))[:_ODD]
+
+
+class _Asked(Pipes):
+    """Keeps what it is told, to know it again."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+        super().send(message)
 
 
 async def _try(probe: Probe, subject: Subject, shown: str, odd: list[str]) -> Spoken | None:
-    async with Pipes.open(subject) as pipes:
+    async with _Asked.open(subject) as pipes:
+        why = ""
         try:
             found = await probe(pipes, shown)
-        except (Gone, Broken):
-            found = None
-        if found is not None and pipes.noise:
-            text = pipes.noise[0].decode(errors="replace").strip()[:100]
-            found.wrong.append(f"it prints lines that are no messages on stdout: {text}")
-        if found is None and any(line.lower().startswith(b"content-length:") for line in pipes.lines):
-            odd.append(
-                "it answers with Content-Length headers, as language servers do: none of these protocols has them"
-            )
+        except (Gone, Broken) as error:
+            found, why = None, str(error)
+        if any(message in pipes.sent for message in pipes.messages):
+            odd.append("it says back what it is told: whatever it speaks, it is none of these protocols")
+            return None
+        noise = text_of_line(pipes.noise[0]) if pipes.noise else ""
+        if found is not None and noise:
+            found.wrong.append(f"it prints lines that are no messages on stdout: {noise}")
+        if found is None:
+            if any(line.lower().startswith(b"content-length:") for line in pipes.lines):
+                odd.append(
+                    "it answers with Content-Length headers, as language servers do: none of these protocols has them"
+                )
+            elif noise:
+                odd.append(f"it prints: {noise}")
+            elif why and not pipes.messages:
+                odd.append(pipes.gone() if pipes.ended else f"it says nothing within {subject.patience:g} s")
         return found
+
+
+def text_of_line(line: bytes) -> str:
+    return line[:400].decode(errors="replace").strip()[:100]
 
 
 def _request(method: str, params: dict[str, Any], number: int = 0) -> dict[str, Any]:

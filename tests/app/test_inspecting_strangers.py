@@ -1,0 +1,182 @@
+"""What `inspect` and `conform` look at may be anything: what never ends, never answers, or is something else entirely."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from interlingua.app.inspecting import addresses, commands
+from interlingua.conform import raw, suite
+from interlingua.conform.base import Subject, conform
+from interlingua.model.errors import Unavailable
+from tests.security.servers import certificate
+
+Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+MIB = 1024 * 1024
+
+
+@contextlib.asynccontextmanager
+async def stranger(behaviour: Behaviour, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """The address of a server that does with each connection what it likes."""
+    open_connections: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        open_connections.add(task)
+        try:
+            await behaviour(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError, ssl.SSLError):
+            pass
+        finally:
+            open_connections.discard(task)
+            writer.transport.abort()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in list(open_connections):
+            task.cancel()
+        await asyncio.gather(*open_connections, return_exceptions=True)
+
+
+def begins(head: bytes, more: bytes, pause: float = 0.0) -> Behaviour:
+    """An answer that begins so, and goes on for ever."""
+
+    async def behaviour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+        while True:
+            writer.write(more)
+            await writer.drain()
+            await asyncio.sleep(pause)
+
+    return behaviour
+
+
+def answers(whole: bytes) -> Behaviour:
+    async def behaviour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(whole)
+            await writer.drain()
+
+    return behaviour
+
+
+async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+ENDLESS = {
+    "a body": begins(OK + b"content-type: application/json\r\n\r\n[", b"1," * 50_000),
+    "an event": begins(OK + b"content-type: text/event-stream\r\n\r\ndata: ", b"x" * 100_000),
+    "headers, one by one": begins(OK, b"x-more: 1\r\n", 0.05),
+    "a body, letter by letter": begins(OK + b"content-length: 100000\r\n\r\n", b" ", 0.05),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+async def test_an_answer_without_end_is_not_waited_for(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw, "_BODY", MIB)
+    async with stranger(ENDLESS[what]) as address, asyncio.timeout(20):
+        found, odd = await addresses.look(address, patience=0.2)
+    assert (found, len(odd)) == ([], 1)
+
+
+@pytest.mark.parametrize("protocol", ["connect", "mcp", "peer", "editor", "cap"])
+async def test_checks_of_a_server_whose_answers_have_no_end_come_to_theirs(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raw, "_BODY", MIB)
+    checks = suite(protocol)
+    async with stranger(ENDLESS["a body"]) as address, asyncio.timeout(20):
+        subject = Subject(address=address, patience=0.2, quiet=0.01)
+        with contextlib.suppress(Unavailable):
+            verdicts = {found.verdict async for found in conform(checks, subject, checks.ids[:3])}
+            assert verdicts <= {"fail", "not applicable"}
+
+
+async def test_who_takes_connections_and_says_nothing_is_told_so() -> None:
+    async with stranger(nothing) as address:
+        found, odd = await addresses.look(address, patience=0.2)
+    assert (found, odd) == ([], [f"something listens at {address}, and has answered nothing within 0.2 s"])
+
+
+async def test_where_an_address_sends_on_to_is_told_and_not_followed() -> None:
+    away = answers(b"HTTP/1.1 302 Found\r\nlocation: /again?token=sesame\r\ncontent-length: 0\r\n\r\n")
+    async with stranger(away) as address:
+        found, odd = await addresses.look(address)
+    assert not found
+    assert odd[0].startswith(f"it sends on to another address: look there, at {address}/again")
+    assert "sesame" not in odd[0]
+
+
+async def test_a_web_page_is_told_to_be_one() -> None:
+    page = answers(OK + b"content-type: text/html\r\ncontent-length: 5\r\n\r\nHello")
+    async with stranger(page) as address:
+        assert await addresses.look(address) == ([], [f"GET {address} is answered with 200 and a web page, for people"])
+
+
+async def test_what_speaks_no_http_is_told_so() -> None:
+    async def banner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"* OK IMAP4rev1 ready\r\n\r\n")
+        await reader.read()
+
+    async with stranger(banner) as address:
+        with pytest.raises(Unavailable, match="answers with no HTTP") as refused:
+            await addresses.look(address)
+    assert not refused.value.transient
+
+
+async def test_whoever_mixes_up_http_and_https_is_told(tmp_path: Path) -> None:
+    tls, _ = certificate(tmp_path, "127.0.0.1")
+    async with stranger(nothing, tls) as address:
+        with pytest.raises(Unavailable, match=f"if it speaks TLS: {address.replace('http', 'https')}"):
+            await addresses.look(address)
+
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+
+    async with stranger(plain) as address:
+        with pytest.raises(Unavailable, match=f"if it speaks no TLS: {address}"):
+            await addresses.look(address.replace("http", "https"))
+
+
+@pytest.mark.parametrize("line", ["y", "{}", '{"jsonrpc": "2.0"}'])
+async def test_a_program_that_never_stops_talking_is_left(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw, "_LINES", 2000)
+    async with asyncio.timeout(30):
+        found, _ = await commands.look(["yes", line], "yes", patience=2.0)
+    assert not found
+
+
+async def test_an_echo_speaks_none_of_the_protocols() -> None:
+    found, odd = await commands.look(["cat"], "cat", patience=2.0)
+    assert (found, odd) == ([], ["it says back what it is told: whatever it speaks, it is none of these protocols"])
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise ImportError('no module named agents')", "ImportError: no module named agents"),
+        ("print('Welcome!', flush=True); input()", "it prints: Welcome!"),
+        ("import time; time.sleep(60)", "it says nothing within 0.5 s"),
+    ],
+)
+async def test_of_a_program_that_speaks_none_it_is_told_what_it_did(code: str, said: str) -> None:
+    patience = 0.5 if "0.5" in said else 10.0
+    found, odd = await commands.look([sys.executable, "-c", code], "x", patience=patience)
+    assert not found
+    assert said in odd[0]
