@@ -21,6 +21,7 @@ from interlingua.app.inspecting import Spoken, detected, inspect
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.app.targets import load_all, parse
 from interlingua.model.errors import Unavailable
+from interlingua.store.base import RunFilter, ThreadFilter
 from tests.rpc_client import INTERLINGUA
 
 ECHO = str(Path(__file__).parents[2] / "examples" / "echo.py")
@@ -85,6 +86,13 @@ async def test_a_server_of_ours_speaks_all_five_and_every_target_that_is_told_wo
         assert "agents.listChanged" in found["mcp"].capabilities
 
 
+async def test_looking_runs_nothing_and_leaves_nothing_there(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s.db", [echo, shout], ServeSettings(port=0)) as server:
+        await looked(server.address)
+        assert not await server.engine.runs(RunFilter())
+        assert not await server.engine.threads(ThreadFilter())
+
+
 @pytest.mark.parametrize("protocol", ["connect", "mcp", "peer", "editor", "cap"])
 async def test_the_address_of_one_door_speaks_that_protocol_alone(tmp_path: Path, protocol: str) -> None:
     async with serving(tmp_path / "s.db", [echo], ServeSettings(port=0)) as server:
@@ -126,8 +134,11 @@ async def test_what_is_taken_for_one_of_the_five_is_told_by_its_name() -> None:
 
 def _mcp(result: dict[str, Any], agents: Any = None) -> Callable[[Request], Any]:
     def answer(request: Request) -> Any:
-        asked = json.loads(request.state.body)["method"]
-        return {"jsonrpc": "2.0", "id": 1, "result": {"initialize": result, "agents/list": agents}.get(asked, {})}
+        asked = json.loads(request.state.body)
+        if "id" not in asked:
+            return Response(status_code=202)
+        told = {"initialize": result, "agents/list": agents}.get(asked["method"], {})
+        return {"jsonrpc": "2.0", "id": asked["id"], "result": told}
 
     return answer
 
@@ -149,11 +160,26 @@ async def test_what_is_seen_to_be_wrong_is_said() -> None:
     listed = {"agents": [{"name": "a", "inputSchema": {}}, {"description": "who?"}]}
     async with served(("POST", "/", _mcp(result, listed))) as address:
         found = await looked(address)
-    assert found["mcp"].wrong == [
+    wrong = found["mcp"].wrong
+    assert wrong[:2] == [
         "its initialize result has no protocolVersion that is a text",
-        "agent a is listed without outputSchema",
         "it lists an agent without a name",
     ]
+    assert any("outputSchema" in one and "[mcp.listing.agent-output-schema]" in one for one in wrong)
+
+
+async def test_what_is_wrong_is_said_once_with_all_that_it_breaks() -> None:
+    agents = [{"agent_id": "1", "metadata": {"ref": {"name": "echo", "version": "1"}, "description": "Repeats."}}]
+    routes = [
+        ("POST", "/agents/search", lambda _: agents),
+        ("GET", "/agents/1/descriptor", lambda _: JSONResponse("not now", 500)),
+    ]
+    async with served(*routes) as address:
+        wrong = (await looked(address))["connect"].wrong
+    (about,) = [one for one in wrong if "/agents/1/descriptor" in one]
+    assert "500" in about
+    assert "connect.agents.descriptor" in about
+    assert "connect.specs.input" in about
 
 
 async def test_a_server_that_wants_a_key_is_told_with_what_to_do() -> None:

@@ -1,4 +1,4 @@
-"""What `inspect` and `conform` look at may be anything: what never ends, never answers, or is something else entirely."""
+"""What `inspect` and `conform` look at may be anything: what never ends, never answers, or is something else."""
 
 from __future__ import annotations
 

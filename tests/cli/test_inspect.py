@@ -57,14 +57,20 @@ def test_what_is_spoken_is_told_with_lines_that_work(cli: Cli, address: str) -> 
     assert f"$ interlingua run 'connect+{address}/connect#" in done.out
     told = cli("inspect", address, "--json").json
     assert {one["protocol"] for one in told["spoken"]} == {"connect", "mcp", "editor", "peer", "cap"}
+    (peer,) = [one for one in told["spoken"] if one["protocol"] == "peer"]
+    assert len(peer["capabilities"]) > 30  # which nobody reads on one line
+    assert all(len(line) < 400 for line in done.out.splitlines())
+    assert "more; --json has all" in done.out
 
 
 def test_what_is_wrong_is_told_and_counts_as_a_failure(cli: Cli, wrong: str) -> None:
     done = cli("inspect", wrong)
-    assert (done.code, done.out) == (1, "None of the protocols is spoken there.\n")
+    assert done.code == 1
+    assert done.out.splitlines()[0] == "None of the protocols is spoken there."
     done = cli("inspect", wrong, "--header", "X-Key: sesame")
     assert done.code == 1
-    assert "agent 1 is listed without metadata" in done.out
+    assert "has no metadata" in done.out
+    assert "connect.agents.search-item-metadata]" in done.out
     done = cli("inspect", wrong, "--header", "sesame")
     assert done.code == 2
     assert "'NAME: VALUE'" in done.err

@@ -20,6 +20,9 @@ EPILOG = (
     + "\n\n**Exit codes:** 0 one of the five is spoken · 1 none is, or something is wrong with it · 2 usage"
 )
 
+_FEW = 8  # capabilities on a line
+_MOST = 20  # agents, or things that are wrong, of which each has a line
+
 Header = Annotated[
     list[str] | None,
     typer.Option(
@@ -42,8 +45,8 @@ def inspect(
     """Tell which agent protocols something speaks: there are four that are called ACP.
 
     Each protocol is tried at the address and below its usual prefix, or on the pipes of the command, which is started
-    once for each. Shown are versions, agents, capabilities, what is wrong as far as it was seen, and the target to give
-    to `interlingua run`. Nothing is run there. `interlingua conform` looks closer.
+    once for each. Shown are versions, agents, capabilities, what it gets wrong as far as that shows without running
+    anything, and the target to give to `interlingua run`. `interlingua conform` looks closer.
     """
     from .session import go
 
@@ -85,6 +88,13 @@ def _as_json(found: list[Spoken], odd: list[str]) -> str:
     return as_json({"spoken": entries, "odd": odd})
 
 
+def _folded(capabilities: list[str]) -> str:
+    """The first few: some servers name forty, of which most say the same again."""
+    few = capabilities[:_FEW]
+    more = len(capabilities) - len(few)
+    return ", ".join(few) + (f", and {more} more; --json has all" if more else "")
+
+
 def _show(target: str, found: list[Spoken], odd: list[str]) -> None:
     from .render import console
 
@@ -101,15 +111,19 @@ def _show(target: str, found: list[Spoken], odd: list[str]) -> None:
         for label, text in (
             ("server", named),
             ("versions", ", ".join(v for v in spoken.protocol_versions if v)),
-            ("able to", ", ".join(spoken.capabilities)),
+            ("able to", _folded(spoken.capabilities)),
         ):
             if text:
                 line(f"  {label:<9} {text}")
-        for at, agent in enumerate(spoken.agents):
+        for at, agent in enumerate(spoken.agents[:_MOST]):
             about = f": {agent.description}" if agent.description else ""
             line(f"  {'agents' if at == 0 else '':<9} {agent.name}{about}")
-        for text in spoken.wrong:
+        if len(spoken.agents) > _MOST:
+            line(f"  {'':<9} and {len(spoken.agents) - _MOST} more; --json has all")
+        for text in spoken.wrong[:_MOST]:
             line(f"  {'wrong':<9} {text}", "red")
+        if len(spoken.wrong) > _MOST:
+            line(f"  {'':<9} and {len(spoken.wrong) - _MOST} more; --json has all", "red")
         for text in spoken.notes:
             line(f"  {'note':<9} {text}")
         if spoken.target is not None:

@@ -85,17 +85,19 @@ CheckFunction = Callable[[Driver], Awaitable[None]]
 
 
 class Check(Generic[Driver]):
-    def __init__(self, ids: tuple[str, ...], function: CheckFunction[Driver], fresh: bool) -> None:
+    def __init__(self, ids: tuple[str, ...], function: CheckFunction[Driver], fresh: bool, calm: bool) -> None:
         self.ids = ids
         self.function = function
         self.fresh = fresh
+        self.calm = calm
         self.name = getattr(function, "__name__", "check")
         self.told = inspect.getdoc(function) or ""
 
 
 class Suite(Generic[Driver]):
     """The checks of one protocol. `open` connects: checks share a connection until one of them breaks it, but for
-    those that say `fresh`, which get one of their own. `lasting` (of the suite, or of a driver): a failed check breaks
+    those that say `fresh`, which get one of their own. Those that say `calm` only read what a server tells of itself:
+    nothing is run or changed by them. `lasting` (of the suite, or of a driver): a failed check breaks
     none, as nothing is shared but what was seen, which need not be looked at again."""
 
     def __init__(
@@ -107,10 +109,10 @@ class Suite(Generic[Driver]):
         self.checks: list[Check[Driver]] = []
 
     def check(
-        self, *ids: str, fresh: bool = False
+        self, *ids: str, fresh: bool = False, calm: bool = False
     ) -> Callable[[CheckFunction[Driver]], CheckFunction[Driver]]:  # fmt: skip
         def register(function: CheckFunction[Driver]) -> CheckFunction[Driver]:
-            self.checks.append(Check(ids, function, fresh))
+            self.checks.append(Check(ids, function, fresh, calm))
             return function
 
         return register
@@ -197,15 +199,16 @@ class Report(msgspec.Struct):
 
 
 async def conform(
-    suite: Suite[Any], subject: Subject, only: Iterable[str] | None = None
+    suite: Suite[Any], subject: Subject, only: Iterable[str] | None = None, *, calm: bool = False
 ) -> AsyncIterator[Finding]:  # fmt: skip
     """Run the checks, and give what came out for each requirement, in the order of the checks.
 
-    A requirement that several checks show fails with the first that fails. `only` are ids, or beginnings of ids.
-    Raises Unavailable where the server cannot be reached at all.
+    A requirement that several checks show fails with the first that fails. `only` are ids, or beginnings of ids;
+    `calm`: only what neither runs nor changes anything. Raises Unavailable where the server cannot be reached at all.
     """
     wanted = None if only is None else tuple(only)
     chosen = [c for c in suite.checks if wanted is None or any(i.startswith(wanted) for i in c.ids)]
+    chosen = [c for c in chosen if c.calm or not calm]
     last = {name: at for at, check in enumerate(chosen) for name in check.ids}
     so_far: dict[str, tuple[Verdict, str]] = {}
     async with _Sharing(suite, subject) as sharing:

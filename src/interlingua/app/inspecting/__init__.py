@@ -1,7 +1,8 @@
 """Tells which of the protocols something speaks, by speaking each of them to it.
 
 Four of the five are called ACP, and others go by that name too. `addresses` looks at what answers at an address,
-`commands` at what a program says over its pipes, `links` at a node behind an acp:// link; all give `Spoken`.
+`commands` at what a program says over its pipes, `links` at a node behind an acp:// link; all give `Spoken`. What is
+wrong there as far as it shows without running anything is found by `closer`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,14 @@ _PREFERRED = ("connect", "peer", "mcp", "cap", "editor")  # the first has thread
 
 async def inspect(text: str, headers: dict[str, str] | None = None) -> tuple[list[Spoken], list[str]]:
     """Every protocol that is spoken by what a text names (an address, a link, a command), and what was odd."""
+    from . import closer
+
+    found, odd = await _spoken(text, headers)
+    await closer.look(found, headers)
+    return found, odd
+
+
+async def _spoken(text: str, headers: dict[str, str] | None) -> tuple[list[Spoken], list[str]]:
     from ...transports.children import words_of
     from ..targets import COMMANDS
 

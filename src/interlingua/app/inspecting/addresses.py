@@ -19,7 +19,7 @@ from ...model.errors import InterlinguaError, Unavailable
 from ...security.redaction import redact_text
 from . import others
 from .described import add_agents, described_editor, described_mcp, described_peer
-from .spoken import Listed, Spoken, first_line, object_of, text_of
+from .spoken import LOCKED, Listed, Spoken, first_line, object_of, text_of
 
 Probe = Callable[[Http, str, str], Awaitable[Spoken | None]]
 
@@ -66,7 +66,7 @@ async def _first_look(http: Http, base: str) -> str:
     if onward is not None and 300 <= status < 400:
         return f"it sends on to another address: look there, at {redact_text(urljoin(base + '/', onward))}"
     if _status_locked(status):
-        return f"it answers {status}: {_KEY}"
+        return f"it answers {status}: {LOCKED}"
     what = "a web page, for people" if kind == "text/html" else kind or "nothing"
     return f"GET {base} is answered with {status} and {what}"
 
@@ -96,16 +96,13 @@ def _status_locked(status: int) -> bool:
     return status in (401, 403)
 
 
-_KEY = "it wants credentials: give a header with --header"
-
-
 async def _connect(http: Http, address: str, path: str) -> Spoken | None:
     answer = await http.ask("POST", f"{path}/agents/search", {})
     if _locked(answer):
         schemes = await http.ask("GET", f"{path}/auth")
         if schemes.status != 200:
             return None
-        return Spoken(protocol="connect", target=_scheme("connect", address), notes=[_KEY])
+        return Spoken(protocol="connect", target=_scheme("connect", address), notes=[LOCKED])
     if answer.status != 200:
         return None
     told = answer.json()
@@ -118,8 +115,6 @@ async def _connect(http: Http, address: str, path: str) -> Spoken | None:
         spoken.agents.append(
             Listed(text_of(ref.get("name")) or str(one["agent_id"]), first_line(described.get("description")))
         )
-        if "metadata" not in one:
-            spoken.wrong.append(f"agent {one['agent_id']} is listed without metadata")
     document = await http.ask("GET", f"{path}/openapi.json")
     paths: set[str] = set()
     if document.status == 200 and isinstance(page := document.json(), dict):
@@ -218,7 +213,6 @@ async def _cap(http: Http, address: str, path: str) -> Spoken | None:
                 ("tools", any(one.get("mcp_bindings") for one in agents)),
             ) if used
         ],
-        wrong=["an agent is listed without an id"] if any(not isinstance(a.get("id"), str) for a in agents) else [],
     )  # fmt: skip
 
 

@@ -34,9 +34,6 @@ def add_agents(spoken: Spoken, listed: dict[str, Any] | None) -> None:
             spoken.wrong.append("it lists an agent without a name")
             continue
         spoken.agents.append(Listed(one["name"], first_line(one.get("description"))))
-        for schema in ("inputSchema", "outputSchema"):
-            if not isinstance(one.get(schema), dict):
-                spoken.wrong.append(f"agent {one['name']} is listed without {schema}")
 
 
 def described_peer(card: dict[str, Any], target: str) -> Spoken:
@@ -50,10 +47,6 @@ def described_peer(card: dict[str, Any], target: str) -> Spoken:
             if isinstance(one, dict) else Listed(str(one)) for one in skills
         ],
     )  # fmt: skip
-    if not isinstance(card.get("name"), str):
-        spoken.wrong.append("its AgentCard has no name")
-    if not isinstance(card.get("acp_version"), str):
-        spoken.wrong.append("its AgentCard has no acp_version")
     if not skills:
         spoken.notes.append("its card names no skills: it is mounted as one agent, which takes messages")
     return spoken

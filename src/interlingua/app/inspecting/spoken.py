@@ -18,6 +18,7 @@ TITLES = {
     "relay": "a relay of the Agent Communication Protocol",
     "lsp": "the Language Server Protocol, or something framed like it",
 }
+LOCKED = "it wants credentials: give a header with --header"
 OURS = ("mcp", "connect", "peer", "editor", "cap")
 
 

@@ -26,7 +26,7 @@ def _what(told: Json) -> str:
     return f"the manifest of {shown(told['id'])}" if isinstance(told.get("id"), str) else "a manifest"
 
 
-@suite.check("cap.schema.json-manifest", "cap.schema.is-object")
+@suite.check("cap.schema.json-manifest", "cap.schema.is-object", calm=True)
 async def a_manifest_is_an_object(d: Driver) -> None:
     listed = await d.wire.agents()
     applies(listed, "the server lists no agents")
@@ -34,14 +34,14 @@ async def a_manifest_is_an_object(d: Driver) -> None:
         expect(isinstance(told, dict), f"a manifest is {shown(told)}, not an object")
 
 
-@suite.check("cap.overview.roles")
+@suite.check("cap.overview.roles", calm=True)
 async def an_agent_is_told_by_its_definition(d: Driver) -> None:
     for told in await _listed(d):
         missing = [name for name in REQUIRED if name not in told]
         expect(not missing, f"{_what(told)} has no {', '.join(missing)}: {shown(told)}")
 
 
-@suite.check("cap.definition.unique-id", "cap.schema.id-unique")
+@suite.check("cap.definition.unique-id", "cap.schema.id-unique", calm=True)
 async def an_id_is_that_of_one_agent(d: Driver) -> None:
     ids = Counter(told["id"] for told in await _listed(d) if isinstance(told.get("id"), str))
     twice = [id_ for id_, count in ids.items() if count > 1]
@@ -49,7 +49,7 @@ async def an_id_is_that_of_one_agent(d: Driver) -> None:
 
 
 def _required(name: str) -> None:
-    @suite.check(f"cap.schema.{name.replace('_', '-')}-required")
+    @suite.check(f"cap.schema.{name.replace('_', '-')}-required", calm=True)
     async def a_manifest_has_it(d: Driver) -> None:
         for told in await _listed(d):
             expect(name in told, f"{_what(told)} has no {name}: {shown(told)}")
@@ -66,7 +66,7 @@ def _texts(value: Any, what: str, name: str) -> None:
 
 
 def _of_kind(requirement: str, name: str, right: Callable[[Any], bool], kind: str) -> None:
-    @suite.check(requirement)
+    @suite.check(requirement, calm=True)
     async def it_is_of_that_kind(d: Driver) -> None:
         has = [told for told in await _listed(d) if name in told]
         applies(has, f"no manifest has {name}")
@@ -88,7 +88,7 @@ _of_kind(
 )  # fmt: skip
 
 
-@suite.check("cap.schema.allowed-agents-strings")
+@suite.check("cap.schema.allowed-agents-strings", calm=True)
 async def allowed_agents_are_texts(d: Driver) -> None:
     for told in await _listed(d):
         if "allowed_agents" in told:
@@ -111,27 +111,27 @@ async def _rules(d: Driver) -> list[tuple[Json, str, Any]]:
     return found
 
 
-@suite.check("cap.schema.delegate-rules-pattern")
+@suite.check("cap.schema.delegate-rules-pattern", calm=True)
 async def a_rule_is_an_object(d: Driver) -> None:
     for told, agent, rule in await _rules(d):
         expect(isinstance(rule, dict), f"the rule of {_what(told)} for {agent} is {shown(rule)}, not an object")
 
 
-@suite.check("cap.schema.when-to-delegate-required")
+@suite.check("cap.schema.when-to-delegate-required", calm=True)
 async def a_rule_has_its_condition(d: Driver) -> None:
     for told, agent, rule in await _rules(d):
         if isinstance(rule, dict):
             expect("when_to_delegate" in rule, f"the rule of {_what(told)} for {agent} has no when_to_delegate")
 
 
-@suite.check("cap.schema.when-to-delegate-string", "cap.definition.delegate-rules")
+@suite.check("cap.schema.when-to-delegate-string", "cap.definition.delegate-rules", calm=True)
 async def a_condition_is_a_text(d: Driver) -> None:
     for told, agent, rule in await _rules(d):
         if isinstance(rule, dict) and "when_to_delegate" in rule:
             member(rule, "when_to_delegate", str, f"the rule of {_what(told)} for {agent}")
 
 
-@suite.check("cap.schema.delegate-rules-keys")
+@suite.check("cap.schema.delegate-rules-keys", calm=True)
 async def rules_are_for_agents_that_are_allowed(d: Driver) -> None:
     for told, agent, _ in await _rules(d):
         allowed = told.get("allowed_agents")
@@ -142,7 +142,7 @@ async def rules_are_for_agents_that_are_allowed(d: Driver) -> None:
 # -- overseers ------------------------------------------------------------------------------------------------
 
 
-@suite.check("cap.definition.overseer")
+@suite.check("cap.definition.overseer", calm=True)
 async def an_overseer_is_named(d: Driver) -> None:
     named = [told for told in await _listed(d) if told.get("overseer") is not None]
     applies(named, "no agent that is listed has an overseer")
@@ -179,12 +179,12 @@ async def _bindings(d: Driver) -> list[tuple[str, Json]]:
 def _binding(name: str, *, texts: bool) -> None:
     dashed = name.replace("_", "-")
 
-    @suite.check(f"cap.schema.binding-{dashed}-required")
+    @suite.check(f"cap.schema.binding-{dashed}-required", calm=True)
     async def a_binding_has_it(d: Driver) -> None:
         for what, binding in await _bindings(d):
             expect(name in binding, f"{what} has no {name}: {shown(binding)}")
 
-    @suite.check(f"cap.schema.binding-{dashed}-{'strings' if texts else 'string'}")
+    @suite.check(f"cap.schema.binding-{dashed}-{'strings' if texts else 'string'}", calm=True)
     async def it_is_of_its_kind(d: Driver) -> None:
         for what, binding in await _bindings(d):
             if name in binding and texts:
@@ -198,7 +198,7 @@ _binding("scopes", texts=True)
 _binding("allowed_tools", texts=True)
 
 
-@suite.check("cap.schema.binding-description")
+@suite.check("cap.schema.binding-description", calm=True)
 async def the_description_of_a_binding_is_a_text(d: Driver) -> None:
     described = [(what, binding) for what, binding in await _bindings(d) if "description" in binding]
     applies(described, "no binding has a description")

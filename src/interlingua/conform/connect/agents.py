@@ -24,12 +24,12 @@ async def _reference(d: Driver) -> tuple[str, str]:
     return member(item, "metadata.ref.name", str, "an agent"), member(item, "metadata.ref.version", str, "an agent")
 
 
-@suite.check("connect.agents.search")
+@suite.check("connect.agents.search", calm=True)
 async def agents_are_searched(d: Driver) -> None:
     applies(await search(d), "the server has no agents")
 
 
-@suite.check("connect.agents.search-all")
+@suite.check("connect.agents.search-all", calm=True)
 async def an_empty_search_lists_all_agents(d: Driver) -> None:
     found = {identity(item) for item in await search(d)}
     every = {agent.id for agent in await every_agent(d)}
@@ -41,19 +41,19 @@ async def an_empty_search_lists_all_agents(d: Driver) -> None:
     expect(not missing or len(found) >= PAGE, f"POST /agents/search {{}} leaves out {', '.join(sorted(missing)[:5])}")
 
 
-@suite.check("connect.agents.search-item-id")
+@suite.check("connect.agents.search-item-id", calm=True)
 async def every_agent_found_has_an_id(d: Driver) -> None:
     for item in await search(d):
         identity(item, "an agent of the search")
 
 
-@suite.check("connect.agents.search-item-metadata")
+@suite.check("connect.agents.search-item-metadata", calm=True)
 async def every_agent_found_has_metadata(d: Driver) -> None:
     for item in await search(d):
         member(item, "metadata", dict, "an agent of the search")
 
 
-@suite.check("connect.agents.search-name")
+@suite.check("connect.agents.search-name", calm=True)
 async def a_search_by_name_finds_only_that_name(d: Driver) -> None:
     name, _ = await _reference(d)
     found = await d.listed("POST", "/agents/search", {"name": name})
@@ -66,7 +66,7 @@ async def a_search_by_name_finds_only_that_name(d: Driver) -> None:
     expect(not found, f"POST /agents/search for a name that no agent has finds {shown(found)}")
 
 
-@suite.check("connect.agents.search-version", "connect.metadata.name-and-version")
+@suite.check("connect.agents.search-version", "connect.metadata.name-and-version", calm=True)
 async def a_search_by_name_and_version_finds_that_one_agent(d: Driver) -> None:
     name, version = await _reference(d)
     found = await d.listed("POST", "/agents/search", {"name": name, "version": version})
@@ -77,7 +77,7 @@ async def a_search_by_name_and_version_finds_that_one_agent(d: Driver) -> None:
     expect(not found, f"POST /agents/search for a version that {name} does not have finds {shown(found)}")
 
 
-@suite.check("connect.agents.id-for-descriptor", "connect.agents.descriptor", "connect.descriptor.from-call")
+@suite.check("connect.agents.id-for-descriptor", "connect.agents.descriptor", "connect.descriptor.from-call", calm=True)
 async def an_id_from_the_search_gives_the_descriptor(d: Driver) -> None:
     await descriptor(d, (await d.agent()).id)
 
@@ -90,7 +90,7 @@ async def an_id_from_the_search_runs_the_agent(d: Driver) -> None:
     expect(told == agent.id, f"a run of the agent {agent.id} says that its agent is {shown(told)}")
 
 
-@suite.check("connect.metadata.unique-in-server")
+@suite.check("connect.metadata.unique-in-server", calm=True)
 async def no_two_agents_have_the_same_name_and_version(d: Driver) -> None:
     seen: dict[tuple[Any, Any], str] = {}
     for agent in await every_agent(d):

@@ -36,7 +36,7 @@ async def _schemas(d: Driver, name: str) -> None:
 # -- who it is ------------------------------------------------------------------------------------------------
 
 
-@suite.check("connect.descriptor.identifies", "connect.metadata.identification")
+@suite.check("connect.descriptor.identifies", "connect.metadata.identification", calm=True)
 async def a_descriptor_says_whose_it_is(d: Driver) -> None:
     for agent, told in await described(d):
         where = f"the descriptor of {agent.name}"
@@ -46,21 +46,21 @@ async def a_descriptor_says_whose_it_is(d: Driver) -> None:
             expect(here == there, f"{where} has the {name} {here}, and the search has {there}")
 
 
-@suite.check("connect.metadata.ref-name")
+@suite.check("connect.metadata.ref-name", calm=True)
 async def metadata_has_a_name(d: Driver) -> None:
     for agent, told in await described(d):
         where = f"the descriptor of {agent.name}"
         expect(member(told, "metadata.ref.name", str, where), f"metadata.ref.name of {where} is empty")
 
 
-@suite.check("connect.metadata.ref-version")
+@suite.check("connect.metadata.ref-version", calm=True)
 async def metadata_has_a_version(d: Driver) -> None:
     for agent, told in await described(d):
         where = f"the descriptor of {agent.name}"
         expect(member(told, "metadata.ref.version", str, where), f"metadata.ref.version of {where} is empty")
 
 
-@suite.check("connect.metadata.ref-url")
+@suite.check("connect.metadata.ref-url", calm=True)
 async def the_url_of_an_agent_is_an_address(d: Driver) -> None:
     refs = [member(told, "metadata.ref", dict, f"the descriptor of {agent.name}") for agent, told in await described(d)]
     given = [ref for ref in refs if ref.get("url") is not None]
@@ -74,7 +74,7 @@ async def the_url_of_an_agent_is_an_address(d: Driver) -> None:
         expect(address.scheme or address.path, f"metadata.ref.url is no address: {shown(url)}")
 
 
-@suite.check("connect.metadata.description")
+@suite.check("connect.metadata.description", calm=True)
 async def metadata_has_a_description(d: Driver) -> None:
     for agent, told in await described(d):
         member(told, "metadata.description", str, f"the descriptor of {agent.name}")
@@ -85,7 +85,7 @@ async def metadata_has_a_description(d: Driver) -> None:
 
 @suite.check(
     "connect.descriptor.capabilities", "connect.specs.capabilities", "connect.requirements.capabilities",
-    "connect.schemas.capabilities-endpoint",
+    "connect.schemas.capabilities-endpoint", calm=True,
 )  # fmt: skip
 async def a_descriptor_lists_capabilities(d: Driver) -> None:
     for where, specs in await all_specs(d):
@@ -99,22 +99,22 @@ async def _flag(d: Driver, name: str) -> None:
             member(able, name, bool, f"specs.capabilities of {where}")
 
 
-@suite.check("connect.specs.capability-threads", "connect.threads.signalled")
+@suite.check("connect.specs.capability-threads", "connect.threads.signalled", calm=True)
 async def threads_are_a_capability(d: Driver) -> None:
     await _flag(d, "threads")
 
 
-@suite.check("connect.specs.capability-interrupts")
+@suite.check("connect.specs.capability-interrupts", calm=True)
 async def interrupts_are_a_capability(d: Driver) -> None:
     await _flag(d, "interrupts")
 
 
-@suite.check("connect.specs.capability-callbacks", "connect.callbacks.signalled")
+@suite.check("connect.specs.capability-callbacks", "connect.callbacks.signalled", calm=True)
 async def callbacks_are_a_capability(d: Driver) -> None:
     await _flag(d, "callbacks")
 
 
-@suite.check("connect.specs.capability-streaming")
+@suite.check("connect.specs.capability-streaming", calm=True)
 async def modes_of_streaming_are_a_capability(d: Driver) -> None:
     for where, specs in await all_specs(d):
         able = member(specs, "capabilities", dict, f"specs of {where}")
@@ -126,7 +126,7 @@ async def modes_of_streaming_are_a_capability(d: Driver) -> None:
                 member(modes, mode, bool, f"specs.capabilities.streaming of {where}")
 
 
-@suite.check("connect.openapi.descriptor-rules")
+@suite.check("connect.openapi.descriptor-rules", calm=True)
 async def capabilities_and_schemas_agree(d: Driver) -> None:
     for where, specs in await all_specs(d):
         able = capabilities(specs)
@@ -148,25 +148,25 @@ async def capabilities_and_schemas_agree(d: Driver) -> None:
 
 
 @suite.check(
-    "connect.specs.config", "connect.schemas.endpoint-config", "connect.configuration.schema",
+    "connect.specs.config", "connect.schemas.endpoint-config", "connect.configuration.schema", calm=True,
 )  # fmt: skip
 async def a_descriptor_has_the_schema_of_the_configuration(d: Driver) -> None:
     await _schemas(d, "config")
 
 
-@suite.check("connect.specs.input", "connect.schemas.endpoint-input", "connect.invocation.input-schema")
+@suite.check("connect.specs.input", "connect.schemas.endpoint-input", "connect.invocation.input-schema", calm=True)
 async def a_descriptor_has_the_schema_of_the_input(d: Driver) -> None:
     await _schemas(d, "input")
 
 
-@suite.check("connect.specs.output", "connect.schemas.endpoint-output")
+@suite.check("connect.specs.output", "connect.schemas.endpoint-output", calm=True)
 async def a_descriptor_has_the_schema_of_the_output(d: Driver) -> None:
     await _schemas(d, "output")
 
 
 @suite.check(
     "connect.descriptor.consume", "connect.agents.descriptor-use", "connect.requirements.schemas",
-    "connect.schemas.agent-provides",
+    "connect.schemas.agent-provides", calm=True,
 )  # fmt: skip
 async def a_descriptor_has_what_a_client_needs_to_use_the_agent(d: Driver) -> None:
     for name in ("config", "input", "output"):
@@ -175,7 +175,7 @@ async def a_descriptor_has_what_a_client_needs_to_use_the_agent(d: Driver) -> No
         capabilities(specs)
 
 
-@suite.check("connect.streaming.custom-schema")
+@suite.check("connect.streaming.custom-schema", calm=True)
 async def the_format_of_custom_updates_is_a_schema(d: Driver) -> None:
     given = [(where, specs) for where, specs in await all_specs(d) if "custom" in capabilities(specs)]
     applies(given, "no agent streams custom updates")
@@ -183,7 +183,7 @@ async def the_format_of_custom_updates_is_a_schema(d: Driver) -> None:
         compiled(member(specs, "custom_streaming_update", dict, f"specs of {where}"), "specs.custom_streaming_update")
 
 
-@suite.check("connect.threads.state-format-optional")
+@suite.check("connect.threads.state-format-optional", calm=True)
 async def the_format_of_a_thread_state_is_a_schema(d: Driver) -> None:
     given = [(where, specs) for where, specs in await all_specs(d) if specs.get("thread_state") is not None]
     applies(given, "no descriptor defines a thread state")
@@ -202,24 +202,24 @@ async def _interrupts(d: Driver) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-@suite.check("connect.specs.interrupts")
+@suite.check("connect.specs.interrupts", calm=True)
 async def a_descriptor_has_the_schemas_of_interrupts(d: Driver) -> None:
     await _interrupts(d)
 
 
-@suite.check("connect.specs.interrupt-type")
+@suite.check("connect.specs.interrupt-type", calm=True)
 async def an_interrupt_has_a_type(d: Driver) -> None:
     for where, entry in await _interrupts(d):
         member(entry, "interrupt_type", str, f"an interrupt of {where}")
 
 
-@suite.check("connect.specs.interrupt-payload")
+@suite.check("connect.specs.interrupt-payload", calm=True)
 async def an_interrupt_has_the_schema_of_what_is_asked(d: Driver) -> None:
     for where, entry in await _interrupts(d):
         compiled(member(entry, "interrupt_payload", dict, f"an interrupt of {where}"), "interrupt_payload")
 
 
-@suite.check("connect.specs.interrupt-resume-payload")
+@suite.check("connect.specs.interrupt-resume-payload", calm=True)
 async def an_interrupt_has_the_schema_of_what_resumes(d: Driver) -> None:
     for where, entry in await _interrupts(d):
         compiled(member(entry, "resume_payload", dict, f"an interrupt of {where}"), "resume_payload")

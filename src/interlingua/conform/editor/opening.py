@@ -92,7 +92,7 @@ async def what_may_be_said_depends_on_what_was_said_before(driver: Driver) -> No
     expect("result" in seen.opened or login, f"session/new after initialize fails: {shown(seen.opened)}")
 
 
-@check("editor.v1.initialize")
+@check("editor.v1.initialize", calm=True)
 async def initialize_tells_who_the_agent_is(driver: Driver) -> None:
     client = await driver.v1()
     told = client.told
@@ -118,7 +118,7 @@ async def initialize_tells_who_the_agent_is(driver: Driver) -> None:
         member(told, f"agentInfo.{name}", str, "the answer to initialize")
 
 
-@check("editor.v1.negotiation")
+@check("editor.v1.negotiation", calm=True)
 async def a_version_that_nobody_speaks_is_answered_with_one_of_the_servers(driver: Driver) -> None:
     client = Client(await driver.link(), driver.subject, 2, driver.folder)
     told = await client.ask(
@@ -147,7 +147,7 @@ async def _answered(driver: Driver, version: int) -> None:
             driver.keep(await driver.client(version))
 
 
-@check("editor.v1.extensions")
+@check("editor.v1.extensions", calm=True)
 async def what_is_unknown_is_refused_and_a_notification_ignored(driver: Driver) -> None:
     client = await driver.v1()
     for method in (PING, "_interlingua/other", "session/nonsense"):

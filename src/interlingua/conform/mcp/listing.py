@@ -27,7 +27,7 @@ def titled(item: Message) -> str:
     return name if isinstance(name, str) and name else shown(item, 60)
 
 
-@check("mcp.listing.method")
+@check("mcp.listing.method", calm=True)
 async def agents_are_listed(d: Driver) -> None:
     client = await d.client()
     answer = await client.answer("agents/list", {})
@@ -36,7 +36,7 @@ async def agents_are_listed(d: Driver) -> None:
     expect("error" not in answer, f"agents/list was answered with an error: {shown(answer.get('error'))}")
 
 
-@check("mcp.listing.params-empty")
+@check("mcp.listing.params-empty", calm=True)
 async def params_may_be_empty(d: Driver) -> None:
     """In the revision without a handshake, only what every request has is in them."""
     client = await d.client()
@@ -46,7 +46,7 @@ async def params_may_be_empty(d: Driver) -> None:
     expect(error is None, f"agents/list with params {{}} is refused: {shown(error)}")
 
 
-@check("mcp.listing.response-id")
+@check("mcp.listing.response-id", calm=True)
 async def the_answer_has_the_id(d: Driver) -> None:
     client = await d.client()
     for id_ in (1_000_001, "a list"):
@@ -63,7 +63,7 @@ def carries(answer: Message, id_: Any, what: str) -> None:
     )
 
 
-@check("mcp.listing.result-agents")
+@check("mcp.listing.result-agents", calm=True)
 async def the_result_has_agents(d: Driver) -> None:
     for item in await listed(d):
         expect(isinstance(item, dict), f"an entry of agents is no object: {shown(item)}")
@@ -81,7 +81,7 @@ async def agents_have_names_that_run_them(d: Driver) -> None:
         raise Broken(f"agents/run does not take the listed name {(await d.agent()).name}: {shown(error)}")
 
 
-@check("mcp.listing.agent-description")
+@check("mcp.listing.agent-description", calm=True)
 async def agents_are_described(d: Driver) -> None:
     """The document has it in its example alone, and the published SDKs leave it out where there is none."""
     found = await items(d)
@@ -93,13 +93,13 @@ async def agents_are_described(d: Driver) -> None:
     applies(not without, f"there are agents without a description: {', '.join(without[:10])}")
 
 
-@check("mcp.listing.agent-input-schema")
+@check("mcp.listing.agent-input-schema", calm=True)
 async def agents_have_input_schemas(d: Driver) -> None:
     for item in await items(d):
         is_schema(item, "inputSchema")
 
 
-@check("mcp.listing.agent-output-schema")
+@check("mcp.listing.agent-output-schema", calm=True)
 async def agents_have_output_schemas(d: Driver) -> None:
     for item in await items(d):
         is_schema(item, "outputSchema")
@@ -147,7 +147,7 @@ def _tells(item: Message, name: str) -> bool:
     return bool(properties)
 
 
-@check("mcp.listing.example-gpa")
+@check("mcp.listing.example-gpa", calm=True)
 async def gpa_is_listed_as_in_the_example(d: Driver) -> None:
     found = [item for item in await items(d) if item.get("name") == "gpa"]
     applies(found, "there is no agent gpa")

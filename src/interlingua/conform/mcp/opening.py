@@ -7,7 +7,7 @@ from .driver import Driver, check, listed, plain
 from .talk import is_answer, result_of
 
 
-@check("mcp.capabilities.agents-declared")
+@check("mcp.capabilities.agents-declared", calm=True)
 async def agents_are_declared(d: Driver) -> None:
     client = await d.client()
     where = "the result of server/discover" if client.modern else "the result of initialize"
@@ -15,7 +15,7 @@ async def agents_are_declared(d: Driver) -> None:
     expect("agents" in able, f"capabilities of {where} has no agents: {shown(able)}")
 
 
-@check("mcp.capabilities.agents-is-object")
+@check("mcp.capabilities.agents-is-object", calm=True)
 async def the_capability_is_an_object(d: Driver) -> None:
     client = await d.client()
     able = client.capability()
@@ -23,7 +23,7 @@ async def the_capability_is_an_object(d: Driver) -> None:
         member(able, "agents", dict, "capabilities")
 
 
-@check("mcp.intro.extends-mcp")
+@check("mcp.intro.extends-mcp", calm=True)
 async def an_ordinary_session_works(d: Driver) -> None:
     client = await d.client()
     if client.modern:
@@ -46,7 +46,7 @@ async def an_ordinary_session_works(d: Driver) -> None:
     expect(not strays, f"notifications/initialized is answered: {shown(strays[:1])}")
 
 
-@check("mcp.intro.server-side")
+@check("mcp.intro.server-side", calm=True)
 async def a_client_declares_nothing(d: Driver) -> None:
     """The client of all checks has said that it can do nothing at all."""
     client = await d.client()

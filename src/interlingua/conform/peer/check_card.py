@@ -17,7 +17,7 @@ ENDPOINTS = {
 }  # fmt: skip
 
 
-@check("peer.5.every-agent", "peer.5.endpoint")
+@check("peer.5.every-agent", "peer.5.endpoint", calm=True)
 async def the_card_is_at_the_well_known_address(node: Node) -> None:
     applies(node.first is not None, "it is seen over the HTTP API alone: give its address")
     assert node.first is not None
@@ -25,7 +25,7 @@ async def the_card_is_at_the_well_known_address(node: Node) -> None:
     member(node.first.json(), "", dict, "GET /.well-known/acp.json")
 
 
-@check("peer.4-1.agent-card")
+@check("peer.4-1.agent-card", calm=True)
 async def what_is_there_is_the_card_itself(node: Node) -> None:
     card = await node.card()
     assert node.first is None or node.first.json() is not None
@@ -35,23 +35,23 @@ async def what_is_there_is_the_card_itself(node: Node) -> None:
     member(card, "name", str, CARD)
 
 
-@check("peer.5-2.name")
+@check("peer.5-2.name", calm=True)
 async def the_name_is_a_text(node: Node) -> None:
     expect(member(await node.card(), "name", str, CARD).strip(), "name of the card is empty")
 
 
-@check("peer.5-2.acp-version", "peer.5-1.example-version-present", "peer.14.card-declares")
+@check("peer.5-2.acp-version", "peer.5-1.example-version-present", "peer.14.card-declares", calm=True)
 async def the_version_is_there(node: Node) -> None:
     member(await node.card(), "acp_version", str, CARD)
 
 
-@check("peer.14.semantic")
+@check("peer.14.semantic", calm=True)
 async def the_version_is_a_semantic_one(node: Node) -> None:
     version = member(await node.card(), "acp_version", str, CARD)
     expect(VERSION.fullmatch(version), f"acp_version of the card is no semantic version: {version!r}")
 
 
-@check("peer.14.acp-version")
+@check("peer.14.acp-version", calm=True)
 async def an_implementation_of_1_0_says_so(node: Node) -> None:
     version = member(await node.card(), "acp_version", str, CARD)
     expect(VERSION.fullmatch(version), f"acp_version of the card is {version!r}")
@@ -60,18 +60,18 @@ async def an_implementation_of_1_0_says_so(node: Node) -> None:
     expect(re.match(r"1\.0(\.|$)", version), f"acp_version of the card is {version!r}, not '1.0'")
 
 
-@check("peer.5-2.timestamp")
+@check("peer.5-2.timestamp", calm=True)
 async def the_card_says_when_it_was_made(node: Node) -> None:
     moment((await node.card()).get("timestamp"), "timestamp of the card")
 
 
-@check("peer.5-2.skills")
+@check("peer.5-2.skills", calm=True)
 async def skills_are_a_list_of_objects(node: Node) -> None:
     skills = member(await node.card(), "skills", list, CARD)
     expect(all(isinstance(skill, dict) for skill in skills), f"skills of the card are not objects: {shown(skills)}")
 
 
-@check("peer.5-2.skill-fields")
+@check("peer.5-2.skill-fields", calm=True)
 async def each_skill_has_id_and_name(node: Node) -> None:
     skills = member(await node.card(), "skills", list, CARD)
     applies(skills, "the card lists no skills")
@@ -80,7 +80,7 @@ async def each_skill_has_id_and_name(node: Node) -> None:
             member(skill, name, str, "a skill of the card")
 
 
-@check("peer.5-2.transport-modes", "peer.5-4.top-level")
+@check("peer.5-2.transport-modes", "peer.5-4.top-level", calm=True)
 async def transport_modes_are_p2p_and_relay(node: Node) -> None:
     card = await node.card()
     expect(
@@ -92,7 +92,7 @@ async def transport_modes_are_p2p_and_relay(node: Node) -> None:
         expect(mode in ("p2p", "relay"), f"transport_modes of the card has the value {shown(mode)}")
 
 
-@check("peer.5-4.orthogonal")
+@check("peer.5-4.orthogonal", calm=True)
 async def modes_and_bindings_are_not_mixed(node: Node) -> None:
     card, flags = await node.card(), await node.flags()
     modes, bindings = card.get("transport_modes"), flags.get("supported_transports")
@@ -105,7 +105,7 @@ async def modes_and_bindings_are_not_mixed(node: Node) -> None:
     expect(not wrong, f"routing is mixed with bindings: transport_modes {modes}, supported_transports {bindings}")
 
 
-@check("peer.history.v2-7")
+@check("peer.history.v2-7", calm=True)
 async def both_lists_of_ways_are_there(node: Node) -> None:
     card, flags = await node.card(), await node.flags()
     applies("transport_modes" in card and "supported_transports" in flags, "the card leaves the defaults to readers")
@@ -114,7 +114,7 @@ async def both_lists_of_ways_are_there(node: Node) -> None:
 
 
 def _only(mode: str, denied: str) -> None:
-    @check(f"peer.5-4.{mode}-only")
+    @check(f"peer.5-4.{mode}-only", calm=True)
     async def the_groups_do_not_deny_the_only_mode(node: Node) -> None:
         modes = (await node.card()).get("transport_modes", ["p2p", "relay"])
         applies(modes == [mode], f"transport_modes is {shown(modes)}")
@@ -129,12 +129,12 @@ _only("p2p", "relay_fallback")
 _only("relay", "p2p_direct")
 
 
-@check("peer.5-2.capabilities")
+@check("peer.5-2.capabilities", calm=True)
 async def capabilities_are_an_object(node: Node) -> None:
     member(await node.card(), "capabilities", dict, CARD)
 
 
-@check("peer.5-2.identity")
+@check("peer.5-2.identity", calm=True)
 async def the_identity_is_a_key_or_null(node: Node) -> None:
     identity = (await node.card()).get("identity")
     if identity is not None:
@@ -142,12 +142,12 @@ async def the_identity_is_a_key_or_null(node: Node) -> None:
         member(identity, "public_key", str, "identity of the card")
 
 
-@check("peer.5-2.trust")
+@check("peer.5-2.trust", calm=True)
 async def trust_is_an_object(node: Node) -> None:
     member(await node.card(), "trust", dict, CARD)
 
 
-@check("peer.5-1.trust-scheme")
+@check("peer.5-1.trust-scheme", calm=True)
 async def the_scheme_of_trust_is_told(node: Node) -> None:
     scheme = member(await node.card(), "trust.scheme", str, CARD)
     flags = await node.flags()
@@ -155,7 +155,7 @@ async def the_scheme_of_trust_is_told(node: Node) -> None:
         expect(scheme == "none", f"nothing is signed, and yet trust.scheme is {scheme!r}")
 
 
-@check("peer.5-1.trust-enabled")
+@check("peer.5-1.trust-enabled", calm=True)
 async def trust_is_enabled_or_not(node: Node) -> None:
     enabled = member(await node.card(), "trust.enabled", bool, CARD)
     flags = await node.flags()
@@ -163,33 +163,33 @@ async def trust_is_enabled_or_not(node: Node) -> None:
         expect(not enabled, "nothing is signed, and yet trust.enabled is true")
 
 
-@check("peer.history.v2-18-trust-signals")
+@check("peer.history.v2-18-trust-signals", calm=True)
 async def signals_of_trust_are_a_list(node: Node) -> None:
     trust = member(await node.card(), "trust", dict, CARD)
     applies("signals" in trust, "the card has no trust.signals")
     member(trust, "signals", list, "trust of the card")
 
 
-@check("peer.5-2.auth")
+@check("peer.5-2.auth", calm=True)
 async def auth_is_an_object(node: Node) -> None:
     member(await node.card(), "auth", dict, CARD)
 
 
-@check("peer.5-1.auth-schemes")
+@check("peer.5-1.auth-schemes", calm=True)
 async def the_schemes_of_authentication_are_named(node: Node) -> None:
     schemes = member(await node.card(), "auth.schemes", list, CARD)
     expect(schemes, 'auth.schemes of the card is empty; without any it is ["none"]')
     expect(all(isinstance(one, str) for one in schemes), f"auth.schemes of the card are not texts: {shown(schemes)}")
 
 
-@check("peer.5-2.endpoints")
+@check("peer.5-2.endpoints", calm=True)
 async def endpoints_are_a_map_of_paths(node: Node) -> None:
     known = member(await node.card(), "endpoints", dict, CARD)
     expect(all(isinstance(path, str) for path in known.values()), f"endpoints are not all paths: {shown(known)}")
 
 
 def _endpoint(name: str, path: str) -> None:
-    @check(f"peer.5-1.endpoints-{name.replace('_', '-')}")
+    @check(f"peer.5-1.endpoints-{name.replace('_', '-')}", calm=True)
     async def the_endpoint_is_named_by_its_path(node: Node) -> None:
         known = member(await node.card(), "endpoints", dict, CARD)
         applies(name in known, f"endpoints of the card do not name {name}")
@@ -201,14 +201,14 @@ for _name, _path in ENDPOINTS.items():
     _endpoint(_name, _path)
 
 
-@check("peer.5-2.availability", "peer.history.v2-24-availability")
+@check("peer.5-2.availability", "peer.history.v2-24-availability", calm=True)
 async def availability_is_an_object(node: Node) -> None:
     card = await node.card()
     applies(card.get("availability") is not None, "the card has no availability")
     member(card, "availability", dict, CARD)
 
 
-@check("peer.5-2.limitations")
+@check("peer.5-2.limitations", calm=True)
 async def limitations_are_a_list(node: Node) -> None:
     card = await node.card()
     applies("limitations" in card, "the card has no limitations")
@@ -216,7 +216,7 @@ async def limitations_are_a_list(node: Node) -> None:
         expect(isinstance(one, str | dict), f"a limitation is neither a text nor an object: {shown(one)}")
 
 
-@check("peer.5-2.supported-interfaces")
+@check("peer.5-2.supported-interfaces", calm=True)
 async def supported_interfaces_are_a_list_of_texts(node: Node) -> None:
     card = await node.card()
     applies("supported_interfaces" in card, "the card has no supported_interfaces")
@@ -228,7 +228,7 @@ async def supported_interfaces_are_a_list_of_texts(node: Node) -> None:
 
 
 def _header(ident: str, name: str, *wanted: str) -> None:
-    @check(ident)
+    @check(ident, calm=True)
     async def well_known_answers_have_the_header(node: Node) -> None:
         applies(await node.has("well_known_rfc8615"), "the card does not have capabilities.well_known_rfc8615")
         for path in ("/.well-known/acp.json", "/.well-known/jwks.json"):
@@ -245,7 +245,7 @@ _header("peer.8-7.m10-vary", "vary", "accept")
 _header("peer.8-7.m10-nosniff", "x-content-type-options", "nosniff")
 
 
-@check("peer.history.v2-47-headers")
+@check("peer.history.v2-47-headers", calm=True)
 async def all_well_known_headers_are_there(node: Node) -> None:
     applies(await node.has("well_known_rfc8615"), "the card does not have capabilities.well_known_rfc8615")
     answer = await node.ask("GET", "/.well-known/acp.json")
@@ -253,14 +253,14 @@ async def all_well_known_headers_are_there(node: Node) -> None:
     expect(not missing, f"GET /.well-known/acp.json has no {', '.join(missing)}")
 
 
-@check("peer.5-3.well-known-rfc8615")
+@check("peer.5-3.well-known-rfc8615", calm=True)
 async def the_flag_of_these_headers_is_a_boolean(node: Node) -> None:
     flags = await node.flags()
     applies("well_known_rfc8615" in flags, "the card has no capabilities.well_known_rfc8615, which means false")
     member(flags, "well_known_rfc8615", bool, "capabilities of the card")
 
 
-@check("peer.history.v2-47-flag")
+@check("peer.history.v2-47-flag", calm=True)
 async def whoever_sends_these_headers_says_so(node: Node) -> None:
     answer = await node.ask("GET", "/.well-known/acp.json")
     sent = all(name in answer.headers for name in ("cache-control", "vary", "x-content-type-options"))
