@@ -20,8 +20,10 @@ import interlingua as il
 from interlingua.app.config import read
 from interlingua.app.config_meaning import mounts as mounts_of
 from interlingua.app.mount_entry import MountEntry, Mounting
+from interlingua.app.mount_line import Line
 from interlingua.app.mounts import Supervised
 from interlingua.app.serve import Server, ServeSettings, serving
+from interlingua.app.targets import parse
 
 from ..cli.conftest import process_env
 from ..cli.nodes import Process, started
@@ -211,6 +213,61 @@ async def test_a_run_that_fails_as_transient_is_a_reason_to_look(tmp_path: Path,
         assert ended.error.transient
         await until(server, lambda: state(server) == "down")
         assert "did not start" in server.mounts.views()[0].reason
+
+
+@pytest.mark.parametrize("protocol", ["connect", "mcp", "peer", "editor", "cap"])
+async def test_a_server_that_goes_is_shown_as_down_at_once_though_nobody_looks_by_the_clock(
+    tmp_path: Path, far: Far, protocol: str
+) -> None:
+    never = Mounting(wait=30, retry_first=0.05, retry_last=0.1, refresh=0, patience=20)
+    target = f"{protocol}+http://127.0.0.1:{far.port}/{protocol}"
+    with far.up() as process:
+        async with hub(tmp_path, target, mounting=never) as server:
+            assert state(server) == "up"
+            with killed(process):
+                await until(server, lambda: state(server) == "down")
+            with far.up():
+                await until(server, lambda: state(server) == "up")
+
+
+@pytest.mark.parametrize("protocol", ["mcp", "editor"])
+async def test_a_program_that_ends_by_itself_is_looked_at_at_once(tmp_path: Path, far: Far, protocol: str) -> None:
+    noted = tmp_path / "pid"
+    code = f"import os, pathlib\npathlib.Path({str(noted)!r}).write_text(str(os.getpid()))\n"
+    agents = far.folder / "agents.py"
+    agents.write_text(code + AGENTS)
+    command = (
+        f"{protocol}:{sys.executable} -m interlingua stdio --as {protocol} {agents}:echo --store {tmp_path / 'x.db'}"
+    )
+    settings = Mounting(wait=30, retry_first=0.01, retry_last=60, refresh=0)
+    async with hub(tmp_path, {"target": command}, mounting=settings) as server:
+        assert state(server) == "up"
+        agents.write_text("no python")
+        os.kill(int(noted.read_text()), signal.SIGKILL)
+        await until(server, lambda: state(server) == "down")
+        agents.write_text(code + AGENTS)
+        server.mounts.look()
+        await until(server, lambda: state(server) == "up")
+        assert (await run(server, names(server)[0])).status is il.Status.SUCCEEDED
+
+
+async def test_a_server_that_closes_connections_which_say_nothing_is_not_asked_all_the_time() -> None:
+    connections, ended = 0, asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as listening:
+        target = parse(f"connect+http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+        line = Line(ended.set, rest=60.0)
+        line.hold(target)
+        await asyncio.wait_for(ended.wait(), 10)
+        line.hold(target)
+        assert line._task is None, "another one is not made so soon"
+        assert connections == 1
+        await line.drop()
 
 
 async def test_a_run_that_had_begun_is_found_again_when_its_mount_comes_back_after_a_restart(

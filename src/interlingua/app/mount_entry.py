@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -14,10 +13,10 @@ from ..model import values
 from ..model.card import AgentCard
 from ..model.errors import InvalidRequest, Unavailable
 from ..security.redaction import redact_text
+from .mount_line import place_of
 from .targets import Target, load_to_serve
 
 _REACHED_WITHIN = 10.0  # seconds
-_PORTS = {"https": 443, "wss": 443}
 
 State = Literal["starting", "up", "down"]
 
@@ -109,10 +108,10 @@ async def let_go(agents: dict[str, Agent[..., Any]]) -> None:
 
 async def reach(target: Target) -> None:
     """Whether somebody listens at an address. Raises where nobody does."""
-    at = urlsplit(target.rest.partition("+")[2])
+    host, port = place_of(target) or (None, None)
     try:
         async with asyncio.timeout(_REACHED_WITHIN):
-            _, writer = await asyncio.open_connection(at.hostname, at.port or _PORTS.get(at.scheme, 80))
+            _, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError) as error:
         raise Unavailable(
             f"{redact_text(target.rest)} cannot be reached: {str(error) or 'it does not answer'}"

@@ -30,10 +30,12 @@ from ..model.schemas import Validator
 from ..security.redaction import redact_text
 from ..store.shelf import Put
 from .mount_entry import MountEntry, Mounting, MountView, State, let_go, load, reach
+from .mount_line import Line
 from .targets import ADDRESSES, Target, resolve
 
 log = logging.getLogger("interlingua.mounts")
 
+_REST = 30.0  # seconds, where it is not looked at by the clock
 _SPACE = "mounts"  # of documents in the store: the cards of each mount
 
 
@@ -56,6 +58,8 @@ class Supervised:
         self._remembered: set[str] = set()  # of those: made from a card of the store
         self._changed = asyncio.Event()  # its state, or what is behind it
         self._look_again = asyncio.Event()
+        self._suspect = False  # something ended that was open to it: whether it is there has to be seen, no more
+        self._line = Line(self._lost, settings.refresh or _REST)
         self._looked_at = 0.0
         self._next_try: float | None = None
         self._running = 0  # runs that are at it
@@ -102,6 +106,7 @@ class Supervised:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._line.drop()
         if remove:
             self._offer({})
             self._changed.set()
@@ -109,20 +114,30 @@ class Supervised:
 
     def look(self) -> None:
         """Look at it now, whatever it was going to wait for."""
+        self._suspect = False
         self._look_again.set()
+
+    def _lost(self) -> None:
+        """A connection to it, or its process, has ended by itself."""
+        if not self._closed and not self._look_again.is_set():
+            self._suspect = True
+            self._look_again.set()
 
     async def _keep(self) -> None:
         forced = True
         while True:
             await self._look(forced)
+            if self.state == "up" and self._target is not None:
+                self._line.hold(self._target)
             self.tried.set()
             wait = self._wait()
             self._next_try = None if wait is None else time.monotonic() + wait
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._look_again.wait()
-            forced = self._look_again.is_set()
+            forced = self._look_again.is_set() and not self._suspect
             self._look_again.clear()
+            self._suspect = False
             self._next_try = None
             # Many runs that fail at once are one reason to look.
             await asyncio.sleep(max(0.0, self._looked_at + self._settings.retry_first - time.monotonic()))
@@ -162,6 +177,9 @@ class Supervised:
             await let_go(found)
         else:
             self._found = found
+            for agent in agents:
+                if agent.watch is not None:
+                    agent.watch(self._lost)
             self._offer({key: self._kept(key) or self._dressed(agent) for key, agent in found.items()})
             await self._let_go(before)
             cards = msgspec.json.encode([agent.card for agent in found.values()])
@@ -230,7 +248,7 @@ class Supervised:
         made.digest = values.digest(msgspec.to_builtins(made.card))
         made.fn = self._handler(real.card.key)
         made.on_cancel = self._teller(real.card.key)
-        made.let_go = None
+        made.let_go = made.watch = None
         return made
 
     def _stand_in(self, card: AgentCard) -> Agent[..., Any]:

@@ -78,6 +78,8 @@ class Agent(Generic[P, R]):
         self.login: Login | None = None  # where its user must log in before it works
         # Of a mounted one: ends the connection or the process that it has in common with its siblings.
         self.let_go: Callable[[], Awaitable[None]] | None = None
+        # And tells when that has ended by itself, other than by a run that fails.
+        self.watch: Callable[[Callable[[], None]], None] | None = None
         self.__name__ = getattr(fn, "__name__", card.name)
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn

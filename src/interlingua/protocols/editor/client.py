@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ...engine.agents import Agent
@@ -70,6 +71,10 @@ class Mount:
             self._host[1].fixed = self._fixed
         return self._host[1]
 
+    def watch(self, tell: Callable[[], None]) -> None:
+        """Be told when it is gone without having been let go."""
+        self.host.lost = tell
+
     async def close(self) -> None:
         """End the agent. The event loop's end does it too."""
         await self.host.close()
@@ -111,7 +116,7 @@ class Mount:
         made: Agent[..., Any] = Agent(
             card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False, on_cancel=on_cancel
         )  # fmt: skip
-        made.let_go = self.close
+        made.let_go, made.watch = self.close, self.watch
         return made
 
     async def _cancel(self, left: LeftRun) -> None:

@@ -133,6 +133,7 @@ class Host:
         self._noise_told = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.starts = 0
+        self.lost: Callable[[], None] = lambda: None  # called when it is gone, unless we let it go
         self.fixed: dict[str, Any] = {}  # options that every session has
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -178,6 +179,7 @@ class Host:
                 raise self.refusal(error, peer, "initialize") from error
             raise
         self._peer, self._link, self._spare = peer, link, None
+        keeper.add_done_callback(self._ended)
         self.starts += 1
         self._use.rest()
 
@@ -195,6 +197,10 @@ class Host:
             return None
         self._noise_told = True
         return self._link.noise
+
+    def _ended(self, keeper: asyncio.Task[None]) -> None:
+        if not keeper.cancelled():
+            self.lost()
 
     def using(self) -> contextlib.AbstractContextManager[None]:
         """As long as this lasts, the agent is not idle."""

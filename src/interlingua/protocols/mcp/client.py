@@ -10,6 +10,7 @@ are new are there when the server is mounted again.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ...engine.agents import Agent
@@ -71,6 +72,10 @@ class Mount:
             self._host = (loop, Host(self.source, self.settings))
         return self._host[1]
 
+    def watch(self, tell: Callable[[], None]) -> None:
+        """Be told when it is gone without having been let go."""
+        self.host.lost = tell
+
     async def close(self) -> None:
         """Let the server go. The event loop's end does it too."""
         await self.host.close()
@@ -112,6 +117,6 @@ class Mount:
         made: Agent[..., Any] = Agent(
             card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False, on_cancel=on_cancel
         )  # fmt: skip
-        made.let_go = self.close
+        made.let_go, made.watch = self.close, self.watch
         made.check_output = Validator(ANY_OBJECT, what="output")  # the result is what counts; a misfit is a warning
         return made

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,7 @@ class Host:
         self._use = Use(settings.idle_timeout, self._too_idle)
         self._noise_told = False
         self.starts = 0
+        self.lost: Callable[[], None] = lambda: None  # called when it is gone, unless we let it go
 
     async def peer(self) -> Peer:
         """The connection with its agents known; made if there is none, and listed anew if they have changed."""
@@ -141,6 +142,7 @@ class Host:
             await asyncio.wait([keeper])
             raise
         self._peer = peer
+        keeper.add_done_callback(self._ended)
         self.starts += 1
         self._use.rest()
 
@@ -175,6 +177,10 @@ class Host:
             lines = "1 line that is no message" if count == 1 else f"{count} lines that are no messages"
             found.append((f"the server wrote {lines} to its output", {"lines": count, "first": first}))
         return found
+
+    def _ended(self, keeper: asyncio.Task[None]) -> None:
+        if not keeper.cancelled():
+            self.lost()
 
     def using(self) -> contextlib.AbstractContextManager[None]:
         """As long as this lasts, the server is not idle."""
