@@ -87,6 +87,22 @@ def test_show_prints_toml_that_tells_where_each_setting_comes_from(here: Cli, ho
     assert told["settings"]["server.port"] == {"value": 9000, "from": "interlingua.toml:2"}
 
 
+def test_show_takes_the_flags_of_serve_and_tells_what_it_would_use(here: Cli, home: Path) -> None:
+    write(home, "[server]\nport = 9000\n[limits]\nmax_running = 5\n")
+    told = here("config", "show", "--port", "9001", "--reload", "--json").json["settings"]
+    assert told["server.port"] == {"value": 9001, "from": "--port"}
+    assert told["server.reload"]["value"] is True
+    assert told["limits.max_running"]["value"] == 5
+    # As with `serve`, a target leaves the file of the folder alone, unless that is named.
+    mount = ["--mount", "mcp+http://127.0.0.1:1/mcp"]
+    assert "server" not in tomllib.loads(here("config", "show", "--changed", *mount).out)
+    said = tomllib.loads(here("config", "show", "interlingua.toml", "--changed", *mount).out)
+    assert (said["server"]["port"], said["mounts"][0]["target"]) == (9000, "mcp+http://127.0.0.1:1/mcp")
+    refused = here("config", "show", "--port", "99999")
+    assert refused.code == 2
+    assert "--port" in refused.err
+
+
 def test_show_keeps_secrets_to_itself_and_names_their_variables(
     here: Cli, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,6 +218,25 @@ def test_the_log_as_json_has_the_runs_and_the_requests_with_who_asked(
     assert "caller" not in refused, "nobody knows who that was"
 
 
+def test_the_log_as_json_tells_the_doors_and_the_link_of_peers(tmp_path: Path) -> None:
+    with serving(tmp_path, "--log", "json", "--peer-port", "0", "--peer-http-port", "0") as process:
+        assert process.stderr is not None
+        told = next(line for line in map(json.loads, process.stderr) if "serving on" in line.get("message", ""))
+        assert any("acp://" in note for note in told["notes"])
+        assert told["doors"]["mcp"] == f"{told['address']}/mcp"
+
+
+def test_each_door_has_one_line_to_try_however_many_agents_there_are(tmp_path: Path) -> None:
+    with serving(tmp_path) as process:
+        assert process.stderr is not None
+        tries = []
+        for line in process.stderr:
+            if line.startswith("Ctrl-C"):
+                break
+            tries += [line] if line.startswith("$ ") else []
+    assert len(tries) == 5
+
+
 def test_the_log_as_text_is_the_default_and_off_is_silent(tmp_path: Path) -> None:
     for option, told in ([], True), (["--log", "off"], False):
         with serving(tmp_path, *option) as process:

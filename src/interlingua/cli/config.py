@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .flags import SettingsCommand, given
 from .options import Json, examples
 
 if TYPE_CHECKING:
@@ -29,27 +30,39 @@ File = Annotated[
 ]  # fmt: skip
 
 
-def _read(file: Path | None) -> Config:
+def _read(file: Path | None, flags: dict[str, Any] | None = None) -> Config:
     from ..app.config import find_file, read
 
-    return read(find_file(file, targets=False))
+    flags = flags or {}
+    named = any(flags.get(kind) for kind in ("agents", "teams", "mounts"))  # then `serve` leaves the file here alone
+    return read(find_file(file, targets=named), flags)
 
 
-@app.command("show", epilog=examples("interlingua config show", "interlingua config show interlingua.toml --changed"))
+@app.command(
+    "show",
+    cls=SettingsCommand,
+    epilog=examples(
+        "interlingua config show",
+        "interlingua config show interlingua.toml --changed",
+        "interlingua config show --changed --port 9000 --mount connect+http://other:8000/connect",
+    ),
+)
 def show(
+    ctx: typer.Context,
     file: File = None,
     changed: Annotated[bool, typer.Option("--changed", help="Only what is not the default.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the settings in force, and where each comes from: the file and its line, a variable, or the default.
+    """Print the settings in force, and where each is from: a flag, a variable, the file and its line, or the default.
 
-    Secrets are left out. What is printed is TOML.
+    It takes the flags of `interlingua serve`, and shows what that would use with them. Secrets are left out. What is
+    printed is TOML.
     """
     import json
 
     from ..app import config_write
 
-    config = _read(file)
+    config = _read(file, given(ctx))
     config.check()
     if as_json:
         sys.stdout.write(json.dumps(config_write.as_json(config), indent=2, ensure_ascii=False) + "\n")

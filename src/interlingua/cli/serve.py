@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..app.reload import Reloader
     from ..app.serve import Server
 
+_FEW = 8  # agents that are named for each door
+
 EPILOG = (
     examples(
         "interlingua serve agents.py",
@@ -129,7 +131,12 @@ async def _serve(config: Config, form: LogFormat, again: Any) -> int:
         reloader = Reloader(server, config, own, again)
         reloading = _on_hangup(reloader, stop)
         if form is LogFormat.JSON:  # whoever reads lines of JSON wants nothing else
-            fields = {"address": server.address, "agents": [agent.card.key for agent in server.engine.agents]}
+            fields = {
+                "address": server.address,
+                "doors": {name: server.address + door.prefix for name, (door, _) in server.app.doors.items()},
+                "agents": [agent.card.key for agent in server.engine.agents],
+                "notes": server.notes,  # the link that peers connect to is in no other place
+            }
             logging.getLogger("interlingua").info("serving on %s", server.address, extra={"fields": fields})
         else:
             show(server)
@@ -179,7 +186,7 @@ def _has_terminal() -> bool:
 
 
 def show(server: Server) -> None:
-    """The doors, the agents behind them, and a line to try for each."""
+    """The doors, the agents behind them, and a line to try for each door."""
     from rich.table import Table
     from rich.text import Text
 
@@ -189,8 +196,9 @@ def show(server: Server) -> None:
     console.print(f"Serving on [bold]{server.address}[/bold]", markup=True)
     table = Table("door", "address", "agents", box=None, pad_edge=False)
     names = [f"{agent.card.name} {agent.card.version}" for agent in server.engine.agents]
+    told = ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
     for protocol, _ in server.app.doors.values():
-        table.add_row(protocol.title, server.address + protocol.prefix, ", ".join(names))
+        table.add_row(protocol.title, server.address + protocol.prefix, told)
     console.print(table)
     if len(server.mounts):
         mounted = Table("mount", "state", "agents", box=None, pad_edge=False)
@@ -200,9 +208,9 @@ def show(server: Server) -> None:
         console.print(mounted)
     for note in server.notes:
         say(note)
-    for _, door in server.app.doors.values():
-        for agent in server.engine.agents:
-            say(f"$ {door.hint(server.address, agent.card.name)}")
+    first = next(iter(server.engine.agents), None)
+    for _, door in server.app.doors.values() if first is not None else ():
+        say(f"$ {door.hint(server.address, first.card.name)}")
 
 
 def say(text: str) -> None:

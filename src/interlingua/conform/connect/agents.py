@@ -8,7 +8,8 @@ from typing import Any
 
 from ..base import Broken, NotApplicable, applies, expect, member, shown
 from ..sample import sample
-from .driver import PAGE, Driver, answered, at, compiled, descriptor, every_agent, identity, once, suite
+from ..schemas import compiled
+from .driver import PAGE, Driver, answered, at, descriptor, every_agent, identity, once, suite
 
 _MANY = 20  # agents that are looked through
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from ..base import NotApplicable, applies, expect, member, shown
 from ..sample import sample
-from .driver import Driver, answered, compiled, once, output_of, result_of, suite
+from ..schemas import compiled
+from .driver import Driver, answered, once, output_of, result_of, suite
 from .runs import created, succeeded
 
 _TRIES = 4  # configurations that are tried until one shows

@@ -6,7 +6,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..base import applies, expect, member, shown
-from .driver import Agent, Driver, capabilities, compiled, descriptor, every_agent, once, suite
+from ..schemas import compiled
+from .driver import Agent, Driver, capabilities, descriptor, every_agent, once, suite
 
 _MANY = 50  # descriptors that are looked at, of a server with more agents than that
 

@@ -16,11 +16,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from ...model.errors import DefinitionError, Invalid, InvalidRequest, Unavailable
-from ...model.schemas import Validator, check_refs_local
+from ...model.errors import InvalidRequest, Unavailable
 from ..base import Broken, Gone, NotApplicable, Subject, Suite, applies, expect, member, shown
 from ..raw import Answer, Http
 from ..sample import sample
+from ..schemas import compiled
 from .streams import Flow, Streamed
 
 Role = Literal["agent", "asking", "slow", "failing"]
@@ -299,28 +299,6 @@ def result_of(output: Json) -> Any:
         if output.get(name) is not None:
             return output[name]
     raise Broken(f"an output of type result has neither values nor result: {shown(output)}")
-
-
-def compiled(schema: Json, what: str) -> Validator | None:
-    """What checks values against a schema of the server's; None where it refers to what lies elsewhere."""
-    try:
-        check_refs_local(schema, what)
-    except DefinitionError:
-        return None
-    try:
-        return Validator(schema, what=what)
-    except DefinitionError as error:
-        raise Broken(f"{error.message}: {shown(schema)}") from None
-
-
-def fits(value: Any, schema: Json, what: str) -> None:
-    """Say that the server is broken, where a value is not what its descriptor says."""
-    validator = compiled(schema, what)
-    try:
-        if validator is not None:
-            validator.check(value, Invalid)
-    except Invalid as error:
-        raise Broken(f"{error.message}: {shown(value)}") from None
 
 
 async def briefly(awaited: Awaitable[Seen], what: str) -> Seen:

@@ -10,7 +10,8 @@ import msgspec
 from ..base import Broken, applies, expect, member, shown
 from ..raw import Answer
 from ..sample import sample
-from .driver import Driver, answered, at, compiled, fits, once, output_of, result_of, suite
+from ..schemas import compiled, fits
+from .driver import Driver, answered, at, once, output_of, result_of, suite
 
 Json = dict[str, Any]
 

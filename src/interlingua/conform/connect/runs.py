@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from ..base import Broken, applies, expect, member, shown
+from ..schemas import fits
 from .driver import (
     OVER,
     Driver,
@@ -13,7 +14,6 @@ from .driver import (
     at,
     briefly,
     capabilities,
-    fits,
     once,
     output_of,
     result_of,

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from ..base import NotApplicable, applies, expect, member, shown
-from .driver import OVER, Driver, at, fits, once, result_of, suite
+from ..schemas import fits
+from .driver import OVER, Driver, at, once, result_of, suite
 from .shapes import UPDATES
 from .streams import Streamed
 

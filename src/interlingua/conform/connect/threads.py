@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from ..base import applies, expect, member, shown
-from .driver import Driver, Json, Role, answered, at, fits, once, output_of, result_of, suite
+from ..schemas import fits
+from .driver import Driver, Json, Role, answered, at, once, output_of, result_of, suite
 from .runs import succeeded
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..base import Broken, Gone, NotApplicable, applies, expect, member, shown
+from ..schemas import compiled
 from .driver import Driver, check, ended, listed, plain
 from .links import Message
-from .shapes import compiled
 from .talk import INVALID_PARAMS, METHOD_NOT_FOUND, same
 
 

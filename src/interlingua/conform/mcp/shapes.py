@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...model.errors import DefinitionError, Invalid
-from ...model.schemas import Validator, check_refs_local
+from ...model.errors import Invalid
 from ..base import Broken, NotApplicable, shown
 from ..sample import sample
+from ..schemas import compiled
 from .joining import kind
 
 _DEEPEST = 100
@@ -15,19 +15,6 @@ _KINDS = {
     "object": ("an object",), "array": ("an array",), "string": ("a string",), "boolean": ("a boolean",),
     "number": ("a number",), "integer": ("a number",), "null": (),
 }  # fmt: skip
-
-
-def compiled(schema: Any, what: str) -> Validator | None:
-    """What checks values against a schema of the server's; None where it refers to what lies elsewhere."""
-    try:
-        check_refs_local(schema, what)
-    except DefinitionError:
-        return None
-    try:
-        return Validator(schema, what=what)
-    except (DefinitionError, RecursionError) as error:
-        said = error.message if isinstance(error, DefinitionError) else f"{what} is nested too deeply"
-        raise Broken(f"{' '.join(said.split())}: {shown(schema)}") from None
 
 
 def problem(value: Any, schema: Any, what: str) -> str | None:
