@@ -21,6 +21,8 @@ from starlette.types import ASGIApp
 from ..model.errors import InvalidRequest, Unavailable
 
 _HTTP = "interlingua.app.direct:DirectProtocol"
+_BACKLOG = 2048
+_TRIES = 3  # for a free port that somebody else was given too
 
 
 class CannotListen(InvalidRequest):
@@ -121,7 +123,7 @@ def _hypercorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: i
     config.keep_alive_timeout = 75.0
     config.keep_alive_max_requests = 1_000_000
     config.graceful_timeout = float(grace)
-    config.backlog = 2048
+    config.backlog = _BACKLOG
     config.websocket_max_message_size = max_bytes
     if tls is not None:
         config.certfile = str(tls.cert)
@@ -188,7 +190,7 @@ def _worth_a_line(record: logging.LogRecord) -> bool:
 def listen(host: str, ports: int | Sequence[int], *, option: str = "--port") -> socket.socket:
     """A socket on the first of the ports that is free, before anything else has begun."""
     wanted = [ports] if isinstance(ports, int) else list(ports)
-    for port in wanted[:-1]:
+    for port in wanted[:-1] + [port for port in wanted[-1:] if port == 0] * _TRIES:
         with contextlib.suppress(_Taken):
             return _bind(host, port, option)
     return _bind(host, wanted[-1], option)
@@ -207,6 +209,9 @@ def _bind(host: str, port: int, option: str) -> socket.socket:
         # inherit this.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.bind((host, port))
+        # At once: until one of them listens, two processes can be bound to the same port, also where each asked for any
+        # free one, and the second would learn of it when everything else has begun.
+        listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:

@@ -208,9 +208,9 @@ def show(server: Server) -> None:
         console.print(mounted)
     for note in server.notes:
         say(note)
-    first = next(iter(server.engine.agents), None)
-    for _, door in server.app.doors.values() if first is not None else ():
-        say(f"$ {door.hint(server.address, first.card.name)}")
+    for agent in list(server.engine.agents)[:1]:
+        for _, door in server.app.doors.values():
+            say(f"$ {door.hint(server.address, agent.card.name)}")
 
 
 def say(text: str) -> None:
