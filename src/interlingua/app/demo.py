@@ -73,6 +73,15 @@ class Process:
 
     async def start(self) -> None:
         """Start it and wait until it answers; once more on the same port, where it was ended before."""
+        try:
+            await self._start()
+        except Unavailable as error:
+            if self.address or not self._port or "is taken" not in error.message:
+                raise
+            self._port = 0  # somebody was faster, as another demo is that was started together with this one
+            await self._start()
+
+    async def _start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "interlingua", "serve", *self._targets, "--store", str(self._store),
             "--port", str(self._port), "--no-peer-ports", "--log", "json",
