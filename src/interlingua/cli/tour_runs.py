@@ -57,9 +57,10 @@ async def killed(wire: Wire, server: Process) -> None:
     body = {"agent_id": "counter", "input": {"to": _TO, "delay": 0.25}, "stream_mode": "custom"}
     run = (await wire.ask("POST", "/connect/runs", body))["run_id"]
     path = f"/connect/runs/{run}/stream"
-    wire.shown("GET", path, None, None, "-N")
+    from_the_start = {"last-event-id": "0"}  # without, a stream begins with what comes next
+    wire.shown("GET", path, None, from_the_start, "-N")
     heard, last = "", ""
-    async with wire.stream("GET", path) as answer:
+    async with wire.stream("GET", path, headers=from_the_start) as answer:
         async for line in answer.aiter_lines():
             if line.startswith("id:"):
                 last = line[3:].strip()
