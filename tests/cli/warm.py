@@ -193,6 +193,7 @@ def warm_up() -> None:
     from typer.testing import CliRunner
 
     typer.main.get_command = cache(typer.main.get_command)  # it reads every signature: more than most commands take
+    typer.main.get_command(app)
     for args in (["runs", "--help"], ["runs", "list", "--limit", "0"]):
         CliRunner().invoke(app, args)
     assert threading.active_count() == 1, "a process of several threads cannot be split"
