@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import websockets.asyncio.client as stock
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.frames import Frame, Opcode
@@ -25,6 +25,8 @@ from interlingua.protocols.peer.links import same_token
 from interlingua.protocols.peer.listening import Incoming, Listener, ListenLimits, listen_tcp, listen_ws
 from interlingua.protocols.peer.sockets import WebSocket, Wire
 from interlingua.transports.channel import Channel, TooLong
+
+from ...examples import many
 
 PATIENCE = 30.0
 LIMIT = 64 * 1024
@@ -266,7 +268,7 @@ FRAMES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@many(150)
 @given(FRAMES, st.data())
 def test_text_comes_through_whatever_is_between_and_wherever_it_is_cut(
     frames: list[tuple[str, bytes]], data: st.DataObject
