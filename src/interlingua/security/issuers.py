@@ -1,5 +1,5 @@
-"""Who may issue bearer tokens: what the owner says of an issuer. How their tokens are checked is in `tokens`, which needs
-a library of signatures: whoever trusts no issuer starts without it.
+"""Who may issue bearer tokens: what the owner says of an issuer. How their tokens are checked is in `tokens`, which
+needs a library of signatures: whoever trusts no issuer starts without it.
 """
 
 from __future__ import annotations
