@@ -19,8 +19,12 @@ from typing import Any
 
 import pytest
 
+from . import examples
+
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30  # bytes that must be free there; a run of everything needs a part of it
+
+examples.register()
 
 
 @pytest.hookimpl(tryfirst=True)

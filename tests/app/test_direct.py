@@ -350,8 +350,10 @@ async def test_who_leaves_a_run_that_takes_longer_cancels_it_as_it_said(tmp_path
                 await raw.answer()
                 raw.send(create(raw, "patient", "a", on_disconnect=choice))
                 await gate.entered.wait()
-            (run,) = await server.engine.runs(RunFilter(agent="patient"))
-            if choice == "continue":
-                gate.open.set()
             async with asyncio.timeout(20):
+                while not (runs := await server.engine.runs(RunFilter(agent="patient"))):
+                    pass  # it began before its first commit
+                (run,) = runs
+                if choice == "continue":
+                    gate.open.set()
                 assert (await server.engine.wait(run.id)).status is ends

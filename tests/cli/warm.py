@@ -182,7 +182,7 @@ def warm_up() -> None:
     import typer.main
 
     import interlingua
-    from interlingua.cli.commands import app
+    from interlingua.cli import commands
 
     for module in pkgutil.walk_packages(interlingua.__path__, "interlingua."):
         if not module.name.endswith("__main__"):
@@ -193,8 +193,11 @@ def warm_up() -> None:
     from typer.testing import CliRunner
 
     typer.main.get_command = cache(typer.main.get_command)  # it reads every signature: more than most commands take
+    names = [known.name for known in (*commands.app.registered_commands, *commands.app.registered_groups)]
+    for name in (None, *names):
+        typer.main.get_command(commands.of(name))
     for args in (["runs", "--help"], ["runs", "list", "--limit", "0"]):
-        CliRunner().invoke(app, args)
+        CliRunner().invoke(commands.app, args)
     assert threading.active_count() == 1, "a process of several threads cannot be split"
     gc.collect()
     gc.freeze()

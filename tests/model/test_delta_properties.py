@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from interlingua.model.delta import (
@@ -195,33 +195,26 @@ def mutable_parts(value: Any) -> Iterable[int]:
             yield from mutable_parts(item)
 
 
-# No deadline: the machines that run this are shared, and the first example pays for imports.
-relaxed = settings(deadline=None)
-
 # --- laws ---------------------------------------------------------------------------------------------------
 
 
-@relaxed
 @given(streams(1))
 def test_combine_follows_the_rules_as_written_down_plainly(stream: tuple[Any, list[Any]]) -> None:
     output, (delta,) = stream
     assert outcome(lambda: combine(output, delta)) == outcome(lambda: plainly(output, delta))
 
 
-@relaxed
 @given(streams(2))
 def test_compose_follows_the_rules_with_markers_kept(stream: tuple[Any, list[Any]]) -> None:
     _, (first, second) = stream
     assert outcome(lambda: compose(first, second)) == outcome(lambda: plainly(first, second, kept))
 
 
-@relaxed
 @given(TEXTS, TEXTS)
 def test_strings_combine_with_only_their_meeting_ends_paired(left: str, right: str) -> None:
     assert combine(left, right) == compose(left, right) == plainly(left, right)
 
 
-@relaxed
 @given(JSON)
 def test_null_and_absent_are_identities(value: Any) -> None:
     assert combine(value, None) == value
@@ -234,7 +227,6 @@ def test_null_and_absent_are_identities(value: Any) -> None:
     assert combine(ABSENT, value) == taken(value)
 
 
-@relaxed
 @given(streams(2))
 def test_a_composed_delta_acts_like_its_parts_and_fails_when_they_do(stream: tuple[Any, list[Any]]) -> None:
     output, (first, second) = stream
@@ -242,14 +234,12 @@ def test_a_composed_delta_acts_like_its_parts_and_fails_when_they_do(stream: tup
     assert outcome(lambda: combine(output, compose(first, second))) == one_by_one
 
 
-@relaxed
 @given(JSON, JSON, JSON)
 def test_a_composed_delta_acts_like_its_parts_on_arbitrary_values(output: Any, first: Any, second: Any) -> None:
     one_by_one = outcome(lambda: combine(combine(output, first), second))
     assert outcome(lambda: combine(output, compose(first, second))) == one_by_one
 
 
-@relaxed
 @given(streams(2, JSON_WITH_FLOATS, INTEGERS | FLOATS))
 def test_a_composed_delta_acts_like_its_parts_up_to_rounding(stream: tuple[Any, list[Any]]) -> None:
     output, (first, second) = stream
@@ -262,7 +252,6 @@ def test_a_composed_delta_acts_like_its_parts_up_to_rounding(stream: tuple[Any, 
         assert close(combine(output, compose(first, second)), one_by_one)
 
 
-@relaxed
 @given(streams(3))
 def test_compose_is_associative(stream: tuple[Any, list[Any]]) -> None:
     _, (first, second, third) = stream
@@ -273,7 +262,6 @@ def test_compose_is_associative(stream: tuple[Any, list[Any]]) -> None:
 # --- diff ---------------------------------------------------------------------------------------------------
 
 
-@relaxed
 @given(streams(1))
 def test_diff_leads_to_every_value_that_a_delta_can_reach(stream: tuple[Any, list[Any]]) -> None:
     old, (delta,) = stream
@@ -286,7 +274,6 @@ def test_diff_leads_to_every_value_that_a_delta_can_reach(stream: tuple[Any, lis
     assert (found is ABSENT) == (strictly(old) == strictly(new))
 
 
-@relaxed
 @given(st.just(ABSENT) | JSON, JSON)
 def test_diff_of_arbitrary_values_leads_to_the_new_one_or_is_refused(old: Any, new: Any) -> None:
     try:
@@ -298,7 +285,6 @@ def test_diff_of_arbitrary_values_leads_to_the_new_one_or_is_refused(old: Any, n
         assert strictly(combine(old, delta)) == strictly(new)
 
 
-@relaxed
 @given(streams(2))
 def test_diffs_can_be_composed(stream: tuple[Any, list[Any]]) -> None:
     old, (first, second) = stream
@@ -313,7 +299,6 @@ def test_diffs_can_be_composed(stream: tuple[Any, list[Any]]) -> None:
 ANY_NUMBER = st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.integers(-(2**70), 2**70) | FLOATS
 
 
-@relaxed
 @given(ANY_NUMBER, ANY_NUMBER)
 def test_diff_finds_every_difference_between_numbers_that_an_addition_can_bridge(old: Any, step: Any) -> None:
     try:
@@ -323,7 +308,6 @@ def test_diff_finds_every_difference_between_numbers_that_an_addition_can_bridge
     assert combine(old, diff(old, new)) == new
 
 
-@relaxed
 @given(ANY_NUMBER, ANY_NUMBER)
 def test_diff_of_arbitrary_numbers_is_exact_or_refused(old: Any, new: Any) -> None:
     try:
@@ -341,7 +325,6 @@ def test_diff_of_arbitrary_numbers_is_exact_or_refused(old: Any, new: Any) -> No
 # --- accumulators -------------------------------------------------------------------------------------------
 
 
-@relaxed
 @given(streams(), st.sets(st.integers(0, 6)))
 def test_a_joiner_is_a_fold_of_combine_wherever_it_is_read(stream: tuple[Any, list[Any]], reads: set[int]) -> None:
     start, deltas = stream
@@ -360,7 +343,6 @@ def test_a_joiner_is_a_fold_of_combine_wherever_it_is_read(stream: tuple[Any, li
     assert all(strictly(seen) == strictly(then) for seen, then in snapshots)
 
 
-@relaxed
 @given(st.text(st.sampled_from("xž😀𐀀\ue000\uffff")), st.data())
 def test_a_text_cut_anywhere_between_its_utf_16_units_is_whole_again(whole: str, data: st.DataObject) -> None:
     units = whole.encode("utf-16-le")
@@ -378,7 +360,6 @@ def test_a_text_cut_anywhere_between_its_utf_16_units_is_whole_again(whole: str,
     assert compose_all(pieces) == whole
 
 
-@relaxed
 @given(streams())
 def test_a_composer_is_a_fold_of_compose(stream: tuple[Any, list[Any]]) -> None:
     start, deltas = stream
@@ -388,7 +369,6 @@ def test_a_composer_is_a_fold_of_compose(stream: tuple[Any, list[Any]]) -> None:
     assert outcome(lambda: combine(start, compose_all(deltas))) == outcome(lambda: reduce(combine, deltas, start))
 
 
-@relaxed
 @given(streams(2))
 def test_arguments_are_neither_changed_nor_shared(stream: tuple[Any, list[Any]]) -> None:
     output, (first, second) = stream
@@ -412,7 +392,6 @@ def test_arguments_are_neither_changed_nor_shared(stream: tuple[Any, list[Any]])
         assert theirs.isdisjoint(mutable_parts(result))
 
 
-@relaxed
 @given(st.data(), st.dictionaries(KEYS, JSON, max_size=3), st.sampled_from([Joiner, Composer]))
 def test_a_delta_that_fails_at_its_very_end_has_changed_nothing(
     data: st.DataObject, members: dict[str, Any], accumulator: type[Joiner] | type[Composer]
@@ -453,21 +432,17 @@ GROWTH: dict[str, tuple[Any, Callable[[int], Any]]] = {
 
 
 def seconds(accumulator: type[Joiner] | type[Composer], start: Any, deltas: list[Any]) -> float:
-    """The least processor time of a few joins of the deltas."""
-    best = math.inf
-    for _ in range(3):
-        joiner = accumulator(start)
-        gc.collect()
-        gc.disable()  # its passes over everything alive would be counted as ours
-        try:
-            begin = time.process_time()
-            for delta in deltas:
-                joiner.add(delta)
-            assert joiner.value is not ABSENT
-            best = min(best, time.process_time() - begin)
-        finally:
-            gc.enable()
-    return best
+    """The processor time of a join of the deltas."""
+    joiner = accumulator(start)
+    gc.disable()  # its passes over everything alive would be counted as ours
+    try:
+        begin = time.process_time()
+        for delta in deltas:
+            joiner.add(delta)
+        assert joiner.value is not ABSENT
+        return time.process_time() - begin
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("accumulator", [Joiner, Composer])
@@ -475,8 +450,10 @@ def seconds(accumulator: type[Joiner] | type[Composer], start: Any, deltas: list
 def test_the_cost_of_a_join_grows_linearly(shape: str, accumulator: type[Joiner] | type[Composer]) -> None:
     start, delta = GROWTH[shape]
     deltas = [delta(number) for number in range(40_000)]
-    few, many = seconds(accumulator, start, deltas[:5_000]), seconds(accumulator, start, deltas)
-    assert many < 25 * few, "eight times the deltas: about 8 if linear, about 64 if quadratic"
+    few = min(seconds(accumulator, start, deltas[:5_000]) for _ in range(3))
+    # About 8 times as long for 8 times the deltas if linear, about 64 times if quadratic: a machine that is busy with
+    # something else may disturb one measurement, and not three.
+    assert any(seconds(accumulator, start, deltas) < 25 * few for _ in range(3))
 
 
 @pytest.mark.parametrize("accumulator", [Joiner, Composer])

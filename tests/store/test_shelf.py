@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from interlingua.model.errors import InvalidRequest, NotFound, StoreError
@@ -24,6 +24,8 @@ from interlingua.store import sqlite_writer
 from interlingua.store.base import Store
 from interlingua.store.shelf import Change, Drop, Follow, Kept, Letter, Post, Put, Rewrite, Settle, Tell
 from interlingua.store.sqlite import SQLiteStore, migrate
+
+from ..examples import many
 
 FOREVER = 2**62
 
@@ -369,7 +371,7 @@ _change = st.one_of(
 _lists = st.lists(st.lists(_change, max_size=4), max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@many(60)
 @given(lists=_lists)
 @example(lists=[[Post("a", "p", b"")], [Tell("a", "k", "", b""), Post("a", "p", b""), Follow("a", "x", 1, 2)]])
 @example(lists=[[Post("a", "p", b""), Post("a", "p", b"")], [Post("a", "p", b"")]])
@@ -575,7 +577,7 @@ _bursts = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@many(25)
 @given(mine=_bursts, yours=_bursts)
 def test_numbers_and_seqs_have_no_gap_and_no_double_whoever_writes(
     processes: list[Process], mine: Any, yours: Any

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from interlingua.transports.channel import TooLong
@@ -26,6 +26,8 @@ from interlingua.transports.jsonrpc import (
     RpcError,
 )
 from tests.protocols.editor.common import check_frame
+
+from ..examples import many
 
 
 def sent(rpc: Rpc) -> list[Any]:
@@ -544,7 +546,7 @@ def _valid_calls(message: Any) -> list[Any]:
 
 
 @given(st.lists(_messages, max_size=8), st.randoms(use_true_random=False))
-@settings(max_examples=120, deadline=None)
+@many(120)
 def test_each_request_is_answered_exactly_once_whatever_else_comes(messages: list[Any], dice: random.Random) -> None:
     rpc = Rpc()
     open_: list[Call] = []
@@ -571,7 +573,6 @@ def test_each_request_is_answered_exactly_once_whatever_else_comes(messages: lis
 
 
 @given(st.lists(_entries, min_size=1, max_size=8), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
 def test_a_batch_is_answered_by_at_most_one_frame_and_only_when_all_are_done(
     entries: list[Any], dice: random.Random
 ) -> None:
@@ -590,7 +591,7 @@ def test_a_batch_is_answered_by_at_most_one_frame_and_only_when_all_are_done(
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=500, deadline=None)
+@many(500)
 def test_random_bytes_get_at_most_one_error_and_nothing_else(frame: bytes) -> None:
     rpc = Rpc()
     came = rpc.receive(frame)
@@ -599,7 +600,7 @@ def test_random_bytes_get_at_most_one_error_and_nothing_else(frame: bytes) -> No
 
 
 @given(_messages, st.data())
-@settings(max_examples=120, deadline=None)
+@many(120)
 def test_damaged_messages_give_only_valid_frames(message: Any, data: st.DataObject) -> None:
     frame = bytearray(json.dumps(message, ensure_ascii=data.draw(st.booleans())).encode("utf-8", "surrogatepass"))
     for _ in range(data.draw(st.integers(1, 4))):

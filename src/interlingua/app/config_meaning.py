@@ -16,7 +16,7 @@ from ..protocols.editor.streams import WebSettings as EditorWeb
 from ..protocols.mcp.server import McpSettings
 from ..protocols.mcp.streams import WebSettings as McpWeb
 from ..protocols.peer.settings import NodeSettings
-from ..security.tokens import ALGORITHMS, Issuer
+from ..security.issuers import ALGORITHMS, Issuer
 from ..transports.access import Access
 from ..transports.http import HttpLimits
 from ..transports.jsonrpc import Limits

@@ -67,19 +67,21 @@ class HttpApp:
             Route("/metrics", self._metrics),
             Route("/mounts", self._mounts),
         ]
+        routers: dict[str, IndexedRouter] = {}
         for protocol in protocols():
             if protocol.door is not None and protocol.name not in without:
                 given = (options or {}).get(protocol.name, ())
                 given = given if isinstance(given, tuple) else (given,)
                 door = protocol.door(engine, auth, *given)
                 self.doors[protocol.name] = (protocol, door)
-                routes.append(Mount(protocol.prefix, app=IndexedRouter(door.routes)))
+                routers[protocol.prefix] = IndexedRouter(door.routes)
+                routes.append(Mount(protocol.prefix, app=routers[protocol.prefix]))
         roots = {p.prefix for p, d in self.doors.values() if any(getattr(r, "path", None) == "/" for r in d.routes)}
         app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
         fixed = {
-            (method, protocol.prefix + path): (protocol.prefix, route.endpoint)
-            for protocol, door in self.doors.values()
-            for (method, path), route in IndexedRouter(door.routes).fixed.items()
+            (method, prefix + path): (prefix, route.endpoint)
+            for prefix, router in routers.items()
+            for (method, path), route in router.fixed.items()
             if inspect.iscoroutinefunction(route.endpoint)
         }
         checked = _Checked(_Fixed(app, fixed), hosts, roots)

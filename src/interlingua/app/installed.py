@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..protocols import Protocol
 
 
-def protocols() -> list[Protocol]:
+@cache
+def protocols() -> tuple[Protocol, ...]:
+    """Looked for once: to look means to open a file of every package that is installed."""
     found = importlib.metadata.entry_points(group="interlingua.protocols")
-    return [entry.load() for entry in sorted(found, key=lambda entry: entry.name)]
+    return tuple(entry.load() for entry in sorted(found, key=lambda entry: entry.name))

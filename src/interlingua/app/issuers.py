@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..model.errors import InterlinguaError, InvalidRequest
-from ..security.tokens import Issuer
+from ..security.issuers import Issuer
 from .http import fetch
 
 _WELL_KNOWN = (".well-known/openid-configuration", ".well-known/oauth-authorization-server")

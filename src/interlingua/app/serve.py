@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,14 +19,17 @@ from ..protocols import Opening
 from ..security.addresses import is_loopback
 from ..security.auth import Authenticator, check_bind
 from ..security.egress import EgressGuard
+from ..security.issuers import Issuer
 from ..security.origins import HostPolicy
-from ..security.tokens import Issuer, TokenVerifier
 from .asgi import CannotListen, HttpServer, OwnPorts, listen
 from .http import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .keys import StoredKeys
 from .mount_entry import MountEntry, Mounting
 from .mounts import Mounts
 from .trace import TracedApp, WireTrace
+
+if TYPE_CHECKING:
+    from ..security.tokens import TokenVerifier
 
 __all__ = ["CannotListen", "ServeSettings", "Server", "serving"]
 
@@ -74,6 +77,12 @@ class Server:
         self.notes = list(notes)  # what doors want the owner to read: addresses of their own, ports that gave way
 
 
+def _verifier(issuers: list[Issuer]) -> TokenVerifier:
+    from ..security.tokens import TokenVerifier
+
+    return TokenVerifier(issuers, fetch)
+
+
 @contextlib.asynccontextmanager
 async def serving(
     store: Path | str,
@@ -87,7 +96,7 @@ async def serving(
     await engine.store.open()
     keys = StoredKeys(engine.store)
     open_to_all = not await keys.any() and not settings.issuers
-    tokens = TokenVerifier(settings.issuers, fetch) if settings.issuers else None
+    tokens = _verifier(settings.issuers) if settings.issuers else None
     kind = NotingAuthenticator if access.isEnabledFor(logging.INFO) else Authenticator  # costs nothing when unread
     auth = kind(keys, tokens, open_to_all=open_to_all)
     await engine.store.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from copy import copy
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -96,6 +98,16 @@ app.command("conform", epilog=conform.EPILOG)(conform.conform)
 app.command("demo", epilog=examples("interlingua demo", "interlingua demo --store tour.db"))(demo.demo)
 
 
+@cache
+def of(word: str | None) -> typer.Typer:
+    """The commands, or only the one that the word names: to read the signatures of all takes longer than most of them
+    do."""
+    one = copy(app)
+    one.registered_commands = [known for known in app.registered_commands if known.name == word]
+    one.registered_groups = [known for known in app.registered_groups if known.name == word]
+    return one if one.registered_commands or one.registered_groups else app
+
+
 def start(*before: str) -> None:
     """Carry out the command line; `before` stands before what was written."""
     for stream in (sys.stdout, sys.stderr):
@@ -104,7 +116,8 @@ def start(*before: str) -> None:
     from .errors import report, surprise
 
     try:
-        app([*before, *sys.argv[1:]], prog_name="interlingua")
+        words = [*before, *sys.argv[1:]]
+        of(words[0] if words else None)(words, prog_name="interlingua")
     except InterlinguaError as error:
         sys.exit(report(error))
     except Exception as error:

@@ -6,8 +6,6 @@ import json
 import shlex
 from typing import Any
 
-import httpx2
-
 from .errors import CommandError
 
 _LONGEST = 150  # of a line that is shown
@@ -17,6 +15,8 @@ class Wire:
     """Requests to the server of the demo. Each is shown as the line that does the same in a shell."""
 
     def __init__(self, address: str) -> None:
+        import httpx2  # here, because the other commands do not need it
+
         self.address = address
         self._http = httpx2.AsyncClient(base_url=address, timeout=60, trust_env=False)
 

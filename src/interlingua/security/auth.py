@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..model.errors import StoreError
 from ..model.run import Caller
@@ -17,7 +17,9 @@ from .addresses import is_loopback
 from .errors import Unauthenticated, UnsafeBind
 from .headers import one
 from .keys import KeyStore, check_key, key_id
-from .tokens import TokenVerifier
+
+if TYPE_CHECKING:
+    from .tokens import TokenVerifier
 
 API_KEY_HEADER = "x-api-key"
 

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from joserfc import jwk, jws
@@ -20,13 +19,10 @@ from joserfc.jwt import JWTClaimsRegistry
 from ..model.errors import InvalidRequest
 from ..model.run import Caller
 from . import scopes as scopes_
-from .addresses import is_loopback
 from .errors import KeysUnavailable, Unauthenticated
+from .issuers import ALGORITHMS, Issuer
 
 Fetch = Callable[[str], Awaitable[bytes]]
-
-# RFC 9864 renames EdDSA with its usual curve to Ed25519; issuers send either.
-ALGORITHMS: dict[str, str] = {"RS256": "RSA", "PS256": "RSA", "ES256": "EC", "EdDSA": "OKP", "Ed25519": "OKP"}
 
 _TYPES = ("jwt", "at+jwt", "application/at+jwt")  # not logout tokens, DPoP proofs and the like, signed by the same keys
 _TOKEN_LIMIT = 16_384
@@ -34,38 +30,6 @@ _KEYS_LIMIT = 262_144
 _TEXT_LIMIT = 255
 _RSA_2048 = 342  # base64 letters of a modulus of 2,048 bits
 _FETCH_TIMEOUT = 10.0
-
-
-class Issuer(msgspec.Struct, frozen=True):
-    """Whose tokens are accepted, for which audience, and where the keys are: a URL, or the key set itself."""
-
-    issuer: str
-    audience: str | list[str]
-    jwks_url: str | None = None
-    jwks: dict[str, Any] | None = None
-    algorithms: tuple[str, ...] = tuple(ALGORITHMS)
-    scopes: list[str] = []  # of callers whose tokens name none of ours
-
-    def __post_init__(self) -> None:
-        if not self.issuer or "|" in self.issuer:  # caller ids are ISSUER|SUBJECT
-            raise InvalidRequest(f"An issuer is a text without |, got {self.issuer!r}", path="/issuer")
-        if not self.audiences or not all(self.audiences):
-            raise InvalidRequest(f"Issuer {self.issuer} needs an audience: the name it has for us", path="/audience")
-        if (self.jwks_url is None) == (self.jwks is None):
-            raise InvalidRequest(f"Issuer {self.issuer} needs either jwks_url or jwks", path="/jwks_url")
-        if self.jwks_url is not None:
-            url = urlsplit(self.jwks_url)
-            if url.scheme != "https" and not (url.scheme == "http" and is_loopback(url.hostname or "")):
-                raise InvalidRequest(f"jwks_url must be https, got {self.jwks_url!r}", path="/jwks_url")
-        unknown = [name for name in self.algorithms if name not in ALGORITHMS]
-        if unknown or not self.algorithms:
-            known = ", ".join(ALGORITHMS)
-            raise InvalidRequest(f"Algorithms may be {known}, got {', '.join(unknown) or 'none'}", path="/algorithms")
-        scopes_.validate(self.scopes)
-
-    @property
-    def audiences(self) -> list[str]:
-        return [self.audience] if isinstance(self.audience, str) else self.audience
 
 
 class TokenVerifier:

@@ -17,16 +17,16 @@ class IndexedRouter(Router):
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         super().__init__(routes)
         self.fixed: dict[tuple[str, str], Route] = {}
+        wide: list[BaseRoute] = []  # that may take more than one path, or any method
         for route in self.routes:
-            if isinstance(route, Route) and not route.param_convertors:
-                for method in route.methods or ():
-                    # An earlier route with parameters may take this path; then the order decides, as always.
-                    if self._first(method, route.path) is route:
-                        self.fixed[method, route.path] = route
-
-    def _first(self, method: str, path: str) -> BaseRoute | None:
-        scope = {"type": "http", "method": method, "path": path}
-        return next((route for route in self.routes if route.matches(scope)[0] is Match.FULL), None)
+            if not isinstance(route, Route) or route.param_convertors or route.methods is None:
+                wide.append(route)
+                continue
+            for method in route.methods:
+                # An earlier wide route may take this path; then the order decides, as always.
+                scope = {"type": "http", "method": method, "path": route.path}
+                if not any(earlier.matches(scope)[0] is Match.FULL for earlier in wide):
+                    self.fixed.setdefault((method, route.path), route)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from interlingua.conform.mcp.joining import MISTAKES, ORDERED, TYPES, joined, judged
 from interlingua.conform.mcp.shapes import strange
 from interlingua.model.delta import DeltaError, Joiner
+
+from ...examples import many
 
 LEAVES = st.none() | st.integers(-3, 3) | st.sampled_from(["", "a", "bc"])
 VALUES = st.recursive(
@@ -19,7 +21,7 @@ VALUES = st.recursive(
 DELTAS = st.lists(st.dictionaries(st.sampled_from("xyz"), VALUES, max_size=3), max_size=5)
 
 
-@settings(deadline=None, max_examples=300)
+@many(300)
 @given(DELTAS)
 def test_deltas_join_as_the_model_joins_them(deltas: list[Any]) -> None:
     """Written twice from one text, with the same result: what one of them got wrong would be seen."""

@@ -38,6 +38,7 @@ from interlingua.security.keys import make_key
 from interlingua.store.sqlite import SQLiteStore
 
 from ...engine.common import QUICK
+from ...examples import share
 
 DOCUMENT = openapi.document("/connect", [])
 OPERATIONS = {
@@ -336,7 +337,9 @@ def test_the_document_is_true_whatever_is_sent(fuzzed: Fuzzed, name: str) -> Non
     if DOCUMENT["paths"][path][method].keys() & {"parameters", "requestBody"}:
         kinds.append(GenerationMode.NEGATIVE)
 
-    @settings(max_examples=15, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=share(30), derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    )
     @given(data=st.data())
     def fuzz(data: st.DataObject) -> None:
         case = data.draw(operation.as_strategy(generation_mode=data.draw(st.sampled_from(kinds))))

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from interlingua.transports.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 
+from ...examples import share
 from .common import PATIENCE, Client, echo, in_process, stdio
 
 SOURCE = """
@@ -262,8 +263,9 @@ def fuzz(examples: int, run: Callable[[Coroutine[Any, Any, None]], None], client
     phases = [Phase.explicit, Phase.generate]
 
     @settings(
-        max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None, phases=phases
-    )
+        max_examples=share(examples), deadline=None, suppress_health_check=list(HealthCheck), database=None,
+        phases=phases,
+    )  # fmt: skip
     @given(_frames, _chunks)
     def check(frames: list[tuple[tuple[str, Any], int | None]], chunks: list[int]) -> None:
         nonlocal rounds

@@ -7,6 +7,7 @@ import contextlib
 import json
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,16 @@ class Running:
 def checked(answer: httpx2.Response, status: int) -> Any:
     assert answer.status_code == status, answer.text
     return answer.json() if answer.content else None
+
+
+@contextlib.asynccontextmanager
+async def promptly() -> AsyncIterator[None]:
+    """What happens in here waits for nobody: it is over sooner than anybody's patience, and takes little of the time of
+    this process, in which both ends run. What else a busy machine has to do does not count."""
+    began = time.process_time()
+    async with asyncio.timeout(8):
+        yield
+    assert time.process_time() - began < 1.0
 
 
 @contextlib.asynccontextmanager

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from interlingua.protocols.peer import links
 
-from .common import Running, echo, painter, running_node, shout, stuck, text
+from .common import Running, echo, painter, promptly, running_node, shout, stuck, text
 from .reference import Reference
 
 MEGABYTE = 1024 * 1024
@@ -31,7 +31,7 @@ class Crowd:
 
     async def unharmed(self) -> None:
         """Whoever behaves well is answered at once, both ways."""
-        async with asyncio.timeout(1):
+        async with promptly():
             asked = {"role": "user", "text": "hi", "sync": True}
             answer = await self.guest.post("/message:send", asked)
             back = await self.host.post("/message:send", {**asked, "peer_id": "peer_001"})
@@ -113,18 +113,17 @@ async def test_one_that_sends_what_nobody_reads() -> None:
             assert [one["message_id"] for one in read if one["from"] == "Rude"] == [f"msg_{n}" for n in range(30)]
 
 
-async def test_one_that_sends_a_million_tiny_frames() -> None:
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(2, id="a tenth"), pytest.param(20, id="all", marks=pytest.mark.faults)]
+)
+async def test_one_that_sends_a_million_tiny_frames(rounds: int) -> None:
     async with crowd() as all_, all_.rude() as rude:
         frame = b"\x81\x82\x00\x00\x00\x00{}"  # an empty object; with a mask of zeros, as a client may choose it
-        slowest = 0.0
-        for _ in range(20):
+        for _ in range(rounds):
             rude.transport.write(frame * 50_000)
-            began = time.monotonic()
             await all_.unharmed()
-            slowest = max(slowest, time.monotonic() - began)
             while rude.transport.get_write_buffer_size():  # as much as is taken
                 await asyncio.sleep(0)
-        assert slowest < 1.0
         await rude.send(message("msg_last", "done?", correlation_id="msg_last"))
         assert (await heard(rude, "acp.reply"))["parts"] == text("you said done?")
 

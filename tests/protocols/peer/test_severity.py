@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from interlingua.protocols.peer.relay import RelaySettings, relay_app
 
-from .common import WAIT, Running, at_door, echo, events, listening, painter, running_node, shout, text
+from .common import WAIT, Running, at_door, echo, events, listening, painter, promptly, running_node, shout, text
 from .processes import free_port
 from .reference import Reference
 
@@ -43,7 +42,7 @@ async def test_1_a_peer_that_stops_reading_while_much_is_sent_to_it_locks_up_not
             large = {"role": "user", "text": "x" * 900_000}
             sent = await asyncio.gather(*(host.post(f"/peer/{rude}/send", large) for _ in range(12)))
             assert all(one["ok"] for one in sent)
-            async with asyncio.timeout(1):
+            async with promptly():
                 answer = await host.post("/message:send", {"role": "user", "text": "hi", "sync": True} | peer(good_id))
             assert answer["reply"]["parts"] == text("HI")
         ref = Reference("Next")
@@ -171,14 +170,11 @@ async def test_9_a_slow_reader_of_the_websocket_stream_holds_up_no_update_of_a_t
         stream = worker.base.replace("http://", "ws://") + "/ws/stream"
         async with connect(stream, max_queue=(1, 1), close_timeout=0.1, ping_interval=None) as reader:
             await reader.recv()
-            slowest = 0.0
             for n in range(30):
                 artifact = {"artifact_id": f"a{n}", "parts": text("x" * 200_000)}
-                began = time.monotonic()
-                done = await worker.http.put(f"/tasks/{task}", json={"artifact": artifact})
-                slowest = max(slowest, time.monotonic() - began)
+                async with promptly():
+                    done = await worker.http.put(f"/tasks/{task}", json={"artifact": artifact})
                 assert done.status_code == 200
-            assert slowest < 1.0
             reader.transport.abort()
 
 
