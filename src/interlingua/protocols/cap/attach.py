@@ -82,7 +82,7 @@ class Attachment(Acting):
             await self._way.close()
 
     async def _run(self, input_: dict[str, Any]) -> Any:
-        ctx, way = self._ctx, self._way
+        way = self._way
         entered_again = self._mounted.recorded("start")
         notice = self._notice(input_)
         if not way.again:
