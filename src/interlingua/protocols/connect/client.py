@@ -56,9 +56,9 @@ class Mount:
             raise InvalidRequest(f"{base!r} is not the address of a server; write connect+http://HOST[/PREFIX][#AGENT]")
         self.base = base.rstrip("/")
         self.key = key if key is not None else os.environ.get(KEY_VARIABLE)
+        self.open = plain.Shared(self._client, self.base).open
 
-    def open(self) -> httpx2.AsyncClient:
-        """A client for one run: it belongs to the event loop, and is closed with the run."""
+    def _client(self) -> httpx2.AsyncClient:
         headers = {"x-api-key": self.key} if self.key else {}
         return httpx2.AsyncClient(
             base_url=self.base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks(),
