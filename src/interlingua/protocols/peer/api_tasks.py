@@ -29,10 +29,12 @@ class Tasks(Operations):
 
     async def create_task(self, request: Request, surface: Surface) -> ASGIApp:
         body = await self._body(request)
+        streams = "text/event-stream" in (header(request, b"accept") or "")
+        before = await self.streams.feed(surface).head() if streams else 0
         task, new = await self.node.tasking.create(body, surface, trace(request))
-        if "text/event-stream" in (header(request, b"accept") or "") and task.kind == "run":
+        if streams and task.kind == "run":
             # Whoever wants to hear of the task need not ask twice, and is told at the end what came of it.
-            stream = await self.streams.listener(WholeStream, surface, None, task)
+            stream = await self.streams.listener(WholeStream, surface, before if new else None, task)
             assert isinstance(stream, WholeStream)
             return stream
         view = task.view()
