@@ -106,7 +106,9 @@ class Attachment:
                 for message in [] if self.remote.ours else messages_in(stretch.output):  # ours has told them by now
                     await self._mounted.show(MessageSent(message))
                 if self._handle is not None and self._handle.thread_id is not None:
-                    state = await self._state(self._handle.thread_id)  # as it is now, whenever that is
+                    state = stretch.output.get("thread_values")
+                    if state is None:
+                        state = await self._state(self._handle.thread_id)  # as it is now, whenever that is
                     if isinstance(state, dict):
                         ctx.state = state
                 return stretch.output["values"]

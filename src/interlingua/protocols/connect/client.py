@@ -56,7 +56,11 @@ class Mount:
             raise InvalidRequest(f"{base!r} is not the address of a server; write connect+http://HOST[/PREFIX][#AGENT]")
         self.base = base.rstrip("/")
         self.key = key if key is not None else os.environ.get(KEY_VARIABLE)
-        self.open = plain.Shared(self._client, self.base).open
+        self._clients = plain.Shared(self._client, self.base)
+
+    def open(self) -> contextlib.AbstractAsyncContextManager[httpx2.AsyncClient]:
+        """A client for one run, or for all of them."""
+        return self._clients.open()
 
     def _client(self) -> httpx2.AsyncClient:
         headers = {"x-api-key": self.key} if self.key else {}
