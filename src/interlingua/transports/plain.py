@@ -8,15 +8,18 @@ pieces) goes the way of httpx2.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.request import getproxies
 from weakref import WeakKeyDictionary
 
 import httptools
 import httpx2
+
+from . import tap
 
 _IDLE = 4.0  # seconds that a connection is kept; servers hang up after five and more
 _MOST_IDLE = 50  # per server
@@ -27,9 +30,11 @@ _SIMPLE = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE"))
 
 def transport(verify: ssl.SSLContext | bool = True) -> httpx2.AsyncBaseTransport | None:
     """For `httpx2.AsyncClient(transport=…)`. None where the environment names proxies: httpx2 knows those."""
-    if any(scheme in ("http", "https", "all") for scheme in getproxies()):
-        return None
-    return Plain(verify)
+    return None if _proxies() else Plain(verify)
+
+
+def _proxies() -> bool:
+    return any(scheme in ("http", "https", "all") for scheme in getproxies())
 
 
 def let_end(response: httpx2.Response) -> None:
@@ -38,6 +43,26 @@ def let_end(response: httpx2.Response) -> None:
     last_words = response.extensions.get("let_end")
     if last_words is not None:
         last_words()
+
+
+class Shared:
+    """One client for all runs of a mount, in one event loop. One that goes the way of httpx2 holds connections of its
+    own, which must be closed: then each run has its own."""
+
+    def __init__(self, make: Callable[[], httpx2.AsyncClient], base: str) -> None:
+        self._make = make
+        self._plain = base.lower().startswith("http://")
+        self._made: tuple[asyncio.AbstractEventLoop, tap.Tap | None, httpx2.AsyncClient] | None = None
+
+    def open(self) -> contextlib.AbstractAsyncContextManager[httpx2.AsyncClient]:
+        loop, watching = asyncio.get_running_loop(), tap.current
+        if self._made is not None and self._made[0] is loop and self._made[1] is watching:
+            return contextlib.nullcontext(self._made[2])
+        client = self._make()
+        if self._plain and not _proxies():
+            self._made = loop, watching, client
+            return contextlib.nullcontext(client)
+        return client
 
 
 class Plain(httpx2.AsyncBaseTransport):

@@ -62,9 +62,13 @@ class Mount:
         self.key = key if key is not None else os.environ.get(KEY_VARIABLE)
         self._headers = access.headers
         access.given(NoSettings)
+        self._clients = plain.Shared(self._client, self.base)
 
-    def open(self) -> httpx2.AsyncClient:
-        """A client for one run: it belongs to the event loop, and is closed with the run."""
+    def open(self) -> contextlib.AbstractAsyncContextManager[httpx2.AsyncClient]:
+        """A client for one run, or for all of them."""
+        return self._clients.open()
+
+    def _client(self) -> httpx2.AsyncClient:
         headers = {"x-api-key": self.key} if self.key else {}
         headers |= self._headers
         return httpx2.AsyncClient(

@@ -6,6 +6,7 @@ The id of an update is the log's own seq, so that a stream can be taken up anywh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import msgspec
 from ...engine.engine import Engine
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, Joiner
-from ...model.errors import RunCancelled, RunNotFound
+from ...model.errors import NotFound, RunCancelled, RunNotFound
 from ...model.events import (
     Event,
     OutputDelta,
@@ -202,6 +203,9 @@ async def follow(
             if not finished and projection.pending_id is not None and loop.time() - told_at >= interval:
                 told_at = loop.time()
                 out += projection.newest()
+            if finished and view.thread is not None and out and out[-1][1].get("status") == "success":
+                with contextlib.suppress(NotFound):  # what the run left there, for those who keep a copy
+                    out[-1][1]["thread_values"] = (await engine.thread(view.thread)).values
             chunk = _encoded(out, seen)
             if chunk:
                 yield chunk
