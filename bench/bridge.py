@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from interlingua.app.demo import Process
+from interlingua.app.logs import LogFormat
 
 from .bridge_clients import CLIENTS, Client
 from .load import memory_of, raise_file_limit
@@ -38,7 +39,7 @@ class Pair:
 @contextlib.asynccontextmanager
 async def bridged(folder: Path) -> AsyncIterator[Pair]:
     os.environ["BRIDGE_NAMES"] = " ".join(PROTOCOLS)
-    source = Process([AGENTS], folder / "source.db")
+    source = Process([AGENTS], folder / "source.db", log=LogFormat.OFF)
     await source.start()
     try:
         os.environ["BRIDGE_NAMES"] = "native"
@@ -47,7 +48,7 @@ async def bridged(folder: Path) -> AsyncIterator[Pair]:
             for protocol in PROTOCOLS
             for kind in ("quick", "ticker")
         ]
-        hub = Process([AGENTS, *mounts], folder / "hub.db")
+        hub = Process([AGENTS, *mounts], folder / "hub.db", log=LogFormat.OFF)
         await hub.start()
         try:
             yield Pair(source, hub)
