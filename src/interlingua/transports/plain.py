@@ -66,6 +66,8 @@ class Shared:
 
 
 class Plain(httpx2.AsyncBaseTransport):
+    simple = _SIMPLE  # methods
+
     def __init__(self, verify: ssl.SSLContext | bool = True) -> None:
         self._verify = verify
         self._usual: httpx2.AsyncHTTPTransport | None = None
@@ -78,21 +80,28 @@ class Plain(httpx2.AsyncBaseTransport):
                 self._usual = httpx2.AsyncHTTPTransport(verify=self._verify, limits=limits)
             return await self._usual.handle_async_request(request)
         within = request.extensions.get("timeout", {})
+        status, headers, stream, extensions = await self.exchange(
+            url.host, url.port or 80, _head(request) + body, within.get("connect"), within.get("read")
+        )
+        return httpx2.Response(status, headers=headers, stream=stream, extensions=extensions)
+
+    @staticmethod
+    async def exchange(
+        host: str, port: int, request: bytes, connect: float | None, read: float | None
+    ) -> tuple[int, list[tuple[bytes, bytes]], httpx2.AsyncByteStream, dict[str, Any]]:
+        """Send a request, and give the head of its answer with what reads the rest. Seconds to connect, and to wait
+        for each piece of the answer."""
         lines = _lines()
-        line = await lines.get(url.host, url.port or 80, within.get("connect"))
+        line = await lines.get(host, port, connect)
         try:
-            line.ask(_head(request) + body)
-            await line.headed(within.get("read"))
+            line.ask(request)
+            await line.headed(read)
         except BaseException:
             line.cut()
             raise
-        answer = _Answer(lines, line, within.get("read"))
-        return httpx2.Response(
-            line.status,
-            headers=line.headers,
-            stream=answer,
-            extensions={"http_version": b"HTTP/1.1", "reason_phrase": line.reason, "let_end": answer.let_end},
-        )
+        answer = _Answer(lines, line, read)
+        extensions = {"http_version": b"HTTP/1.1", "reason_phrase": line.reason, "let_end": answer.let_end}
+        return line.status, line.headers, answer, extensions
 
     async def aclose(self) -> None:
         if self._usual is not None:

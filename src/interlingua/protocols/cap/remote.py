@@ -26,7 +26,7 @@ from ...model.carrier import Carrier
 from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, Unavailable
 from ...model.team import USER
 from ...security.redaction import redact_text
-from ...transports import plain, tap
+from ...transports import calls, plain, tap
 from ...transports.access import ORDINARY, Access
 from ...transports.channel import TooLong
 from ...transports.children import Child, QuietChannel, environment
@@ -85,7 +85,7 @@ class Refused(RemoteError):
 
 def open_client(base: str, key: str | None, more: Mapping[str, str] = {}) -> httpx2.AsyncClient:
     headers = {**({"x-api-key": key} if key else {}), **more}
-    return httpx2.AsyncClient(
+    return calls.Client(
         base_url=base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks(),
         transport=plain.transport(_tls()),
     )  # fmt: skip

@@ -20,7 +20,7 @@ from ...engine.context import Context
 from ...engine.mounting import LeftRun, RemoteError
 from ...model.card import ErrorDefinition
 from ...model.errors import InvalidRequest, Unavailable
-from ...transports import plain, tap
+from ...transports import calls, plain, tap
 from ...transports.access import ORDINARY, Access, NoSettings
 from .attach import Attachment, Handle, cancel_left
 from .calls import KEY_VARIABLE, Refused, json_of, object_or_empty, words_of
@@ -71,7 +71,7 @@ class Mount:
     def _client(self) -> httpx2.AsyncClient:
         headers = {"x-api-key": self.key} if self.key else {}
         headers |= self._headers
-        return httpx2.AsyncClient(
+        return calls.Client(
             base_url=self.base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks(),
             transport=plain.transport(_tls()),
         )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...engine.engine import Engine
+from ...engine.log import compose_runs
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, Joiner
 from ...model.errors import NotFound, RunCancelled, RunNotFound
@@ -222,6 +223,12 @@ async def follow(
         yield _encoded(projection.gone(reader.cursor + 1), seen)
     finally:
         reader.close()
+
+
+def whole(run: str, events: list[Event], modes: list[str], card: AgentCard, caller: str) -> bytes:
+    """The stream of a run that has ended, from its beginning to its end, as `follow` would give it."""
+    projection = Projection(run, modes, card, caller)
+    return _encoded([update for event in compose_runs(events) for update in projection.feed(event)], (0, 1))
 
 
 def _encoded(updates: list[Update], seen: Place) -> bytes:

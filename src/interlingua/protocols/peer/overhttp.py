@@ -20,7 +20,7 @@ import httpx2
 
 from ...model import carrier
 from ...model.carrier import Carrier
-from ...transports import plain, tap
+from ...transports import calls, plain, tap
 from ...transports.channel import Channel
 from ...transports.queues import Queues
 from ...transports.sse import Reader, Received
@@ -90,7 +90,7 @@ async def dial_http(
     """Reach the HTTP API of a node. Raises ConnectionError, in plain words."""
     if link.scheme not in HTTP:
         raise ConnectionError(f"{link.shown} is no address of an HTTP API")
-    client = httpx2.AsyncClient(
+    client = calls.Client(
         headers=headers or {},
         timeout=httpx2.Timeout(_ANSWER, connect=timeout),
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # a task holds a connection
