@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json as json_
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import httpx2
@@ -35,7 +35,7 @@ class _Place:
 
 
 class _Answer(httpx2.Response):
-    async def aiter_bytes(self, chunk_size: int | None = None) -> AsyncIterator[bytes]:
+    async def aiter_bytes(self, chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
         if chunk_size is not None or hasattr(self, "_content") or "content-encoding" in self.headers:
             async for chunk in super().aiter_bytes(chunk_size):
                 yield chunk
@@ -74,8 +74,8 @@ class Client(httpx2.AsyncClient):
             await answer.aclose()
             async with super().stream(
                 method, url, content=content, json=json, headers=headers, timeout=timeout
-            ) as answer:
-                yield answer
+            ) as followed:
+                yield followed
             return
         try:
             yield answer
