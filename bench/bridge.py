@@ -1,8 +1,8 @@
 """What a bridge costs: an agent of one server, mounted in another by protocol A and called there by protocol B.
 
 Both servers are processes of their own. Beside a bridged call stand the direct calls of its two ends: A at the server
-that has the agent, and B at the hub for an agent of its own. The overhead of a hop is what the bridged call takes beyond
-the direct one of A. Runs are durable in both.
+that has the agent, and B at the hub for an agent of its own. The overhead of a hop is what the bridged call takes
+beyond the direct one of A. Runs are durable in both.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 from collections.abc import AsyncIterator, Callable
 
 import httpx2
@@ -23,9 +24,10 @@ class Server:
 @contextlib.asynccontextmanager
 async def answering(answer: Answers) -> AsyncIterator[Server]:
     """A server that answers each request, whole, with what the function makes of it."""
-    server = Server()
+    server, open_ = Server(), dict[asyncio.StreamWriter, asyncio.Task[None] | None]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_[writer] = asyncio.current_task()
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -35,10 +37,15 @@ async def answering(answer: Answers) -> AsyncIterator[Server]:
                 writer.write(answer(head + body))
                 await writer.drain()
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         server.address = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         yield server
+        for writer in open_:
+            writer.transport.abort()
+        await asyncio.gather(*(task for task in open_.values() if task is not None))
 
 
 def ok(body: bytes, *headers: str) -> bytes:
@@ -110,11 +117,11 @@ async def test_cookies_are_kept_and_given_back() -> None:
 
 
 async def test_packed_answers_are_unpacked() -> None:
-    import gzip
-
-    async with answering(lambda _: ok(gzip.compress(b"much"), "content-encoding: gzip")) as server:
-        async with calls.Client(base_url=server.address, transport=plain.Plain()) as client:
-            assert (await client.get("/")).content == b"much"
+    async with (
+        answering(lambda _: ok(gzip.compress(b"much"), "content-encoding: gzip")) as server,
+        calls.Client(base_url=server.address, transport=plain.Plain()) as client,
+    ):
+        assert (await client.get("/")).content == b"much"
 
 
 async def test_a_header_cannot_end_its_line() -> None:
