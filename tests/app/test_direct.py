@@ -271,7 +271,7 @@ async def test_who_wants_the_connection_closed_or_waits_for_100_gets_that(tmp_pa
             assert (await raw.answer())[2]["id"] == 3
 
 
-async def test_what_is_logged_goes_where_the_log_is(
+async def test_a_request_that_is_answered_directly_is_one_line_of_the_log_as_any_other(
     tmp_path: Path, directly: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "interlingua.access")
@@ -279,7 +279,12 @@ async def test_what_is_logged_goes_where_the_log_is(
         for number in (1, 2):
             raw.send(post(raw, "echo", "x", number))
             await raw.answer()
+    assert directly == ["usual", "direct"]
     assert [record.getMessage() for record in caplog.records] == ["POST /mcp/ 200", "POST /mcp/ 200"]
+    usual, direct = (record.__dict__["fields"] for record in caplog.records)
+    assert direct.pop("ms") >= 0
+    del usual["ms"]
+    assert {**usual, "caller": direct["caller"]} == direct  # who asks is noted by servers that log from the start
 
 
 async def test_what_the_store_would_not_have_is_told_as_an_error(
