@@ -30,6 +30,8 @@ class Connection:
         self._writer: asyncio.StreamWriter | None = None
 
     async def _send(self, method: str, path: str, body: Any, headers: str) -> tuple[int, dict[str, str]]:
+        if self._reader is not None and self._reader.at_eof():
+            await self.close()  # servers close what nobody used for a while
         if self._writer is None:
             self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
         assert self._reader is not None
@@ -72,6 +74,7 @@ class Connection:
     async def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+        self._reader = self._writer = None
 
 
 class Client:

@@ -32,6 +32,6 @@ async def test_a_coding_agent_has_the_findings_of_the_page(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     roles = Roles(asking="make a file")  # its model always wants to
-    found = await findings("editor", Subject(command=tuple(shlex.split(command)), roles=roles, patience=60))
+    found = await findings("editor", Subject(command=tuple(shlex.split(command)), roles=roles, patience=20))
     assert set(failures(found)) - SOMETIMES == FOUND, failures(found)
     assert set(re.findall(r"`(editor\.[a-z0-9.-]+)`", PAGE.read_text())) >= FOUND | SOMETIMES

@@ -15,12 +15,14 @@ from pathlib import Path
 
 from ..model.errors import NotFound, Unavailable
 from ..transports.children import Guard
+from .logs import LogFormat
 
 EXAMPLES = ("echo", "mailcomposer", "counter")
 USUAL = 8000
 
 _STARTS_WITHIN = 60.0
 _ENDS_WITHIN = 15.0
+_SERVING = "Serving on "  # what `serve` says for people, before the address
 
 
 def example(name: str) -> Path:
@@ -56,8 +58,9 @@ def free_port(wanted: int = USUAL) -> int:
 class Process:
     """`interlingua serve` in a process of its own, which ends with ours."""
 
-    def __init__(self, targets: Sequence[str], store: Path, port: int = 0) -> None:
+    def __init__(self, targets: Sequence[str], store: Path, port: int = 0, log: LogFormat = LogFormat.JSON) -> None:
         self._targets = targets
+        self._log = log
         self._store = store
         self._port = port
         self._said: deque[str] = deque(maxlen=20)
@@ -84,7 +87,7 @@ class Process:
     async def _start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "interlingua", "serve", *self._targets, "--store", str(self._store),
-            "--port", str(self._port), "--no-peer-ports", "--log", "json",
+            "--port", str(self._port), "--no-peer-ports", "--log", self._log.value,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
@@ -102,7 +105,10 @@ class Process:
         assert self._process is not None
         assert self._process.stderr is not None
         while line := await self._process.stderr.readline():
-            self._said.append(line.decode(errors="replace").strip())
+            said = line.decode(errors="replace").strip()
+            self._said.append(said)
+            if self._log is not LogFormat.JSON and said.startswith(_SERVING):
+                return said.removeprefix(_SERVING)
             with contextlib.suppress(ValueError):
                 told = json.loads(line)
                 if isinstance(told, dict) and "address" in told:

@@ -3,7 +3,8 @@
 Most requests of most servers are small, come in one piece, and are over when what they ask for is committed. A door may
 offer a function for such a path (`Door.direct`): given the head and the body it begins the work and gives a `Soon`, or
 nothing, and then the request goes the usual way, through ASGI, as if nobody had looked at it. The same happens where
-the answer is not there when the commit is: the usual way finds what was begun in `scope["interlingua.begun"]`.
+the answer is not there for a moment, or the client leaves: the usual way finds what was begun in
+`scope["interlingua.begun"]`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from ..protocols import BEGUN, Soon
+from ..store.base import KeyTaken
 from .onewrite import OneWriteProtocol
 
 if TYPE_CHECKING:
@@ -23,24 +25,32 @@ if TYPE_CHECKING:
     Table = dict[bytes, Callable[[list[tuple[bytes, bytes]], bytes], Soon | None]]
 
 _OK = b"HTTP/1.1 200 OK\r\n"
+_A_MOMENT = 0.1  # seconds in which a run that is not over with its first commit may still be; a call of another server
 
 
 class _Waiting:
     """Stands where uvicorn has the cycle of a request, until a direct answer is out."""
 
-    __slots__ = ("disconnected", "keep_alive", "response_complete")
+    __slots__ = ("disconnected", "keep_alive", "news", "response_complete", "timer")
 
     def __init__(self) -> None:
         self.disconnected = False
         self.keep_alive = True
         self.response_complete = False
+        self.news: asyncio.Future[None] | None = None  # what is waited for beyond the first commit
+        self.timer: asyncio.TimerHandle | None = None
 
     @property
     def message_event(self) -> _Waiting:
         return self
 
     def set(self) -> None:
-        """Nobody waits for more of the request: all of it is here."""
+        """The client left. (Nobody waits for more of the request: all of it is here.)"""
+        self.give_up()
+
+    def give_up(self) -> None:
+        if self.news is not None:
+            self.news.cancel()
 
 
 class DirectProtocol(OneWriteProtocol):
@@ -92,9 +102,21 @@ class DirectProtocol(OneWriteProtocol):
     def _committed(
         self, waiting: _Waiting, soon: Soon, scope: Any, url: bytes, body: bytes, done: asyncio.Future[None]
     ) -> None:
-        answer = soon.answer() if done.exception() is None else None
+        error = None if done.cancelled() else done.exception()
+        answer = soon.answer() if error is None and not done.cancelled() else None
+        if answer is None and error is None and not waiting.disconnected and not done.cancelled():
+            waiting.news = soon.again()
+            if waiting.news is not None:
+                if waiting.timer is None:
+                    waiting.timer = self.loop.call_later(_A_MOMENT, waiting.give_up)
+                waiting.news.add_done_callback(partial(self._committed, waiting, soon, scope, url, body))
+                return
+        waiting.news = None
+        if waiting.timer is not None:
+            waiting.timer.cancel()
         if answer is None:
-            self._usual(waiting, soon, scope, url, body)
+            # What another process has begun in the same moment is found in the usual way, as if nobody had begun here.
+            self._usual(waiting, None if isinstance(error, KeyTaken) else soon.begun, scope, url, body)
             return
         waiting.response_complete = True
         if waiting.disconnected:
@@ -102,18 +124,15 @@ class DirectProtocol(OneWriteProtocol):
         headers = self.server_state.default_headers
         if self._head[0] is not headers:
             self._head = (headers, b"".join([b"%s: %s\r\n" % header for header in headers]))
-        self._plain.write(
-            b"%s%scontent-length: %d\r\ncontent-type: application/json\r\n\r\n%s"
-            % (_OK, self._head[1], len(answer), answer)
-        )
+        self._plain.write(b"%s%scontent-length: %d\r\n%s\r\n%s" % (_OK, self._head[1], len(answer), soon.head, answer))
         if not waiting.keep_alive:
             self.transport.close()
         self.on_response_complete()
 
-    def _usual(self, waiting: _Waiting, soon: Soon, scope: Any, url: bytes, body: bytes) -> None:
+    def _usual(self, waiting: _Waiting, begun: Any, scope: Any, url: bytes, body: bytes) -> None:
         """The work goes on, or could not be committed: ASGI answers, with what was begun."""
         path = url.decode("ascii")
-        scope.update({"method": "POST", "path": path, "raw_path": url, "query_string": b"", BEGUN: soon.begun})
+        scope.update({"method": "POST", "path": path, "raw_path": url, "query_string": b"", BEGUN: begun})
         cycle = RequestResponseCycle(
             scope=scope, transport=self.transport, flow=self.flow, logger=self.logger,
             access_logger=self.access_logger, access_log=self.access_log,

@@ -86,20 +86,23 @@ class HttpApp:
         }
         checked = _Checked(_Fixed(app, fixed), hosts, roots)
         checked.direct = {
-            (protocol.prefix + path).encode(): partial(self._direct, checked, direct)
+            (protocol.prefix + path).encode(): partial(self._direct, checked, protocol.prefix + path, direct)
             for protocol, door in self.doors.values()
             for path, direct in door.direct.items()
         }
         self.asgi: ASGIApp = checked
 
     def _direct(
-        self, checked: _Checked, direct: Direct, headers: list[tuple[bytes, bytes]], body: bytes
+        self, checked: _Checked, path: str, direct: Direct, headers: list[tuple[bytes, bytes]], body: bytes
     ) -> Soon | None:
-        """A request that needs no check that waits, and no line in the log."""
-        if not checked.welcome(headers) or access.isEnabledFor(logging.INFO):
+        """A request that needs no check that waits."""
+        if not checked.welcome(headers):
             return None
         caller = self._auth.at_once(headers)
-        return direct(caller, headers, body) if caller is not None else None
+        soon = direct(caller, headers, body) if caller is not None else None
+        if soon is None or caller is None or not access.isEnabledFor(logging.INFO):
+            return soon
+        return _Noted(soon, checked.shown(path), caller.id)
 
     def alone(self, name: str, hosts: HostPolicy) -> ASGIApp:
         """One door, with its paths at the root."""
@@ -219,6 +222,10 @@ class _Checked:
         told = _told(headers)
         return len(told) == 1 and told in self._welcome
 
+    def shown(self, path: str) -> str:
+        """The path of a request, as it goes on to the doors."""
+        return path + "/" if path in self._roots else path
+
     def _check(self, scope: Scope) -> None:
         told = _told(scope["headers"])
         if told not in self._welcome:
@@ -234,7 +241,7 @@ class _Checked:
             await self._app(scope, receive, send)
             return
         if scope["path"] in self._roots:
-            scope = {**scope, "path": scope["path"] + "/"}
+            scope = {**scope, "path": self.shown(scope["path"])}
         try:
             self._check(scope)
         except InterlinguaError as error:
@@ -271,17 +278,41 @@ class _Checked:
             self._note(scope, status, (time.perf_counter() - began) * 1000)
 
     def _note(self, scope: Scope, status: int, took: float) -> None:
-        method, path = scope["method"], scope["path"]
-        fields = {
-            "caller": asker.get(),
-            "run": scope.get("path_params", {}).get("run_id"),
-            "method": method,
-            "path": path,
-            "status": status or None,
-            "ms": round(took, 1),
-        }
-        level = logging.DEBUG if path in _PROBES else logging.INFO  # they are asked every few seconds, for ever
-        access.log(level, "%s %s %s", method, path, status or "was left", extra={"fields": fields})
+        run = scope.get("path_params", {}).get("run_id")
+        _note(scope["method"], scope["path"], status, took, asker.get(), run)
+
+
+class _Noted:
+    """An answer that will be there soon, and then is one line of the log."""
+
+    def __init__(self, soon: Soon, path: str, caller: str) -> None:
+        self._soon = soon
+        self._path = path
+        self._caller = caller
+        self._began = time.perf_counter()
+        self.committed = soon.committed
+        self.begun = soon.begun
+        self.again = soon.again
+
+    @property
+    def head(self) -> bytes:
+        return self._soon.head
+
+    def answer(self) -> bytes | None:
+        answer = self._soon.answer()
+        if answer is not None:
+            _note("POST", self._path, 200, (time.perf_counter() - self._began) * 1000, self._caller)
+        return answer
+
+
+def _note(
+    method: str, path: str, status: int, took: float, caller: str | None, run: str | None = None
+) -> None:  # fmt: skip
+    fields = {
+        "caller": caller, "run": run, "method": method, "path": path, "status": status or None, "ms": round(took, 1),
+    }  # fmt: skip
+    level = logging.DEBUG if path in _PROBES else logging.INFO  # they are asked every few seconds, for ever
+    access.log(level, "%s %s %s", method, path, status or "was left", extra={"fields": fields})
 
 
 def _told(headers: list[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +36,7 @@ from ..model.oversight import Assignment
 from ..model.run import OWNER, Caller, Instance, Run, RunRequest
 from ..model.schemas import Validator
 from ..model.status import Status
-from ..store.base import EventRow, RunFilter, RunRow, Store, Submission, Submitted
+from ..store.base import EventRow, KeyTaken, PutKey, RunFilter, RunRow, Store, Submission, Submitted
 from ..store.sqlite import SQLiteStore
 from . import runlog
 from .agents import Agent, Registry
@@ -86,6 +87,7 @@ class Engine(Threads, Teams, Answering):
         self.offer: Offer | None = None  # set by a door that can; for mounts whose wires carry files by address alone
         self._open = False
         self._counted, self._counted_at = 0, -1.0
+        self._keys: set[tuple[str, str]] = set()  # of runs that have begun here and are not in the store yet
 
     async def __aenter__(self) -> Engine:
         await self.start()
@@ -203,7 +205,10 @@ class Engine(Threads, Teams, Answering):
         if agent is None or not self._starts_here(request):
             return await self._submit_row(row, created, encoded, agent)
         log = self._start_here(row, created, encoded, agent)
-        await log.flush()
+        try:
+            await log.flush()
+        except KeyTaken:  # by another process: there is a run to be found now
+            return await self._submit_row(*self._written(request, run, parent, card, agent), agent)
         return self._live_view(log, created)
 
     def _code(self, request: RunRequest, parent: RunRow | None) -> Agent[..., Any] | None:
@@ -219,7 +224,12 @@ class Engine(Threads, Teams, Answering):
         return self.agents.code(request.agent, request.version or "")
 
     def _starts_here(self, request: RunRequest) -> bool:
-        return request.thread is None and request.key is None and not request.delay and self.worker.has_room
+        if request.thread is not None or request.delay or not self.worker.has_room:
+            return False
+        if request.key is None:
+            return True
+        caller = request.caller.id
+        return (caller, request.key) not in self._keys and self.store.key_is_free(caller, request.key)
 
     def _written(
         self, request: RunRequest, run: str, parent: RunRow | None, card: AgentCard, agent: Agent[..., Any] | None
@@ -254,11 +264,25 @@ class Engine(Threads, Teams, Answering):
         replay = Replay()
         replay.created = created
         log.hold_back()
-        log.append(created, encoded=encoded)
+        log.append(created, *self._key_of(row, created.request), encoded=encoded)
         # The handler's first turn comes before the writer's: what it does at once shares the first transaction.
         self.worker.enter_fresh(Execution(self.worker, agent, log, replay))
         log.let_go()
+        if created.request.key is not None:
+            used = row.caller, created.request.key
+            self._keys.add(used)
+            log.flushed().add_done_callback(partial(self._in_store, used))
         return log
+
+    def _in_store(self, used: tuple[str, str], done: asyncio.Future[None]) -> None:
+        self._keys.discard(used)
+        if not done.cancelled():
+            done.exception()  # whoever waits for the run is told
+
+    def _key_of(self, row: RunRow, request: RunRequest) -> list[PutKey]:
+        if request.key is None:
+            return []
+        return [PutKey(row.caller, request.key, row.id, _digest(request))]
 
     async def _submit_row(self, row: RunRow, created: RunCreated, body: bytes, agent: Agent[..., Any] | None) -> Run:
         request = created.request
@@ -270,9 +294,7 @@ class Engine(Threads, Teams, Answering):
         row.wake_at = row.created_at + int(request.delay * 1e6) if request.delay > 0 else 0
         take = self.worker.id if agent is not None and self.worker.has_room else None
         event = EventRow(row.id, 1, kind, row.created_at, head, body)
-        same = msgspec.structs.replace(request, caller=OWNER, trace=None, key=None, extra={}, authority=None)
-        digest = values.digest(msgspec.to_builtins(same))
-        submission = Submission(row, request, digest, [event], take, row.created_at)
+        submission = Submission(row, request, _digest(request), [event], take, row.created_at)
         done = await self._place(submission, created, agent)
         if done.existing:
             return await self.run(done.row.id)
@@ -570,6 +592,12 @@ class Engine(Threads, Teams, Answering):
             row.head.hex(), row.thread, row.parent, row.path.split("/")[1] if row.path else row.id,
             values.decode(row.metadata), created.request if created is not None else None,
         )  # fmt: skip
+
+
+def _digest(request: RunRequest) -> str:
+    """What a request with an idempotency key has to have in common with the one before it."""
+    same = msgspec.structs.replace(request, caller=OWNER, trace=None, key=None, extra={}, authority=None)
+    return values.digest(msgspec.to_builtins(same))
 
 
 def _kind(value: Any) -> str:

@@ -320,6 +320,13 @@ class LiveLog:
             return []
         return [recent[place] for place in range(-count, 0)] if count < len(recent) else list(recent)
 
+    def unless_it_waits(self) -> asyncio.Future[None] | None:
+        """Done at the next commit. None where nothing may come for long: it has ended, was lost, or asks."""
+        if self.lost is not None or self.finished is not None:
+            return None
+        goes_on = self.status.final or (self.status is Status.RUNNING and not self.closed)
+        return self.changed() if goes_on else None
+
     def changed(self) -> asyncio.Future[None]:
         """Done at the next commit."""
         future = asyncio.get_running_loop().create_future()

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from ..transports.channel import Channel
     from ..transports.rpc import Trace
 
-__all__ = ["BEGUN", "Direct", "Door", "Opening", "Protocol", "Soon"]
+__all__ = ["BEGUN", "JSON", "Direct", "Door", "Opening", "Protocol", "Soon"]
 
 BEGUN = "interlingua.begun"
 """The member of an ASGI scope with what was begun for a request that could not be answered at once after all."""
+
+
+JSON = b"content-type: application/json\r\n"
+"""The head of most answers."""
 
 
 class Soon(Protocol_):
@@ -32,8 +36,19 @@ class Soon(Protocol_):
     committed: asyncio.Future[None]
     begun: Any  # for the usual way, where there is no answer
 
+    @property
+    def head(self) -> bytes:
+        """The headers of the answer but for its length, as lines."""
+        ...
+
     def answer(self) -> bytes | None:
-        """The body of the answer, once that is committed; None where the usual way has to find it."""
+        """The body of the answer, once that is committed; None where there is none yet, or the usual way has to find
+        it."""
+        ...
+
+    def again(self) -> asyncio.Future[None] | None:
+        """Where there is no answer yet: done when it is worth asking for it again. None where only the usual way can
+        go on."""
         ...
 
 

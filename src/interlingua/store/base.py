@@ -16,7 +16,7 @@ import msgspec
 
 from ..model.card import AgentCard
 from ..model.content import Message
-from ..model.errors import ErrorInfo, InterlinguaError
+from ..model.errors import Conflict, ErrorInfo, InterlinguaError
 from ..model.events import Body, Event, RunCreated
 from ..model.run import Checkpoint, Instance, Question, QuestionRecord, RunRequest, Thread
 from ..model.status import Status
@@ -122,6 +122,15 @@ class CommitThread(msgspec.Struct):
     passed_on: bool = False  # told by the store: another run has the thread now
 
 
+class PutKey(msgspec.Struct):
+    """The idempotency key of a new run. Raises KeyTaken where another run has it by now."""
+
+    caller: str
+    key: str
+    run: str
+    digest: str  # of the request: a key that comes again must mean the same
+
+
 class PutCallback(msgspec.Struct):
     """A change of status that somebody wants to be told of."""
 
@@ -182,7 +191,7 @@ class Counted(msgspec.Struct):
 
 Change = (
     PutQuestion | CloseQuestion | DropInbox | PutInbox | CommitThread | PutCallback | ChildNews | DeleteRun
-    | CountDelegation
+    | CountDelegation | PutKey
 )  # fmt: skip
 
 
@@ -215,6 +224,10 @@ SUSPECT = 2  # crashes after which a run is entered only one at a time
 
 class Fenced(Exception):
     """The log has another owner now."""
+
+
+class KeyTaken(Conflict):
+    """Another process has used an idempotency key in the same moment: whoever asks again finds that run."""
 
 
 # -- calls -----------------------------------------------------------------------------------------------
@@ -356,6 +369,10 @@ class Store(Protocol):
     def backlog(self) -> int: ...
 
     # runs
+    def key_is_free(self, caller: str, key: str) -> bool:
+        """Whether nobody has used an idempotency key so far. False also where that cannot be told without waiting."""
+        ...
+
     async def submit(self, submission: Submission, then: Callable[[Submitted], None] | None = None) -> Submitted:
         """`then` is called when it is done, in any case: whoever waits for this may have gone."""
         ...

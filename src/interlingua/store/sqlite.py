@@ -67,6 +67,7 @@ class SQLiteStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries
         self._locks = Locks(self.path.with_name(self.path.name + ".workers"))
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
+        self._at_once: sqlite3.Connection | None = None  # for the event loop itself
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -77,6 +78,9 @@ class SQLiteStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries
         self._searchers = ThreadPoolExecutor(2, thread_name_prefix="interlingua-search")
         await self._loop.run_in_executor(self._readers, migrate, self.path)
         self._writer = Writer(self.path, self._loop, lambda: self.on_foreign_change())
+        self._at_once = connect(self.path, read_only=True)
+        self._at_once.execute("PRAGMA busy_timeout=0")
+        self._connections.append(self._at_once)
 
     async def close(self) -> None:
         await self._writer.close()
@@ -87,6 +91,7 @@ class SQLiteStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries
         for conn in self._connections:
             conn.close()
         self._connections.clear()
+        self._at_once = None
 
     def append(self, log: Appender) -> None:
         self._writer.append(log)
@@ -125,6 +130,17 @@ class SQLiteStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries
         return fn(conn)
 
     # -- runs ---------------------------------------------------------------------------------------------
+
+    def key_is_free(self, caller: str, key: str) -> bool:
+        # A look at one page of an index, and nobody who writes holds up who reads: going to a thread and back takes
+        # longer. Where it would have to wait all the same, it is not told.
+        if self._at_once is None:
+            return False
+        try:
+            found = self._at_once.execute("SELECT 1 FROM keys WHERE caller=? AND key=?", (caller, key)).fetchone()
+        except (sqlite3.Error, UnicodeEncodeError):
+            return False
+        return found is None
 
     async def submit(self, submission: Submission, then: Callable[[Submitted], None] | None = None) -> Submitted:
         result: Submitted = await self._writer.call(lambda conn: transactions.submit(conn, submission), then)

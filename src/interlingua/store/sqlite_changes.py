@@ -19,8 +19,10 @@ from .base import (
     CountDelegation,
     DeleteRun,
     DropInbox,
+    KeyTaken,
     PutCallback,
     PutInbox,
+    PutKey,
     PutQuestion,
 )
 from .sqlite_callbacks import keep_run, put_callback
@@ -39,6 +41,8 @@ def apply_change(conn: sqlite3.Connection, change: Change, now: int) -> None:
             conn.execute(f"DELETE FROM inbox WHERE id IN ({','.join('?' * len(ids))})", ids)
         case PutInbox(run=run, kind=kind, body=body):
             change.id = put_inbox(conn, run, kind, body, now)
+        case PutKey():
+            put_key(conn, change)
         case PutCallback():
             put_callback(conn, change, now)
         case CommitThread():
@@ -50,6 +54,12 @@ def apply_change(conn: sqlite3.Connection, change: Change, now: int) -> None:
                 count(conn, change)
         case ChildNews():
             raise AssertionError("sealing turns it into a PutInbox")
+
+
+def put_key(conn: sqlite3.Connection, used: PutKey) -> None:
+    put = "INSERT INTO keys (caller, key, run, digest) VALUES (?,?,?,?) ON CONFLICT DO NOTHING"
+    if not conn.execute(put, (used.caller, used.key, used.run, used.digest)).rowcount:
+        raise KeyTaken(f"idempotency key {used.key!r} was used for another run just now; ask again", transient=True)
 
 
 def _end_turn(conn: sqlite3.Connection, end: CommitThread, now: int) -> None:

@@ -51,9 +51,14 @@ def header(request: Request, name: bytes) -> str | None:
 
 
 def trace(request: Request) -> carrier.Carrier | None:
-    """The W3C trace context that a request came with. Several headers of one name are one list."""
+    """The W3C trace context that a request came with."""
+    return trace_of(request.scope["headers"])
+
+
+def trace_of(headers: list[tuple[bytes, bytes]]) -> carrier.Carrier | None:
+    """As `trace`, from the headers as they came. Several of one name are one list."""
     found: dict[str, str] = {}
-    for key, value in request.scope["headers"]:
+    for key, value in headers:
         name = _TRACE.get(key)
         if name is not None:
             text = value.decode("latin-1")

@@ -8,15 +8,18 @@ pieces) goes the way of httpx2.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.request import getproxies
 from weakref import WeakKeyDictionary
 
 import httptools
 import httpx2
+
+from . import tap
 
 _IDLE = 4.0  # seconds that a connection is kept; servers hang up after five and more
 _MOST_IDLE = 50  # per server
@@ -27,9 +30,11 @@ _SIMPLE = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE"))
 
 def transport(verify: ssl.SSLContext | bool = True) -> httpx2.AsyncBaseTransport | None:
     """For `httpx2.AsyncClient(transport=…)`. None where the environment names proxies: httpx2 knows those."""
-    if any(scheme in ("http", "https", "all") for scheme in getproxies()):
-        return None
-    return Plain(verify)
+    return None if _proxies() else Plain(verify)
+
+
+def _proxies() -> bool:
+    return any(scheme in ("http", "https", "all") for scheme in getproxies())
 
 
 def let_end(response: httpx2.Response) -> None:
@@ -40,7 +45,29 @@ def let_end(response: httpx2.Response) -> None:
         last_words()
 
 
+class Shared:
+    """One client for all runs of a mount, in one event loop. One that goes the way of httpx2 holds connections of its
+    own, which must be closed: then each run has its own."""
+
+    def __init__(self, make: Callable[[], httpx2.AsyncClient], base: str) -> None:
+        self._make = make
+        self._plain = base.lower().startswith("http://")
+        self._made: tuple[asyncio.AbstractEventLoop, tap.Tap | None, httpx2.AsyncClient] | None = None
+
+    def open(self) -> contextlib.AbstractAsyncContextManager[httpx2.AsyncClient]:
+        loop, watching = asyncio.get_running_loop(), tap.current
+        if self._made is not None and self._made[0] is loop and self._made[1] is watching:
+            return contextlib.nullcontext(self._made[2])
+        client = self._make()
+        if self._plain and not _proxies():
+            self._made = loop, watching, client
+            return contextlib.nullcontext(client)
+        return client
+
+
 class Plain(httpx2.AsyncBaseTransport):
+    simple = _SIMPLE  # methods
+
     def __init__(self, verify: ssl.SSLContext | bool = True) -> None:
         self._verify = verify
         self._usual: httpx2.AsyncHTTPTransport | None = None
@@ -53,21 +80,28 @@ class Plain(httpx2.AsyncBaseTransport):
                 self._usual = httpx2.AsyncHTTPTransport(verify=self._verify, limits=limits)
             return await self._usual.handle_async_request(request)
         within = request.extensions.get("timeout", {})
+        status, headers, stream, extensions = await self.exchange(
+            url.host, url.port or 80, _head(request) + body, within.get("connect"), within.get("read")
+        )
+        return httpx2.Response(status, headers=headers, stream=stream, extensions=extensions)
+
+    @staticmethod
+    async def exchange(
+        host: str, port: int, request: bytes, connect: float | None, read: float | None
+    ) -> tuple[int, list[tuple[bytes, bytes]], httpx2.AsyncByteStream, dict[str, Any]]:
+        """Send a request, and give the head of its answer with what reads the rest. Seconds to connect, and to wait
+        for each piece of the answer."""
         lines = _lines()
-        line = await lines.get(url.host, url.port or 80, within.get("connect"))
+        line = await lines.get(host, port, connect)
         try:
-            line.ask(_head(request) + body)
-            await line.headed(within.get("read"))
+            line.ask(request)
+            await line.headed(read)
         except BaseException:
             line.cut()
             raise
-        answer = _Answer(lines, line, within.get("read"))
-        return httpx2.Response(
-            line.status,
-            headers=line.headers,
-            stream=answer,
-            extensions={"http_version": b"HTTP/1.1", "reason_phrase": line.reason, "let_end": answer.let_end},
-        )
+        answer = _Answer(lines, line, read)
+        extensions = {"http_version": b"HTTP/1.1", "reason_phrase": line.reason, "let_end": answer.let_end}
+        return line.status, line.headers, answer, extensions
 
     async def aclose(self) -> None:
         if self._usual is not None:

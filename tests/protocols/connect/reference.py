@@ -270,6 +270,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.heads: list[str] = []
         self.refuse = 0  # so many connections are dropped before they reach the server
+        self.mute = False  # what the server answers is lost on the way
         self.address = ""
 
     async def __aenter__(self) -> Proxy:
@@ -309,6 +310,8 @@ class Proxy:
             while chunk := await source.read(65536):
                 if note:
                     self.heads.append(chunk.decode("latin-1"))
+                elif self.mute:
+                    continue
                 sink.write(chunk)
                 await sink.drain()
         sink.transport.abort()

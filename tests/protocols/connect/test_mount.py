@@ -11,8 +11,10 @@ import pytest
 
 import interlingua as il
 from interlingua.app.targets import Target
+from interlingua.engine.log import LiveLog
 from interlingua.model.errors import InvalidConfig, InvalidRequest, Unavailable
 from interlingua.model.events import OutputDelta, Recorded, RunRestarted, Thought
+from interlingua.model.run import RunRequest
 from interlingua.protocols.connect import calls, client
 from interlingua.protocols.connect.client import load
 from tests.engine.common import bodies, crash, engine, finish, kinds, question, submit
@@ -275,24 +277,22 @@ async def test_a_start_whose_answer_was_lost_makes_no_second_run(tmp_path: Path,
     gate = Gate()
     async with door(tmp_path, gate) as server, Proxy(server.address) as proxy:
         eng = engine(store, *await mounted(proxy.address + "/connect"))
-        created = server.engine.submit
-        made, crashed = asyncio.Event(), asyncio.Event()
+        begin, made = server.engine.begin, asyncio.Event()
 
-        async def submit_and_hang(*args: Any, **kwargs: Any) -> il.Run:
-            run = await created(*args, **kwargs)
-            made.set()
-            await crashed.wait()
-            return run
+        def noted(request: RunRequest) -> LiveLog | None:
+            log = begin(request)
+            if log is not None:
+                log.flushed().add_done_callback(lambda _: made.set())
+            return log
 
-        server.engine.submit = submit_and_hang  # type: ignore[method-assign]
+        server.engine.begin = noted  # type: ignore[method-assign]
+        proxy.mute = True
         await eng.start()
         run = await submit(eng, "words", {"text": "one two"})
         await made.wait()
         assert await bodies(eng, run.id, Recorded) == []
         await crash(eng)
-        server.engine.submit = created  # type: ignore[method-assign]
         proxy.cut()
-        crashed.set()
         gate.open.set()
         async with local(store, server.address + "/connect") as again:
             assert (await again.wait(run.id, timeout=20)).output == {"text": "one two"}

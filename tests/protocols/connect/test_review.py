@@ -442,7 +442,8 @@ async def test_keys_that_cannot_be_fetched_are_no_fault_of_ours_and_pass(store: 
 
 
 class Failing(httpx2.AsyncHTTPTransport):
-    """A way to a server that, from some moment on, answers looks at runs with an error, or not at all."""
+    """A way to a server that, from some moment on, answers looks at runs with an error, or not at all. A stream that
+    begins with its run is cut off at once."""
 
     def __init__(self, answer: int | None, times: int | None = None) -> None:
         super().__init__()
@@ -456,7 +457,11 @@ class Failing(httpx2.AsyncHTTPTransport):
             if self.answer is None:
                 raise httpx2.ReadTimeout("no answer", request=request)
             return httpx2.Response(self.answer, json="no", request=request)
-        return await super().handle_async_request(request)
+        answer = await super().handle_async_request(request)
+        if self.down.is_set() and request.method == "POST" and request.url.path.endswith("/runs/stream"):
+            await answer.aclose()
+            return httpx2.Response(answer.status_code, headers=answer.headers, content=b"", request=request)
+        return answer
 
     async def aclose(self) -> None:
         """Shared by the clients of a test; there is nothing to keep."""

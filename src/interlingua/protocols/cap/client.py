@@ -21,6 +21,7 @@ from ...model.errors import InvalidRequest, Unavailable
 from ...model.schemas import Validator
 from ...model.team import cap_id
 from ...security.redaction import redact_text
+from ...transports import plain
 from ...transports.access import ORDINARY, Access, NoSettings
 from ...transports.children import words_of
 from . import described
@@ -94,6 +95,7 @@ class ServerMount:
         self.key = key if key is not None else os.environ.get(KEY_VARIABLE)
         self._headers = access.headers
         access.given(NoSettings)
+        self._clients = plain.Shared(lambda: open_client(self.base, self.key, self._headers), self.base)
 
     async def agents(self, wanted: str | None = None) -> list[Agent[..., Any]]:
         async with open_client(self.base, self.key, self._headers) as http:
@@ -128,10 +130,12 @@ class ServerMount:
             card.name = f"{plain}-{number}"
 
         async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
-            return await Attachment(Address(self.base, self.key, ctx.run_id, self._headers), card, id_, ctx).run(input)
+            async with self._clients.open() as http:
+                return await Attachment(Address(self.base, http, ctx.run_id), card, id_, ctx).run(input)
 
         async def on_cancel(left: LeftRun) -> None:
-            await cancel_left(self.base, self.key, left.id, self._headers)
+            async with self._clients.open() as http:
+                await cancel_left(self.base, http, left.id)
 
         handler.__name__ = id_  # so that a target can name the agent by its id too
         handler.__doc__ = card.description

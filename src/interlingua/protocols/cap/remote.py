@@ -26,7 +26,7 @@ from ...model.carrier import Carrier
 from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, Unavailable
 from ...model.team import USER
 from ...security.redaction import redact_text
-from ...transports import plain, tap
+from ...transports import calls, plain, tap
 from ...transports.access import ORDINARY, Access
 from ...transports.channel import TooLong
 from ...transports.children import Child, QuietChannel, environment
@@ -85,7 +85,7 @@ class Refused(RemoteError):
 
 def open_client(base: str, key: str | None, more: Mapping[str, str] = {}) -> httpx2.AsyncClient:
     headers = {**({"x-api-key": key} if key else {}), **more}
-    return httpx2.AsyncClient(
+    return calls.Client(
         base_url=base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks(),
         transport=plain.transport(_tls()),
     )  # fmt: skip
@@ -127,15 +127,13 @@ class Address:
     again = True
     noise = (0, "")
 
-    def __init__(self, base: str, key: str | None, task: str, headers: Mapping[str, str] = {}) -> None:
+    def __init__(self, base: str, http: httpx2.AsyncClient, task: str) -> None:
         self.name = redact_text(base)
         self.cursor: str | None = None
         self._base = base
-        self._key = key
-        self._headers = headers
         self._task = task
         self._path = f"/tasks/{quote(task, safe='')}"
-        self._http = open_client(base, key, headers)
+        self._http = http
         self._stream: AsyncGenerator[tuple[str | None, str, dict[str, Any]], None] | None = None
         self._opening: tuple[Any, Carrier] | None = None
         self.begun = asyncio.Event()
@@ -166,7 +164,7 @@ class Address:
 
     async def moved_on(self, question: Any) -> None:
         """Read ahead, with a connection of its own: what comes is for later."""
-        ahead = Address(self._base, self._key, self._task, self._headers)
+        ahead = Address(self._base, self._http, self._task)
         ahead.cursor = self.cursor
         try:
             while not _goes_on(*await ahead.next(), question):
@@ -282,7 +280,6 @@ class Address:
         if self._stream is not None:
             with contextlib.suppress(RuntimeError, httpx2.HTTPError):
                 await self._stream.aclose()
-        await self._http.aclose()
 
 
 async def _read(response: httpx2.Response) -> AsyncGenerator[tuple[str | None, str, dict[str, Any]], None]:
@@ -310,9 +307,9 @@ def _goes_on(kind: str, data: dict[str, Any], question: Any) -> bool:
     return kind == "message" and over and named == question
 
 
-async def cancel_left(base: str, key: str | None, task: str, headers: Mapping[str, str] = {}) -> None:
+async def cancel_left(base: str, http: httpx2.AsyncClient, task: str) -> None:
     """Cancel a task whose run is not in memory here, as long as there is time for it."""
-    way = Address(base, key, task, headers)
+    way = Address(base, http, task)
     try:
         await way.cancel()
     finally:

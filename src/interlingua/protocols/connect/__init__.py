@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def _door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None = None) -> Door:
     from .server import ConnectDoor
-    from .short import begin
+    from .short import begin, begin_stream
 
     door = ConnectDoor(engine, auth, settings)
     engine.callbacks.formats["connect"] = door.callback_body
@@ -30,7 +30,12 @@ def _door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None 
     async def close() -> None:
         door.stopping = True
 
-    return Door(door.routes(), hint, close, direct={"/runs/wait": partial(begin, door)})
+    direct = {
+        "/runs/wait": partial(begin, door),
+        "/runs/stream": partial(begin_stream, door, f"{protocol.prefix}/runs/"),
+    }
+
+    return Door(door.routes(), hint, close, direct=direct)
 
 
 def _example(card: AgentCard) -> Any:

@@ -110,7 +110,9 @@ class Attachment:
                 for message in [] if self.remote.ours else messages_in(stretch.output):  # ours has told them by now
                     await self._mounted.show(MessageSent(message))
                 if self._handle is not None and self._handle.thread_id is not None:
-                    state = await ctx.step("state", self._state, self._handle.thread_id)
+                    state = stretch.output.get("thread_values")
+                    if state is None:
+                        state = await self._state(self._handle.thread_id)  # as it is now, whenever that is
                     if isinstance(state, dict):
                         ctx.state = state
                 return stretch.output["values"]
@@ -146,14 +148,15 @@ class Attachment:
     def _begins_with_its_stream(self) -> bool:
         """One request instead of two. A server of ours gives back the same run to whoever asks for it again, so that
         the handle need not be recorded before anything is read."""
-        return self.remote.ours and self.ctx.thread_id is None
+        return self.remote.ours and self.remote.mode is not None
 
     def asked(self) -> tuple[str, Any, dict[str, str]]:
         self._posted = True
-        return "/runs/stream", self._body(self._given), {**self._mounted.onward(), "idempotency-key": self.ctx.run_id}
+        headers = {**self._mounted.onward(), "idempotency-key": self.ctx.run_id}
+        return f"{self._runs}/stream", self._body(self._given), headers
 
     def begun(self, run: str) -> str:
-        self._handle = Handle(run)
+        self._handle = Handle(run, self._thread)
         if not self._mounted.recorded(_START) and self._recording is None:
             self._recording = asyncio.get_running_loop().call_later(_RECORDED_WITHIN, self.heard)
         return self._handle.path
@@ -179,19 +182,28 @@ class Attachment:
             body["config"] = {"configurable": ctx.config}
         if remote.mode is not None:
             body["stream_mode"] = remote.mode
+        if self._thread is not None:
+            body["if_not_exists"] = "create"
         return body
 
+    @property
+    def _thread(self) -> str | None:
+        """The remote thread of ours, where there are both."""
+        here = self.ctx.thread_id
+        return None if here is None or not self.remote.threads else str(uuid.uuid5(_THREADS, here))
+
+    @property
+    def _runs(self) -> str:
+        return "/runs" if self._thread is None else f"/threads/{self._thread}/runs"
+
     async def _create(self, input_: dict[str, Any]) -> Handle:
-        ctx, remote, trace, body = self.ctx, self.remote, self._mounted.onward(), self._body(input_)
-        thread, path = None, "/runs"
-        if ctx.thread_id is not None and remote.threads:
-            thread = str(uuid.uuid5(_THREADS, ctx.thread_id))
-            path = f"/threads/{thread}/runs"
-            body["if_not_exists"] = "create"
+        ctx, remote, thread = self.ctx, self.remote, self._thread
+        trace, body = self._mounted.onward(), self._body(input_)
+        if thread is not None and not remote.ours:
             with contextlib.suppress(Refused):  # where threads cannot be made ahead, the run makes it
                 json_of(await self._post("/threads", {"thread_id": thread, "if_exists": "do_nothing"}, again=True))
         # With the key, a server of ours gives back the run of an attempt whose answer was lost.
-        made = json_of(await self._post(path, body, again=remote.ours, key=ctx.run_id, trace=trace))
+        made = json_of(await self._post(self._runs, body, again=remote.ours, key=ctx.run_id, trace=trace))
         run = made.get("run_id") or made.get("id") if isinstance(made, dict) else None
         if not isinstance(run, str) or not run:
             raise RemoteError(f"{remote.base} made no run: it answered without a run_id")

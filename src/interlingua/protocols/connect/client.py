@@ -20,7 +20,7 @@ from ...engine.context import Context
 from ...engine.mounting import LeftRun, RemoteError
 from ...model.card import ErrorDefinition
 from ...model.errors import InvalidRequest, Unavailable
-from ...transports import plain, tap
+from ...transports import calls, plain, tap
 from ...transports.access import ORDINARY, Access, NoSettings
 from .attach import Attachment, Handle, cancel_left
 from .calls import KEY_VARIABLE, Refused, json_of, object_or_empty, words_of
@@ -62,12 +62,16 @@ class Mount:
         self.key = key if key is not None else os.environ.get(KEY_VARIABLE)
         self._headers = access.headers
         access.given(NoSettings)
+        self._clients = plain.Shared(self._client, self.base)
 
-    def open(self) -> httpx2.AsyncClient:
-        """A client for one run: it belongs to the event loop, and is closed with the run."""
+    def open(self) -> contextlib.AbstractAsyncContextManager[httpx2.AsyncClient]:
+        """A client for one run, or for all of them."""
+        return self._clients.open()
+
+    def _client(self) -> httpx2.AsyncClient:
         headers = {"x-api-key": self.key} if self.key else {}
         headers |= self._headers
-        return httpx2.AsyncClient(
+        return calls.Client(
             base_url=self.base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks(),
             transport=plain.transport(_tls()),
         )  # fmt: skip

@@ -189,7 +189,10 @@ class Follower:
             return Stretch("error", update)
         if kind == "values" and update.get("status") == "success":
             # Only ours is known to say so at the end alone.
-            return Stretch("result", {"values": self._mirror.last}) if self._remote.ours else await self.settled()
+            if not self._remote.ours:
+                return await self.settled()
+            kept = {"thread_values": update["thread_values"]} if "thread_values" in update else {}
+            return Stretch("result", {"values": self._mirror.last, **kept})
         return None
 
     # -- by asking ----------------------------------------------------------------------------------------

@@ -164,7 +164,13 @@ class Runs(Agents, Threads):
         return await self._wait_for(request, made, caller, cancels=reading.cancels(made))
 
     async def create_and_stream(self, request: Request, caller: Caller) -> Response:
-        made, body = await self._submit(request, caller, streams=True, watched=True)
+        begun: LiveLog | None = request.scope.get(BEGUN)
+        if begun is not None:
+            body: wire.RunCreate = await self._read(request, wire.RunCreateStateless)
+            await begun.flush()
+            made = self.engine.begun(begun)
+        else:
+            made, body = await self._submit(request, caller, streams=True, watched=True)
         cancels = body.on_disconnect == "cancel"
         streaming = self._streaming(
             made.id, caller, after=(0, 1), modes=reading.modes(body.stream_mode), cancels=cancels

@@ -6,15 +6,17 @@ The id of an update is the log's own seq, so that a stream can be taken up anywh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...engine.engine import Engine
+from ...engine.log import compose_runs
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, Joiner
-from ...model.errors import RunCancelled, RunNotFound
+from ...model.errors import NotFound, RunCancelled, RunNotFound
 from ...model.events import (
     Event,
     OutputDelta,
@@ -202,6 +204,9 @@ async def follow(
             if not finished and projection.pending_id is not None and loop.time() - told_at >= interval:
                 told_at = loop.time()
                 out += projection.newest()
+            if finished and view.thread is not None and out and out[-1][1].get("status") == "success":
+                with contextlib.suppress(NotFound):  # what the run left there, for those who keep a copy
+                    out[-1][1]["thread_values"] = (await engine.thread(view.thread)).values
             chunk = _encoded(out, seen)
             if chunk:
                 yield chunk
@@ -218,6 +223,12 @@ async def follow(
         yield _encoded(projection.gone(reader.cursor + 1), seen)
     finally:
         reader.close()
+
+
+def whole(run: str, events: list[Event], modes: list[str], card: AgentCard, caller: str) -> bytes:
+    """The stream of a run that has ended, from its beginning to its end, as `follow` would give it."""
+    projection = Projection(run, modes, card, caller)
+    return _encoded([update for event in compose_runs(events) for update in projection.feed(event)], (0, 1))
 
 
 def _encoded(updates: list[Update], seen: Place) -> bytes:

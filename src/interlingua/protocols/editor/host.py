@@ -232,13 +232,22 @@ class Host:
         """A session that was made ahead, with the options that every session has."""
         if self._preparing is not None:
             await asyncio.wait({self._preparing})
-        spare, peer = self._spare, self._peer
-        if spare is None or peer is None or peer.rpc.lost or spare.peer is not peer or spare.place != place:
-            return None
-        if any(option.id in self.fixed and option.current != self.fixed[option.id] for option in spare.options):
+        spare = self._spare
+        if spare is None or self.open_session(spare.id, place) is not spare:
             return None
         self._spare = None
         return spare
+
+    def open_session(self, id_: str, place: Place) -> Session | None:
+        """A session of the connection that stands, if it is as a run wants it and does nothing else."""
+        peer = self._peer
+        session = peer.sessions.get(id_) if peer is not None and not peer.rpc.lost else None
+        if session is None or session.place != place or session.listener is not None:
+            return None
+        if session.prompting is not None and not session.prompting.done():
+            return None
+        changed = any(option.id in self.fixed and option.current != self.fixed[option.id] for option in session.options)
+        return None if changed else session
 
     def prepare(self, peer: Peer, place: Place) -> None:
         """Have a session ready for the next run. Only where sessions cost next to nothing, which others do not say."""

@@ -16,7 +16,7 @@ import httpx2
 import msgspec
 
 from ...security.redaction import redact_text
-from ...transports import plain, websocket
+from ...transports import calls, plain, websocket
 from ...transports.channel import Channel
 from ...transports.jsonrpc import INTERNAL_ERROR, Id
 from ...transports.queues import Queues
@@ -78,7 +78,7 @@ class HttpChannel(Queues):
     def __init__(self, url: str, headers: dict[str, str]) -> None:
         super().__init__(redact_text(url))
         self._url = url
-        self._client = httpx2.AsyncClient(
+        self._client = calls.Client(
             headers=headers,
             timeout=httpx2.Timeout(60.0, connect=10.0),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # a session holds a connection

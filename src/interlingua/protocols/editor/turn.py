@@ -93,9 +93,7 @@ class Turn:
 
     async def _run(self, text: str) -> dict[str, Any]:
         ctx = self._ctx
-        session = None
-        if not self._mounted.recorded("session:1") and not self._needs_more:
-            session = await self._host.ready(self._place)
+        session = None if self._mounted.recorded("session:1") or ctx.config else await self._at_hand()
         if session is not None:
             self._trace = self._mounted.onward()
             self._adopt(session)
@@ -121,11 +119,6 @@ class Turn:
         except ConnectionLost:
             ended = await self._take_up(handle, f"the agent died: {await self._host.why()}")
         return await self._finish(ended)
-
-    @property
-    def _needs_more(self) -> bool:
-        """Whether a session that is ready is not all that this run needs."""
-        return self._ctx.thread_id is not None or bool(self._ctx.config)
 
     async def _until_done(self, ending: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
         either: set[asyncio.Future[Any]] = {ending, self._broken}
@@ -158,12 +151,23 @@ class Turn:
         self._adopt(session)
         return Handle(session.id)
 
+    async def _at_hand(self) -> Session | None:
+        """A session that can be prompted at once, where nothing has to be asked for it."""
+        thread = self._ctx.thread_id
+        if thread is None:
+            return await self._host.ready(self._place)
+        known = await self._mounted.engine.store.linked(self._kind, thread)
+        return self._host.open_session(known, self._place) if known is not None else None
+
+    @property
+    def _kind(self) -> str:
+        return f"editor:{self._mounted.agent}"  # by its name: its command may change, and its sessions stay
+
     async def _session_on(self, peer: Peer) -> Session:
         """The session of this run's thread, or one of its own."""
-        thread, store = self._ctx.thread_id, self._mounted.engine.store
+        thread, store, kind = self._ctx.thread_id, self._mounted.engine.store, self._kind
         if thread is None:
             return await self._host.new_session(peer, self._place)
-        kind = f"editor:{self._mounted.agent}"  # by its name: its command may change, and its sessions stay
         known = await store.linked(kind, thread)
         if known is not None:
             try:
@@ -326,8 +330,7 @@ class Turn:
         done = self._prompting is None or self._prompting.done()
         if self._ctx.thread_id is None and done and self._mounted.leaving != "hand_back":
             self._host.spawn(session.close())  # nobody will come back to it
-            if not self._needs_more:
-                self._host.prepare(session.peer, self._place)
+            self._host.prepare(session.peer, self._place)
 
     # -- what the session says ----------------------------------------------------------------------------
 

@@ -120,6 +120,7 @@ class McpConnection:
         self.listening = Listening(self)
         self._waits_after_cancelling = False  # for an answer, to a request that it has taken back
         self.begun: dict[Call | None, LiveLog] = {}  # runs under way for requests without a task (None: the only one)
+        self.adopted: dict[Id, LiveLog] = {}  # runs that were begun for requests which are about to come in
         self.runs_go_on = True  # when the client is gone without a word; False where going is how it cancels
         door.connections.add(self)
 
@@ -143,6 +144,10 @@ class McpConnection:
 
     def _begin_at_once(self, call: Call) -> bool:
         """Most requests want a run, and it is over with its first commit: those need no task to wait for it."""
+        adopted = self.adopted.pop(call.id, None) if self.adopted else None
+        if adopted is not None:
+            self.begun[call] = adopted
+            return False
         if call.method != "agents/run" or not self.version or self.level is not None:
             return False
         begun = short.begin(self.engine, self.caller, call.params)

@@ -13,9 +13,10 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from ...engine.log import LiveLog
 from ...model.run import Caller
 from ...transports.http import json_response
-from ...transports.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
+from ...transports.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Id
 from ...transports.outbox import EventStream, Missed, Outbox, Reader
 from ...transports.sse import KEEP_ALIVE
 from . import wire
@@ -129,7 +130,8 @@ class Session:
             return _json(answer, 400)
         return _json(answer, 200, {SESSION: self.id})
 
-    async def post(self, asked: Asked, body: bytes) -> ASGIApp:
+    async def post(self, asked: Asked, body: bytes, begun: LiveLog | None = None) -> ASGIApp:
+        """`begun`: the run of its one request, where that was begun before."""
         if asked.batch and self.mcp.version != "2025-03-26":
             raise Refused(400, f"{self.mcp.version} has no batches; send one message at a time")
         ids = asked.ids
@@ -137,6 +139,8 @@ class Session:
             await self.mcp.rpc.take(body)
             return Response(status_code=202)
         exchange = self.channel.begin(ids)
+        if begun is not None:
+            self.mcp.adopted[ids[0]] = begun
         await self.mcp.rpc.take(body)
         answer = await exchange.alone(self.settings.patience)
         if answer is not None:
@@ -159,13 +163,41 @@ class Session:
         return self._stream(outbox, reader)
 
     def _stream(self, outbox: Outbox, reader: Reader) -> ASGIApp:
-        # Who has an id can take the stream up again, even before the first message. Clients of older revisions take an
-        # event without data for a broken message (mcp 1.x).
-        first = outbox.place(reader.after) + b"data:\n\n" if self.mcp.version >= "2025-11-25" else KEEP_ALIVE
         self.enter()
         return EventStream(
-            outbox, reader, keep_alive=self.settings.keep_alive, stall=self.settings.stall, left=self.leave, first=first
-        )
+            outbox, reader, keep_alive=self.settings.keep_alive, stall=self.settings.stall, left=self.leave,
+            first=self._first(outbox, reader),
+        )  # fmt: skip
+
+    def _first(self, outbox: Outbox, reader: Reader) -> bytes:
+        # Who has an id can take the stream up again, even before the first message. Clients of older revisions take an
+        # event without data for a broken message (mcp 1.x).
+        return outbox.place(reader.after) + b"data:\n\n" if self.mcp.version >= "2025-11-25" else KEEP_ALIVE
+
+    # -- at once ------------------------------------------------------------------------------------------
+
+    @property
+    def plain(self) -> bool:
+        """Whether nobody but the caller of a run is told of it."""
+        return bool(self.mcp.version) and self.mcp.level is None and not self.channel.closed
+
+    def told(self, id_: Id, frames: list[bytes]) -> bytes | None:
+        """The whole answer to a request that came with all that is told before it: an event stream, which can be taken
+        up again as any other. None where there can be none."""
+        try:
+            exchange = self.channel.begin([id_])
+        except Refused:
+            return None
+        for frame in frames[:-1]:
+            exchange.put(frame)
+        reader = exchange.outbox.open()
+        pieces = [self._first(exchange.outbox, reader)]
+        self.channel.send(frames[-1])
+        while piece := exchange.outbox.take():
+            pieces.append(piece)
+        self.channel.keep(exchange)
+        exchange.outbox.left(reader)
+        return b"".join(pieces)
 
 
 class OldSession:

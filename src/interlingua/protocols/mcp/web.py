@@ -116,29 +116,40 @@ class WebDoor:
         session = self._session(headers, caller)
         session.enter()
         try:
-            return await session.post(asked, body)
+            return await session.post(asked, body, request.scope.get(BEGUN))
         finally:
             session.leave()
 
     def direct(self, caller: Caller, raw: list[tuple[bytes, bytes]], body: bytes) -> short.SoonRun | None:
-        """A run in the revision without sessions, which is most often over with its first commit."""
+        """A run, which is most often over with its first commit."""
         if self._closed or tap.current is not None or len(self.singles) + self._short >= self.settings.max_requests:
             return None
         headers = by_name(raw)
-        if headers.get(VERSION) != wire.MODERN or headers.get("content-type") != "application/json":
+        modern = headers.get(VERSION) == wire.MODERN
+        if headers.get("content-type") != "application/json":
             return None
+        session: Session | None = None
         try:
             if not accepts(headers, "application/json", "text/event-stream"):
                 return None
             asked = read(body, 1)
-            check_modern(raw, headers, asked)
+            if modern:
+                check_modern(raw, headers, asked)
+            elif is_modern(headers, asked) or asked.batch or not (session := self._session(headers, caller)).plain:
+                return None
         except Refused:
             return None
         message = asked.messages[0]
-        if message["method"] != "agents/run" or "id" not in message:
+        if message.get("method") != "agents/run" or "id" not in message:
             return None
-        begun = short.begin(self.mcp.engine, caller, message.get("params"), modern=True)
-        return short.SoonRun(begun, message["id"]) if begun is not None else None
+        params = message.get("params")
+        begun = short.begin(self.mcp.engine, caller, params, modern=modern, progress=True)
+        if begun is None:
+            return None
+        if session is not None:
+            session.enter()
+            session.leave()
+        return short.SoonRun(begun, message["id"], short.token_in(params), session)
 
     async def _single(self, asked: Asked, body: bytes, caller: Caller, begun: LiveLog | None) -> ASGIApp:
         if begun is None:  # what has begun has its place already
@@ -146,7 +157,7 @@ class WebDoor:
         message = asked.messages[0]
         if begun is None and message["method"] == "agents/run" and tap.current is None:
             begun = short.begin(self.mcp.engine, caller, message.get("params"), modern=True)
-        if begun is not None:
+        if begun is not None and short.token_in(message.get("params")) is None:
             self._short += 1
             try:
                 await begun.flush()

@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from ...model.errors import InvalidRequest
-from ...transports.http import json_response, trace
+from ...transports.http import header, json_response, trace
 from . import states
 from .operations import Operations, listing, moment, newest_first, number
 from .sending import seconds
-from .stream import EventStream, Streams, place
+from .stream import EventStream, Streams, WholeStream, place
 from .tasking import Surface, TaskFilter
 from .tasks import Task
 
@@ -29,7 +29,14 @@ class Tasks(Operations):
 
     async def create_task(self, request: Request, surface: Surface) -> ASGIApp:
         body = await self._body(request)
+        streams = "text/event-stream" in (header(request, b"accept") or "")
+        before = await self.streams.feed(surface).head() if streams else 0
         task, new = await self.node.tasking.create(body, surface, trace(request))
+        if streams and task.kind == "run":
+            # Whoever wants to hear of the task need not ask twice, and is told at the end what came of it.
+            stream = await self.streams.listener(WholeStream, surface, before if new else None, task)
+            assert isinstance(stream, WholeStream)
+            return stream
         view = task.view()
         return json_response({"ok": True, "task": view, **view}, 201 if new else 200)
 

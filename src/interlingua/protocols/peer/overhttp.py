@@ -20,7 +20,7 @@ import httpx2
 
 from ...model import carrier
 from ...model.carrier import Carrier
-from ...transports import plain, tap
+from ...transports import calls, plain, tap
 from ...transports.channel import Channel
 from ...transports.queues import Queues
 from ...transports.sse import Reader, Received
@@ -90,7 +90,7 @@ async def dial_http(
     """Reach the HTTP API of a node. Raises ConnectionError, in plain words."""
     if link.scheme not in HTTP:
         raise ConnectionError(f"{link.shown} is no address of an HTTP API")
-    client = httpx2.AsyncClient(
+    client = calls.Client(
         headers=headers or {},
         timeout=httpx2.Timeout(_ANSWER, connect=timeout),
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # a task holds a connection
@@ -331,13 +331,33 @@ class HttpChannel(Queues):
         if frame.get("again") is True and (await self.call("GET", task_path(task)))[0] == 404:
             self._fail(frame, "lost", "the remote no longer has the task", transient=True)  # and must not begin it anew
             return
-        status, told = await self.call("POST", "/tasks", body, trace=trace)
+        if self.ours and "again" not in frame:
+            answer = await self._delegate_at_once(frame, body, trace)
+            if answer is None:
+                return
+            status, told = answer
+        else:
+            status, told = await self.call("POST", "/tasks", body, trace=trace)
         if status >= 300:
             self._fail(frame, code_in(status, told), error_in(told))
             return
         # It is confirmed when it has ended: who sends it again after this channel is lost gets all of it again.
         follower = self.following[task] = Following(self, task, frame.get("message_id"))
         self.spawn(follower.run())
+
+    async def _delegate_at_once(
+        self, frame: Frame, body: Frame, trace: Carrier | None
+    ) -> tuple[int, dict[str, Any]] | None:  # fmt: skip
+        """One request that makes the task and tells of it. Gives the answer where that is none of its kind."""
+        task = str(frame.get("task_id"))
+        opened: asyncio.Future[int] = self._loop.create_future()
+        follower = self.following[task] = Following(self, task, frame.get("message_id"))
+        self.spawn(follower.run_new(body, trace, opened))
+        status = await opened
+        if status == 200:
+            return None
+        # It was refused, or nobody knows: asked the other way, which is patient, and finds what was made.
+        return await self.call("POST", "/tasks", body, trace=trace)
 
     def _fail(self, frame: Frame, code: str, why: str, *, transient: bool = False) -> None:
         """A task that nobody works on."""
@@ -404,12 +424,17 @@ class HttpChannel(Queues):
             await self.pause(since, backoff, why)
 
     @contextlib.asynccontextmanager
-    async def events(self, path: str, place: str | None) -> AsyncIterator[tuple[int, AsyncIterator[Received]]]:
-        """A stream from a place on; where there is none, the status says so."""
-        headers = {"accept": "text/event-stream", **({"last-event-id": place} if place else {})}
-        query = {"since": place} if place and place.isdecimal() else {}
+    async def events(
+        self, path: str, place: str | None, body: Frame | None = None, trace: Carrier | None = None
+    ) -> AsyncIterator[tuple[int, AsyncIterator[Received]]]:  # fmt: skip
+        """A stream from a place on; where there is none, the status says so. With a body, of what that begins."""
+        headers = {**(trace or {}), "accept": "text/event-stream", **({"last-event-id": place} if place else {})}
+        query = {"since": place} if place and place.isdecimal() else None
         timeout = httpx2.Timeout(_SILENCE, connect=10.0)
-        async with self.client.stream("GET", path, headers=headers, params=query, timeout=timeout) as answer:
+        method = "GET" if body is None else "POST"
+        async with self.client.stream(
+            method, path, headers=headers, params=query, json=body, timeout=timeout
+        ) as answer:  # fmt: skip
             is_stream = "text/event-stream" in answer.headers.get("content-type", "")
             status = answer.status_code if answer.status_code != 200 or is_stream else 404
             if status in _AGAIN or status == 500:
@@ -422,6 +447,8 @@ class HttpChannel(Queues):
             self.heard()
             for event in reader.feed(chunk):
                 tap.event(event.data)
+                if event.event == "acp.task":  # nothing comes after it
+                    plain.let_end(answer)
                 yield event
             if self._gone:
                 return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -17,6 +18,7 @@ from .dialing import Backoff
 from .overhttp_read import data_of, message_of, task_path
 
 if TYPE_CHECKING:
+    from ...model.carrier import Carrier
     from ...transports.sse import Received
     from .overhttp import HttpChannel
 
@@ -35,6 +37,8 @@ class Following:
         self._chunks = 0
         self._last: dict[str, Any] | None = None  # the newest state, as it was told
         self._said_at = 0.0
+        self._new: tuple[dict[str, Any], Carrier | None, asyncio.Future[int]] | None = None
+        self._whole = False  # the stream tells in the end what came of the task
 
     async def run(self) -> None:
         """Until the task has ended, over any number of connections."""
@@ -54,6 +58,25 @@ class Following:
                 await channel.pause(since, backoff, why)
         finally:
             channel.following.pop(self.id, None)
+
+    async def run_new(self, body: dict[str, Any], trace: Carrier | None, opened: asyncio.Future[int]) -> None:
+        """As `run`, of a task that does not exist yet. `opened` is told whether it does now: 200 where it does."""
+        self._new = body, trace, opened
+        following, goes_on = self._channel.following, False
+        try:
+            try:
+                ended = await self._read()
+            except (httpx2.HTTPError, OSError, ValueError):
+                ended = False
+            goes_on = not ended and opened.done() and opened.result() == 200
+        finally:
+            self._new = None
+            if not opened.done():
+                opened.set_result(0)
+            if not goes_on and following.get(self.id) is self:
+                del following[self.id]
+        if goes_on:
+            await self.run()
 
     def told_again(self) -> None:
         """Somebody delegates it once more, because it does not know how it stands."""
@@ -79,13 +102,21 @@ class Following:
                     await reading
 
     async def _read_stream(self) -> bool:
+        if self._new is not None:
+            body, trace, opened = self._new
+            async with self._channel.events("/tasks", None, body, trace) as (status, received):
+                opened.set_result(status)
+                self._whole = status == 200
+                return status == 200 and await self._read_all(received)
         async with self._channel.events(f"{self._path}:subscribe", self._place) as (status, received):
             self._said()
-            if status != 200:
-                return False
-            async for event in received:
-                if await self._event(event):
-                    return True
+            return status == 200 and await self._read_all(received)
+
+    async def _read_all(self, received: AsyncIterator[Received]) -> bool:
+        async for event in received:
+            if await self._event(event):
+                return True
+        self._whole = False  # the next one is asked for in the usual way
         return False
 
     @property
@@ -108,6 +139,8 @@ class Following:
             case "status":
                 if await self._status(told.get("state", told.get("status")), told):
                     return True
+            case "task" if isinstance(told.get("task"), dict):
+                return self._stands(told["task"])
             case "artifact" if isinstance(told.get("artifact"), dict):
                 self._chunks += 1
                 chunk = told["artifact"]
@@ -128,7 +161,7 @@ class Following:
         if state == self.state or state not in states.STATES or state == "submitted":
             return False
         if state in states.TERMINAL:
-            return await self._look()
+            return False if self._whole else await self._look()
         self._tell(state, told)
         return False
 
@@ -138,6 +171,10 @@ class Following:
         if status == 404:
             error = {"code": "not_found", "message": "the remote no longer has the task", "transient": True}
             task = {"status": "failed", "error": error["message"], "error_info": error}
+        return self._stands(task)
+
+    def _stands(self, task: dict[str, Any]) -> bool:
+        """The task as a whole. Whether it has ended."""
         state = task.get("status")
         if state in states.STATES and state not in (self.state, "submitted"):
             self._tell(state, task)

@@ -298,6 +298,17 @@ class EventStream(Listener):
         await self._write(_KEEP_ALIVE)
 
 
+class WholeStream(EventStream):
+    """As an event stream of a task, with all that the task holds in the end."""
+
+    async def put(self, events: list[Heard]) -> None:
+        await super().put(events)
+        if self._task is not None and events and _ends(events[-1]):
+            task = await self._streams.task_now(self._task)
+            told = {"type": "task", "ts": now_z(), "task_id": task.id, "task": task.view()}
+            await self._write(b"event: acp.task\ndata: %s\n\n" % msgspec.json.encode(told))
+
+
 class SocketStream(Listener):
     """As frames of a WebSocket, in the reference's shape: the name of the event, and its data."""
 

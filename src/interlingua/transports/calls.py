@@ -1,0 +1,150 @@
+"""The HTTP client of mounts: httpx2's, with a short way for requests that need nothing of what makes it slow.
+
+A request over `plain` to a server without TLS, whose client keeps no cookies and is watched by nobody, is put together
+here and sent at once. All others go the way of httpx2, and so does a redirect. What is answered is httpx2's either way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import httpx2
+import msgspec
+
+from .plain import Plain
+
+_MANY = 256  # addresses that are remembered; those of runs are new each time
+_LENGTHS = frozenset((b"content-length", b"transfer-encoding", b"host"))
+_UNSET = httpx2.USE_CLIENT_DEFAULT
+_JSON = (b"content-type", b"application/json")
+
+
+class _Place:
+    """Where a request goes."""
+
+    __slots__ = ("host", "line", "port", "request")
+
+    def __init__(self, method: str, url: httpx2.URL) -> None:
+        self.host = url.host
+        self.port = url.port or 80
+        self.line = b"%s %s HTTP/1.1\r\nhost: %s\r\n" % (method.encode(), url.raw_path, url.netloc)
+        self.request = httpx2.Request(method, url)  # what an answer says that it answers
+
+
+class _Answer(httpx2.Response):
+    async def aiter_bytes(self, chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
+        if chunk_size is not None or hasattr(self, "_content") or "content-encoding" in self.headers:
+            async for chunk in super().aiter_bytes(chunk_size):
+                yield chunk
+            return
+        self.is_stream_consumed = True
+        assert isinstance(self.stream, httpx2.AsyncByteStream)
+        async for chunk in self.stream:
+            yield chunk
+        await self.aclose()
+
+
+class Client(httpx2.AsyncClient):
+    """As httpx2's. `verify` is for servers with TLS."""
+
+    _places: dict[tuple[str, str], _Place | None]
+    _placed: httpx2.URL | None = None
+
+    def stream(  # type: ignore[override]
+        self, method: str, url: str, *, content: Any = None, json: Any = None, headers: Any = None,
+        timeout: Any = _UNSET, **more: Any,
+    ) -> contextlib.AbstractAsyncContextManager[httpx2.Response]:  # fmt: skip
+        place = None if more else self._place(method, url)
+        body = None if place is None else _body(content, json)
+        if place is None or body is None:
+            return super().stream(
+                method, url, content=content, json=json, headers=headers, timeout=timeout, **more
+            )  # fmt: skip
+        return self._stream(place, method, url, body, content, json, headers, timeout)
+
+    @contextlib.asynccontextmanager
+    async def _stream(
+        self, place: _Place, method: str, url: str, body: bytes, content: Any, json: Any, headers: Any, timeout: Any
+    ) -> AsyncIterator[httpx2.Response]:
+        answer = await self._send(place, body, headers, timeout, is_json=content is None and json is not None)
+        if answer.has_redirect_location and self.follow_redirects:
+            await answer.aclose()
+            async with super().stream(
+                method, url, content=content, json=json, headers=headers, timeout=timeout
+            ) as followed:
+                yield followed
+            return
+        try:
+            yield answer
+        finally:
+            await answer.aclose()
+
+    async def request(  # type: ignore[override]
+        self, method: str, url: str, *, content: Any = None, json: Any = None, headers: Any = None,
+        timeout: Any = _UNSET, **more: Any,
+    ) -> httpx2.Response:  # fmt: skip
+        if any(value is not None and value is not _UNSET for value in more.values()):
+            return await super().request(
+                method, url, content=content, json=json, headers=headers, timeout=timeout, **more
+            )  # fmt: skip
+        async with self.stream(
+            method, url, content=content, json=json, headers=headers, timeout=timeout
+        ) as answer:  # fmt: skip
+            await answer.aread()
+        return answer
+
+    def _place(self, method: str, url: str) -> _Place | None:
+        """Where a request goes, if it can go the short way."""
+        if type(self._transport) is not Plain or self._mounts or self.auth is not None or self.params or self.cookies:
+            return None
+        hooks = self.event_hooks
+        if hooks["request"] or hooks["response"] or self.is_closed:
+            return None
+        if self._placed is not self.base_url or len(self._places) > _MANY:
+            self._places, self._placed = {}, self.base_url
+        known = (method, url)
+        if known in self._places:
+            return self._places[known]
+        whole = self._merge_url(url)
+        simple = whole.scheme == "http" and not whole.userinfo and method in Plain.simple
+        place = self._places[known] = _Place(method, whole) if simple else None
+        return place
+
+    async def _send(self, place: _Place, body: bytes, headers: Any, timeout: Any, *, is_json: bool) -> _Answer:
+        within = self.timeout if timeout is _UNSET else httpx2.Timeout(timeout)
+        given = {name.lower().encode(): value.encode() for name, value in (headers or {}).items()}
+        if is_json:
+            given.setdefault(*_JSON)
+        lines = [
+            b"%s: %s" % (name, value)
+            for name, value in self.headers.raw
+            if name.lower() not in given and name.lower() not in _LENGTHS
+        ]
+        lines += [b"%s: %s" % (name, value) for name, value in given.items() if name not in _LENGTHS]
+        if body or place.request.method != "GET":
+            lines.append(b"content-length: %d" % len(body))
+        head = b"\r\n".join(lines)
+        if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1:
+            raise httpx2.LocalProtocolError("a header has a line break in it")
+        status, told, stream, extensions = await Plain.exchange(
+            place.host, place.port, place.line + head + b"\r\n\r\n" + body, within.connect, within.read
+        )
+        answer = _Answer(status, headers=told, stream=stream, extensions=extensions, request=place.request)
+        if "set-cookie" in answer.headers:
+            self.cookies.extract_cookies(answer)
+        return answer
+
+
+def _body(content: Any, json: Any) -> bytes | None:
+    """What is sent; None where that takes httpx2 to say."""
+    if content is not None:
+        return content if type(content) is bytes else None
+    if json is None:
+        return b""
+    try:
+        return msgspec.json.encode(json)
+    except (TypeError, ValueError, OverflowError):
+        return json_.dumps(json, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
