@@ -195,6 +195,27 @@ async def test_a_client_that_leaves_before_the_first_commit_takes_its_run_along(
             assert (await server.engine.wait(run.id)).status is il.Status.CANCELLED
 
 
+async def test_a_client_that_leaves_before_its_request_is_read_takes_its_run_along(
+    tmp_path: Path, directly: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = DirectProtocol._usual
+
+    def gone(self: DirectProtocol, *args: Any) -> None:
+        usual(self, *args)
+        self.connection_lost(None)  # the loop has not come to what the usual way does first
+        self.transport.abort()
+
+    async with up(tmp_path) as (server, gate), connected(server) as raw:
+        raw.send(post(raw, "echo", "x"))
+        await raw.answer()
+        monkeypatch.setattr(DirectProtocol, "_usual", gone)
+        raw.send(post(raw, "patient", "never", 2))
+        async with asyncio.timeout(20):
+            await gate.left.wait()
+            (run,) = await server.engine.runs(RunFilter(agent="patient"))
+            assert (await server.engine.wait(run.id)).status is il.Status.CANCELLED
+
+
 async def test_a_client_that_leaves_takes_its_run_along(tmp_path: Path, directly: list[str]) -> None:
     async with up(tmp_path) as (server, gate):
         async with connected(server) as raw:

@@ -53,6 +53,20 @@ class _Waiting:
             self.news.cancel()
 
 
+class _Begun(RequestResponseCycle):
+    """A request whose work has begun: it is read even when its client has left meanwhile, because only who has read it
+    can end that work."""
+
+    _read = False
+
+    async def receive(self) -> Any:
+        if self._read:
+            return await super().receive()
+        self._read = True
+        body, self.body = bytes(self.body), self.body[:0]
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
 class DirectProtocol(OneWriteProtocol):
     _taken: Any = None  # what may answer the request whose body comes now
     _body = b""
@@ -133,7 +147,7 @@ class DirectProtocol(OneWriteProtocol):
         """The work goes on, or could not be committed: ASGI answers, with what was begun."""
         path = url.decode("ascii")
         scope.update({"method": "POST", "path": path, "raw_path": url, "query_string": b"", BEGUN: begun})
-        cycle = RequestResponseCycle(
+        cycle = _Begun(
             scope=scope, transport=self.transport, flow=self.flow, logger=self.logger,
             access_logger=self.access_logger, access_log=self.access_log,
             default_headers=self.server_state.default_headers, message_event=asyncio.Event(),
@@ -141,14 +155,7 @@ class DirectProtocol(OneWriteProtocol):
         )  # fmt: skip
         cycle.body += body
         cycle.more_body = False
-        cycle.message_event.set()
+        cycle.disconnected = waiting.disconnected
         if self.cycle is waiting:  # type: ignore[comparison-overlap]  # else the next request is here already, and waits for this one
             self.cycle = cycle
         self._start_asgi_task(cycle, self.app)
-        if waiting.disconnected:
-            self.loop.call_soon(_leave, cycle)  # after the first step of the task, in which it reads the body
-
-
-def _leave(cycle: RequestResponseCycle) -> None:
-    cycle.disconnected = True
-    cycle.message_event.set()
