@@ -161,6 +161,11 @@ class StreamClient(Client):
         self._finished = False
 
     def _body(self) -> None:
+        if self._length > 0:  # the run was over at once, and so is its stream
+            if len(self._buffer) >= self._length:
+                self._payload, self._buffer = self._buffer[: self._length], self._buffer[self._length :]
+                self._end()
+            return
         buffer, at = self._buffer, 0
         while (end := buffer.find(b"\r\n", at)) >= 0:
             size = int(buffer[at:end], 16)
