@@ -6,13 +6,14 @@ makers say.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 from ..model.errors import Unavailable
@@ -21,15 +22,17 @@ _PROGRAM = "nats-server"
 _READY = 20.0  # seconds
 _STOP = 5.0
 
-# The server has nothing to do with our standard input; a shell beside it does. When we are gone, however that came
-# about, the pipe ends, and the server is ended. The server's own exit ends the shell.
+# The server has nothing to do with our pipe, but a shell beside it has. When we are gone, however that came about, the
+# pipe ends, and with it the server. And when the server ends, so does the shell.
 _KEEPER = """
-"$@" <&- & server=$!
+exec 3<&0 </dev/null
+"$@" 3<&- & server=$!
 echo $server
-{ cat >/dev/null; kill -9 $server 2>/dev/null; } <&3 & keeper=$!
+exec 1>&-
+{ cat <&3; kill -9 $server; } >/dev/null 2>&1 & keeper=$!
 exec 3<&-
 wait $server
-kill $keeper 2>/dev/null
+kill $keeper
 """
 
 
@@ -43,29 +46,29 @@ def program() -> str:
 
 
 class LocalNats:
-    """Use it as `async with LocalNats(folder) as server: … server.url`. It may be killed and started again: the port
-    and the folder stay."""
+    """Use it as `with LocalNats(folder) as server: … server.url`. It may be killed and started again: the port and the
+    folder stay. Its calls wait for the server; in an event loop they belong into a thread."""
 
     def __init__(self, folder: Path, *, jetstream: bool = True, config: str = "", port: int | None = None) -> None:
         self._folder = folder
         self._jetstream = jetstream
         self._config = config  # more of it, in the server's own words
         self.port = port if port is not None else _free_port()
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self.pid = 0
 
     @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
 
-    async def __aenter__(self) -> LocalNats:
-        await self.start()
+    def __enter__(self) -> LocalNats:
+        self.start()
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.stop()
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Returns when it takes connections."""
         self._folder.mkdir(parents=True, exist_ok=True)
         lines = [f"listen: 127.0.0.1:{self.port}", self._config]
@@ -74,58 +77,45 @@ class LocalNats:
         config, said = self._folder / "nats.conf", self._folder / "nats.log"
         config.write_text("\n".join(lines) + "\n")
         with said.open("ab") as output:
-            self._process = await asyncio.create_subprocess_exec(
-                "/bin/sh", "-c", f"exec 3<&0\n{_KEEPER}", "sh", program(), "-c", str(config),
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=output,
+            self._process = subprocess.Popen(  # noqa: S603 - our own words
+                ["/bin/sh", "-c", _KEEPER, "sh", program(), "-c", str(config)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output,
             )  # fmt: skip
         assert self._process.stdout is not None
-        self.pid = int(await self._process.stdout.readline())
-        try:
-            async with asyncio.timeout(_READY):
-                while not await self._answers():
-                    if self._process.returncode is not None:
-                        raise Unavailable(f"nats-server ended: {said.read_text()[-500:]}", transient=False)
-                    await asyncio.sleep(0.01)
-        except BaseException:
-            await self.stop()
-            raise
+        self.pid = int(self._process.stdout.readline())
+        latest = time.monotonic() + _READY
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > latest:
+                self.stop()
+                raise Unavailable(f"nats-server does not start: {said.read_text()[-500:]}", transient=False)
+            time.sleep(0.01)
 
-    async def _answers(self) -> bool:
+    def _answers(self) -> bool:
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                return connection.recv(5) == b"INFO "
         except OSError:
             return False
-        try:
-            return (await reader.readline()).startswith(b"INFO ")
-        except OSError:
-            return False
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
 
-    async def kill(self) -> None:
+    def kill(self) -> None:
         """As a power cut would."""
-        await self._end(signal.SIGKILL)
+        self._end(signal.SIGKILL)
 
-    async def stop(self) -> None:
-        await self._end(signal.SIGTERM)
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
 
-    async def _end(self, how: signal.Signals) -> None:
+    def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, how)
-        try:
-            async with asyncio.timeout(_STOP):
-                await process.wait()
-        except TimeoutError:
+        with process:  # its pipes are closed with this
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-            await process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
+                os.kill(self.pid, how)
+            try:
+                process.wait(_STOP)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
 
 
 def _free_port() -> int:
