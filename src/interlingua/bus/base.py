@@ -7,6 +7,7 @@ A bus may lose everything, tell it twice or in another order: readers and worker
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -141,9 +142,9 @@ class BusSettings(msgspec.Struct, kw_only=True, frozen=True):
     url: str | None = None
     prefix: str | None = None
     token: str | None = None
-    credentials: str | None = None
-    nkey: str | None = None
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
+    credentials: Path | None = None
+    nkey: Path | None = None
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
     hand_out: str = "memory"

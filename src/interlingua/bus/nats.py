@@ -13,7 +13,6 @@ import logging
 import random
 import ssl
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -120,9 +119,9 @@ class NatsBus(SubjectBus):
             if settings.token is not None:
                 options["token"] = settings.token
             if settings.credentials is not None:
-                options["user_credentials"] = RawCredentials(Path(settings.credentials).read_text())
+                options["user_credentials"] = RawCredentials(settings.credentials.read_text())
             if settings.nkey is not None:
-                options["nkeys_seed_str"] = Path(settings.nkey).read_text().strip()
+                options["nkeys_seed_str"] = settings.nkey.read_text().strip()
             if self._address.tls or settings.ca or settings.certificate:
                 context = ssl.create_default_context(cafile=settings.ca)
                 if settings.certificate is not None:
