@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -55,6 +56,7 @@ class LocalNats:
         self._config = config  # more of it, in the server's own words
         self.port = port if port is not None else _free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._name = ""
         self.pid = 0
 
     @property
@@ -71,7 +73,8 @@ class LocalNats:
     def start(self) -> None:
         """Returns when it takes connections."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        lines = [f"listen: 127.0.0.1:{self.port}", self._config]
+        self._name = f"local-{os.getpid()}-{secrets.token_hex(4)}"
+        lines = [f"listen: 127.0.0.1:{self.port}", f"server_name: {self._name}", self._config]
         if self._jetstream:
             lines.append(f"jetstream {{ store_dir: {str(self._folder / 'jetstream')!r} }}")
         config, said = self._folder / "nats.conf", self._folder / "nats.log"
@@ -93,7 +96,8 @@ class LocalNats:
     def _answers(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                return connection.recv(5) == b"INFO "
+                # Another server may have the port, and ours is about to say so.
+                return self._name.encode() in connection.recv(4096)
         except OSError:
             return False
 

@@ -12,7 +12,8 @@ import contextlib
 import logging
 import random
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -115,20 +116,21 @@ class NatsBus(SubjectBus):
             "ping_interval": _PING,
             "max_outstanding_pings": 2,
         }
-        try:
-            if settings.token is not None:
-                options["token"] = settings.token
-            if settings.credentials is not None:
+        if settings.token is not None:
+            options["token"] = settings.token
+        if settings.credentials is not None:
+            with _file(settings.credentials):
                 options["user_credentials"] = RawCredentials(settings.credentials.read_text())
-            if settings.nkey is not None:
+        if settings.nkey is not None:
+            with _file(settings.nkey):
                 options["nkeys_seed_str"] = settings.nkey.read_text().strip()
-            if self._address.tls or settings.ca or settings.certificate:
+        if self._address.tls or settings.ca or settings.certificate:
+            with _file(settings.ca):
                 context = ssl.create_default_context(cafile=settings.ca)
-                if settings.certificate is not None:
+            if settings.certificate is not None:
+                with _file(settings.certificate):
                     context.load_cert_chain(settings.certificate, settings.key)
-                options["tls"] = context
-        except (OSError, UnicodeDecodeError) as error:  # also an SSLError: a file that holds something else
-            raise InvalidRequest(f"the bus needs a file that cannot be used: {error}") from error
+            options["tls"] = context
         return options
 
     async def _connect(self, options: dict[str, Any]) -> None:
@@ -321,6 +323,14 @@ class _Offer:
 
     async def later(self, seconds: float) -> None:
         await self._message.nak(delay=seconds)
+
+
+@contextlib.contextmanager
+def _file(path: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:  # also an SSLError: it holds something else
+        raise InvalidRequest(f"the bus needs {path}, and that cannot be used: {error}") from error
 
 
 def _called(handler: Handler) -> Callable[[Msg], Coroutine[Any, Any, None]]:

@@ -267,8 +267,11 @@ class SubjectBus(LocalBus):
             self._present.pop(about.worker, None)
         elif about.worker:
             self._present[about.worker] = about, asyncio.get_running_loop().time()
-        if about.asks and self._ear is not None:
-            self._beat()
+        if about.asks:
+            self._fresh = self._here.all()  # who has just come knows of no readers
+            self._announce()
+            if self._ear is not None:
+                self._beat()
 
     def _on_news(self, run: str, data: bytes) -> None:
         news = _news.decode(data)
