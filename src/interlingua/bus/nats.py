@@ -256,8 +256,10 @@ class NatsBus(SubjectBus):
             self.overflowed(error.subject)
         elif isinstance(error, msgspec.MsgspecError | UnicodeDecodeError):
             self.warn_once("odd", f"the bus at {self._address.shown} carries messages that are not ours: {error}")
-        else:
+        elif isinstance(error, errors.Error | OSError):
             log.debug("the bus: %s", error)
+        else:
+            log.error("a message of the bus could not be handled", exc_info=error)
 
     def _warn_down(self, error: BaseException) -> None:
         self.warn_once(

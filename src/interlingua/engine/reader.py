@@ -80,11 +80,16 @@ class Reader:
             if batch:
                 if changed is not None:
                     changed.cancel()
+                whole = len(batch)
                 batch = _piece(batch)
                 self.cursor = batch[-1].seq
                 self.over = isinstance(batch[-1].body, RunFinished)
                 if self.over:
                     self._leave_mirror()
+                elif stored:
+                    self._looked = -1  # there may be more than this piece
+                    if log is None and follow and whole < _PAGE:
+                        self._listen()
                 return compose_runs(batch) if len(batch) > 1 else batch
             if log is not None:
                 self.over = log.finished is not None and log.committed_seq <= self.cursor
@@ -95,11 +100,9 @@ class Reader:
                 row = await self._engine.store.run(self._run)
                 self.over = row is None or (row.status.final and row.next_seq - 1 <= self.cursor)
             if changed is None:
-                # Only now: most logs that are read have ended, and nobody needs to be told of their readers.
                 if self.over or not follow:
                     return []
-                assert others is not None
-                self._mirror, self._looked = others.mirror(self._run), -1
+                self._listen()
                 continue
             if self.over or not follow:
                 changed.cancel()
@@ -160,6 +163,13 @@ class Reader:
         elif not self._waiting.done():
             self._rung = True
             self._waiting.set_result(None)  # not cancelled: that could not be told from a cancellation of the task
+
+    def _listen(self) -> None:
+        """Only when there is nothing more to read: most logs that are read have ended, and nobody needs to be told of
+        their readers."""
+        others = self._engine.worker.others
+        if self._mirror is None and others is not None:
+            self._mirror, self._looked = others.mirror(self._run), -1
 
     def _leave_mirror(self) -> None:
         if self._mirror is not None:
