@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -56,6 +57,16 @@ class Queues(Protocol):
     async def of(self, subject: str) -> Queue: ...
 
 
+async def end_all(tasks: Iterable[asyncio.Task[Any]], again: float = 0.05) -> None:
+    """Cancel tasks until they have ended. Once is not enough: nats-py swallows a cancellation that comes while it
+    flushes, and makes another error of one that comes when its connection is closed."""
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=again)
+
+
 class WorkQueue:
     def __init__(self, subjects: Subjects, health: Health) -> None:
         self.ear: Ear | None = None
@@ -79,14 +90,13 @@ class WorkQueue:
         self._queues = None
         tasks = [*self._pulling.values(), *self._offers]
         self._pulling = {}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(tasks)
 
     def take(self, agents: list[str]) -> None:
         self._agents = agents
-        for agent in self._pulling.keys() - set(agents):
-            self._pulling.pop(agent).cancel()
+        gone = [self._pulling.pop(agent) for agent in self._pulling.keys() - set(agents)]
+        if gone:
+            self._spawn(end_all(gone))
         if self._queues is not None and self.ear is not None:
             for agent in agents:
                 if agent not in self._pulling:
@@ -128,7 +138,7 @@ class WorkQueue:
         else:
             await offer.later(_AGAIN * random.uniform(0.5, 1.5))
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._offers.add(task)
         task.add_done_callback(self._done)

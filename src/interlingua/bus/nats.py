@@ -27,6 +27,7 @@ from nats.js.errors import NotFoundError
 from ..model.errors import InvalidRequest, Unavailable
 from .address import parse
 from .base import BusSettings
+from .handing import end_all
 from .remote import Handler, SubjectBus
 
 log = logging.getLogger("interlingua.bus")
@@ -88,9 +89,7 @@ class NatsBus(SubjectBus):
                 async with asyncio.timeout(_GOODBYE):
                     await self.outgoing.emptied()
         tasks, self._tasks = self._tasks, set()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(tasks, again=3 * _GOODBYE)  # they have something to tidy up
         if self._client is not None:  # nobody has begun to look after it
             await _shut(self._client)
             self._client = None
@@ -197,14 +196,16 @@ class NatsBus(SubjectBus):
         try:
             if missed:
                 self.missed()
-            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except Exception as error:
+            self._trouble(error)
         finally:
             self._client = None
             self.disconnected()
-            for task in tasks:
-                task.cancel()
+            await end_all(tasks)
             await self.work.stop()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await _shut(client)
         self._warn_down(ConnectionError("the connection was lost"))
 
