@@ -21,6 +21,7 @@ from interlingua.model.events import OutputDelta
 _TOKENS = 500
 _PAUSE = 0.02
 _ANSWERS = 100
+_RARE, _QUIET = 10, 5.5  # seconds after which a process looks at the file less often
 _SETTINGS = il.Settings(stall_warning=0)
 
 
@@ -58,14 +59,15 @@ async def _tokens(engine: il.Engine) -> list[float]:
     return late[10:]  # until it was listened to
 
 
-async def _wakes(engine: il.Engine) -> list[float]:
-    run = await engine.submit(il.RunRequest("told", input={"n": _ANSWERS}))
+async def _wakes(engine: il.Engine, count: int, pause: float) -> list[float]:
+    run = await engine.submit(il.RunRequest("told", input={"n": count}))
     sent = []
-    for number in range(_ANSWERS):
+    for number in range(count):
         while True:
             view = await engine.wait(run.id, settled=True, timeout=20)
             if view.questions and view.questions[0].payload["message"] == str(number):
                 break
+        await asyncio.sleep(pause)
         sent.append(time.time_ns())
         await engine.answer(view.questions[0].id, {"approved": True})
     output = (await engine.wait(run.id, timeout=20)).output
@@ -84,10 +86,14 @@ async def _measure(name: str, bus: str | None, folder: Path) -> None:
     try:
         await process.stdout.readline()
         async with il.Engine(store, bus=bus, settings=_SETTINGS) as engine:
-            for what, late in (("token", await _tokens(engine)), ("answer", await _wakes(engine))):
+            for what, late in (
+                ("token", await _tokens(engine)),
+                ("answer", await _wakes(engine, _ANSWERS, 0.0)),
+                ("answer after a pause", await _wakes(engine, _RARE, _QUIET)),
+            ):
                 late.sort()
                 p50, p99 = statistics.median(late), late[int(len(late) * 0.99)]
-                print(f"{name:>12}  {what:>7}  p50 {p50:7.2f} ms   p99 {p99:7.2f} ms   ({len(late)})", flush=True)
+                print(f"{name:>5}  {what:>20}  p50 {p50:7.2f} ms   p99 {p99:7.2f} ms   ({len(late)})", flush=True)
     finally:
         process.stdin.close()
         await process.wait()
