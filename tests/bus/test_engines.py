@@ -20,7 +20,7 @@ from interlingua.bus.base import BusSettings
 from interlingua.bus.nats import NatsBus
 from interlingua.model.errors import AgentNotFound
 from interlingua.model.events import OutputDelta
-from interlingua.store.base import EventRow
+from interlingua.store.base import EventRow, QuestionFilter
 
 from .working import AGENTS, SETTINGS, ask, forever, listen, talk
 
@@ -151,6 +151,22 @@ async def test_a_parent_hears_of_a_child_that_ran_in_another_process(store: Path
         async with asyncio.timeout(SOON):
             run = await submit(eng, "parent")
             assert (await eng.wait(run)).output == {"text": words(3)}
+
+
+async def test_whoever_watches_questions_hears_of_those_that_are_asked_and_answered_elsewhere(
+    store: Path, nats_url: str
+) -> None:
+    async with engine(store, nats_url, ask) as owner, engine(store, nats_url) as eng, engine(store, nats_url) as other:
+        async with asyncio.timeout(SOON):
+            hint = eng.next_hint("questions")
+            while not all(one.bus.wanted("questions") for one in (owner, other)):  # type: ignore[attr-defined]
+                await asyncio.sleep(0.01)
+            run = await submit(other, "ask")
+            await hint
+            (asked,) = await eng.store.questions(QuestionFilter(run=run))
+            hint = eng.next_hint("questions")
+            await other.answer(asked.question.id, {"approved": True})
+            await hint
 
 
 async def test_readers_of_one_run_share_what_is_told_of_it(

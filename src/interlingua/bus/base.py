@@ -29,6 +29,7 @@ class Bus(Protocol):
 
 
 WORK = "work"  # there may be runs to claim, or inboxes to read
+QUESTIONS = "questions"  # one was asked, answered or withdrawn
 
 
 class News(msgspec.Struct, array_like=True, gc=False):

@@ -67,3 +67,5 @@ class Answering:
         run, _, owner = await self.store.answer(question, value, by.id, now(), door)
         if owner == self.worker.id or owner is None or self.worker.others is not None:
             self.worker.told(run, owner=owner)
+        if self.worker.others is not None:
+            self.worker.others.questions_changed()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..bus.base import WORK, News, Presence, RemoteBus
+from ..bus.base import QUESTIONS, WORK, News, Presence, RemoteBus
 from ..model.events import Event, body_decoder
-from ..store.base import EventRow, RunRow, Sealed
+from ..store.base import CloseQuestion, EventRow, PutQuestion, RunRow, Sealed
 from .ids import now
 
 if TYPE_CHECKING:
@@ -144,6 +144,8 @@ class Between:
 
     def committed(self, run: str, sealed: Sealed | None) -> None:
         """Something of a run that is here is on disk, or was refused."""
+        if sealed is not None and any(isinstance(change, PutQuestion | CloseQuestion) for change in sealed.changes):
+            self.questions_changed()
         if sealed is None or not sealed.events or not self._bus.wanted(run):
             self._bus.publish(run)
             return
@@ -172,6 +174,9 @@ class Between:
     def _close(self, mirror: Mirror) -> None:
         mirror.end()
         del self._mirrors[mirror.run]
+
+    def questions_changed(self) -> None:
+        self._bus.publish(QUESTIONS)
 
     # -- inboxes ------------------------------------------------------------------------------------------
 
