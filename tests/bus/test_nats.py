@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -427,6 +426,3 @@ def test_what_nobody_needs_is_not_imported() -> None:
     script = "import interlingua, interlingua.bus.opening, sys; print('nats' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-logging.getLogger("nats").setLevel(logging.CRITICAL)
