@@ -91,7 +91,7 @@ async def _check_doors(config: Config, loaded: list[sources.Source]) -> None:
         keyed = await StoredKeys(store).any()
         await store.close()
     auth = Authenticator(StoredKeys(store), None, open_to_all=not keyed and not settings.issuers)
-    engine = Engine(store, settings=settings.engine)
+    engine = Engine(store, bus=settings.bus, settings=settings.engine)
     hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
     HttpApp(engine, auth, hosts, settings.options, [*settings.without, "peer"])  # a node would make its identity
     for source in loaded:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from ..bus.base import BusSettings
 from ..engine.settings import Settings
 from ..model.errors import InvalidRequest
 from ..protocols.cap.server import CapSettings
@@ -64,6 +65,7 @@ async def serve_settings(config: Config) -> ServeSettings:
         without=[name for name in DOORS if not config[f"doors.{name}.enabled"]],
         own_ports=ports,
         mounting=_of(Mounting, config, "mounting"),
+        bus=_of(BusSettings, config, "bus"),
         engine=engine_settings(config),
     )
 

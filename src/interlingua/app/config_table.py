@@ -12,6 +12,7 @@ from .config_setting import MIB, Entries, Setting
 SECTIONS = {
     "server": "Where it listens, and what it writes down.",
     "store": "Where everything is kept, and for how long.",
+    "bus": "How several servers on one store tell each other what happens; one server needs none.",
     "auth": "Who may come in, beside those who have a key of the store (`interlingua keys`).",
     "callbacks": "What is sent to addresses that callers name.",
     "limits": "Limits and intervals of the engine.",
@@ -65,6 +66,34 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _S("store.ttl_runs", "number", None, "Seconds after which a finished run is deleted.", least=0),
     _S("store.ttl_threads", "number", None, "Seconds after which an unused thread is deleted.", least=0),
+    # -- bus
+    _S(
+        "bus.url", "text", None,
+        "The NATS server that several servers on one store share: `nats://[USER:PASSWORD@]HOST[:PORT][/PREFIX]`, or "
+        "`tls://…`; several servers of one cluster with commas in between. Needs `interlingua[nats]`. Without it, "
+        "processes notice what others wrote to the file.",
+        flag="--bus", env="INTERLINGUA_BUS", metavar="URL", secret=True,
+    ),
+    _S(
+        "bus.prefix", "text", None,
+        "What the names of all subjects begin with, where installations share a NATS server; without it, the path of "
+        "the address, or `interlingua`.",
+    ),
+    _S("bus.token", "text", None, "A token that lets us in.", secret=True),
+    _S("bus.credentials", "path", None, "A file of credentials (`.creds`) that lets us in.", metavar="FILE"),
+    _S("bus.nkey", "path", None, "A file with the seed of an nkey that lets us in.", metavar="FILE"),
+    _S(
+        "bus.ca", "path", None, "The authority that the NATS server's certificate is from, where the system does not "
+        "know it.", metavar="FILE",
+    ),
+    _S("bus.certificate", "path", None, "Our certificate, where the NATS server wants one.", metavar="FILE"),
+    _S("bus.key", "path", None, "The key of our certificate.", metavar="FILE"),
+    _S(
+        "bus.hand_out", "text", "memory",
+        "Where JetStream keeps the runs that are offered to others, or whether nothing is offered: workers then look "
+        "for due runs, every `sweep_every` seconds.",
+        choices=("memory", "file", "off"),
+    ),
     # -- auth
     _S(
         "auth.audience", "texts", [], "What tokens call this server, for issuers that say nothing else.",

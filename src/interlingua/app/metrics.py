@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..bus.base import RemoteBus
 from ..engine.engine import Engine
 from ..engine.ids import now
 from .mount_entry import MountView
@@ -31,6 +32,20 @@ async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
     metric("callbacks_sent_total", "counter", "Callbacks that were taken.", [("", callbacks.sent)])
     metric("callbacks_retried_total", "counter", "Callbacks that will be tried again.", [("", callbacks.retried)])
     metric("callbacks_failed_total", "counter", "Callbacks that were given up.", [("", callbacks.failed)])
+    if isinstance(engine.bus, RemoteBus):
+        bus = engine.bus.health
+        metric("bus_connected", "gauge", "Whether the bus can be reached.", [("", bus.connected)])
+        metric("bus_connects_total", "counter", "Connections to the bus that were made.", [("", bus.connects)])
+        metric("bus_sent_total", "counter", "Messages that this process sent.", [("", bus.sent)])
+        metric("bus_received_total", "counter", "Messages with events of runs elsewhere.", [("", bus.received)])
+        metric(
+            "bus_dropped_total", "counter", "Messages that were given up, on the way out or in; the store has all.",
+            [('{way="out"}', bus.dropped), ('{way="in"}', bus.overflowed)],
+        )  # fmt: skip
+        metric("bus_lag_seconds", "gauge", "From sending to receipt, smoothed.", [("", bus.lag)])
+        metric("bus_work_lag_seconds", "gauge", "From offering a run to pulling it, smoothed.", [("", bus.work_lag)])
+        workers = len(engine.bus.present()) + 1
+        metric("workers_present", "gauge", "Processes that are there, with this one.", [("", workers)])
     up = [(f'{{mount="{_escape(mount.mount)}"}}', float(mount.state == "up")) for mount in mounts]
     if up:
         metric("mount_up", "gauge", "Whether a mount can be reached.", up)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..bus.base import BusSettings
 from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings
@@ -61,6 +62,7 @@ class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
     own_ports: dict[str, tuple[str | None, int]] = {}
     """Doors that have a port of their own, by the name of their protocol: the address (None: ours) and the port."""
     mounting: Mounting = Mounting()
+    bus: BusSettings = BusSettings()
     engine: Settings = Settings()
 
 
@@ -92,7 +94,7 @@ async def serving(
 ) -> AsyncIterator[Server]:
     """Serve agents on every door until the context ends; running agents are finished or handed back then."""
     settings = settings or ServeSettings()
-    engine = Engine(store, agents=agents, settings=settings.engine)
+    engine = Engine(store, agents=agents, bus=settings.bus, settings=settings.engine)
     await engine.store.open()
     keys = StoredKeys(engine.store)
     open_to_all = not await keys.any() and not settings.issuers

@@ -14,6 +14,7 @@ from ..engine.settings import Settings
 from ..model.errors import InvalidRequest
 from ..transports.pipes import PipeChannel
 from .installed import protocols
+from .paths import default_bus
 from .trace import WireTrace
 
 
@@ -34,7 +35,7 @@ async def serve_stdio(
     wire = WireTrace(trace, protocol) if trace is not None else None
     # A client that has hung up waits a few seconds for us, and kills us then; the next process goes on with the rest.
     settings = settings or Settings(shutdown_grace=2.0)
-    async with Engine(store, agents=agents, settings=settings) as engine:
+    async with Engine(store, agents=agents, bus=default_bus(), settings=settings) as engine:
         channel = PipeChannel(*pipes)
         serving = asyncio.ensure_future(serve(engine, channel, wire))
         loop = asyncio.get_running_loop()

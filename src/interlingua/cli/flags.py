@@ -19,7 +19,7 @@ _TYPES: dict[str, Any] = {
     "texts": list[str] | None, "numbers": list[float] | None,
 }  # fmt: skip
 _PANELS = {
-    "server": "Server", "store": "Store", "auth": "Callers", "callbacks": "Callbacks", "limits": "Limits",
+    "server": "Server", "store": "Store", "bus": "Bus", "auth": "Callers", "callbacks": "Callbacks", "limits": "Limits",
     "mounting": "Mounts",
 }  # fmt: skip
 

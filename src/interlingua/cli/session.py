@@ -45,13 +45,13 @@ async def engine_at(
     store: Path | None, agents: Iterable[Agent[..., Any]] = (), *, create: bool = False
 ) -> AsyncIterator[Engine]:
     """An engine on a store. `create`: the store that was asked for may be new."""
-    from ..app.paths import default_store
+    from ..app.paths import default_bus, default_store
     from ..engine.engine import Engine
 
     path = store or default_store()
     if store is not None and not create and not _is_there(path):
         raise NotFound(f"there is no store {path}")
-    engine = Engine(path, agents=agents)
+    engine = Engine(path, agents=agents, bus=default_bus())
     try:
         await engine.start()
     except (sqlite3.Error, OSError) as error:

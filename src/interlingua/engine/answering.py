@@ -65,5 +65,7 @@ class Answering:
         if len(values.encode(value)) > self.settings.max_input_bytes:
             raise TooLarge(f"the answer is larger than {self.settings.max_input_bytes} bytes")
         run, _, owner = await self.store.answer(question, value, by.id, now(), door)
-        if owner == self.worker.id or owner is None:
-            self.worker.told(run)
+        if owner == self.worker.id or owner is None or self.worker.others is not None:
+            self.worker.told(run, owner=owner)
+        if self.worker.others is not None:
+            self.worker.others.questions_changed()

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..bus.base import WORK, Bus
-from ..bus.local import LocalBus
+from ..bus.base import WORK, Bus, BusSettings
+from ..bus.opening import open_bus
 from ..model import chain, values
 from ..model.card import AgentCard
 from ..model.content import Message, Part, parts_from
@@ -71,12 +71,12 @@ class Engine(Threads, Teams, Answering):
         store: Store | Path | str,
         *,
         agents: Iterable[Agent[..., Any]] = (),
-        bus: Bus | None = None,
+        bus: Bus | BusSettings | str | None = None,
         settings: Settings | None = None,
     ) -> None:
         Teams.__init__(self)
         self.store: Store = SQLiteStore(store) if isinstance(store, str | Path) else store
-        self.bus: Bus = bus or LocalBus()
+        self.bus: Bus = open_bus(bus) if bus is None or isinstance(bus, str | BusSettings) else bus
         self.settings = settings or Settings()
         self.agents = Registry()
         for agent in agents:
@@ -102,7 +102,11 @@ class Engine(Threads, Teams, Answering):
             if gc.get_threshold()[0] == 700:  # nobody else has tuned it
                 gc.set_threshold(20_000, 20, 20)
         await self.store.open()
-        await self.bus.open()
+        try:
+            await self.bus.open()
+        except BaseException:
+            await self.store.close()
+            raise
         self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
         self.store.on_foreign_change = self.worker.foreign_change
         await self._publish_cards()
@@ -135,7 +139,9 @@ class Engine(Threads, Teams, Answering):
 
     def _agents_changed(self) -> None:
         self.worker.spawn(self._publish_cards())
-        self.bus.publish(WORK)
+        self.worker.look()
+        if self.worker.others is not None:
+            self.worker.others.agents_changed()
 
     async def _publish_cards(self) -> None:
         if len(self.agents):
@@ -304,7 +310,10 @@ class Engine(Threads, Teams, Answering):
             if self.worker.execution(done.cancel) is None:
                 await self.worker.claim_and_enter(done.cancel)
         if done.row.worker != self.worker.id:
-            self.bus.publish(WORK)
+            if self.worker.others is None:
+                self.bus.publish(WORK)
+            else:
+                self.worker.others.submitted(done.row)
         return self.view(done.row, created)
 
     async def _place(self, submission: Submission, created: RunCreated, agent: Agent[..., Any] | None) -> Submitted:
@@ -447,12 +456,15 @@ class Engine(Threads, Teams, Answering):
         `first` tells the seq it begins with.
         """
         reader = self.reader(run, after, sealed=sealed)
-        while not reader.over:
-            batch = await reader.read(follow=follow)
-            if not batch:
-                return
-            for event in batch:
-                yield event
+        try:
+            while not reader.over:
+                batch = await reader.read(follow=follow)
+                if not batch:
+                    return
+                for event in batch:
+                    yield event
+        finally:
+            reader.close()
 
     def reader(self, run: str, after: int = 0, *, sealed: bool = False) -> Reader:
         """As `events`, read piece by piece, and with a time to wait."""
@@ -488,7 +500,7 @@ class Engine(Threads, Teams, Answering):
         if owner is None and self.worker.execution(run) is None:
             await self.worker.claim_and_enter(run)
         else:
-            self.worker.told(run)
+            self.worker.told(run, owner=owner)
 
     async def send(
         self,
@@ -508,8 +520,8 @@ class Engine(Threads, Teams, Answering):
         body = values.encode(message)
         if kind != "passed" and len(body) > self.settings.max_input_bytes:  # else it was weighed when it came
             raise TooLarge(f"the message is larger than {self.settings.max_input_bytes} bytes")
-        await self.store.deliver(run, kind, body, now())
-        self.worker.told(run)
+        _, owner = await self.store.deliver(run, kind, body, now())
+        self.worker.told(run, owner=owner)
 
     async def delete(self, run: str, *, rollback: bool = False, sealed: bool = False) -> None:
         """Forget a run that has ended, and its children. A tombstone with its last hash remains.

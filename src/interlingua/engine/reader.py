@@ -1,4 +1,8 @@
-"""Reading a run's log as it grows: from memory where the run is here, from the store where it is not."""
+"""Reading a run's log as it grows: from memory where the run is here, from the store where it is not.
+
+Where its owner is another process that tells what it commits, that is read instead; what is missing there is in the
+store.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from ..model.events import Event, RunFinished
 from .log import LiveLog, compose_runs
 
 if TYPE_CHECKING:
+    from .between import Mirror
     from .engine import Engine
 
 _PAGE = 512
@@ -31,6 +36,8 @@ class Reader:
         self._checked = not after
         self._sealed = sealed  # whether it may read those, or has found that this is none
         self._log: LiveLog | None = None  # read last: of a run that is rolled back, only this still has the end
+        self._mirror: Mirror | None = None  # of a run that is in another process
+        self._looked = -1  # how often that had asked to look in the store, when this was done last
         self._waiting: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
@@ -43,34 +50,60 @@ class Reader:
             self._sealed = True
         if not self._checked:
             await self._check()
+        others = self._engine.worker.others
         while not self.over:
             log = self._engine.worker.log_of(self._run)
             if log is None and self._log is not None and self._log.finished is not None:
                 log = self._log
             self._log = log
+            mirror = self._mirror if log is None else None
             batch = log.since(self.cursor) if log is not None else None
+            if mirror is not None:
+                batch = mirror.since(self.cursor)
+                if not batch and mirror.looks != self._looked:
+                    batch = None
             changed: asyncio.Future[None] | None = None
+            stored = batch is None
             if batch is None:
                 # Before the store is read: what is committed meanwhile must not be waited for.
-                changed = log.changed() if log is not None else self._engine.next_hint(self._run)
+                if mirror is not None:
+                    self._looked, changed = mirror.looks, mirror.changed()
+                elif log is not None:
+                    changed = log.changed()
+                elif others is None:
+                    changed = self._engine.next_hint(self._run)
                 batch = await self._engine.store.events(self._run, self.cursor, _PAGE)
                 if not batch and not self.cursor and log is None and await self._engine.store.run(self._run) is None:
-                    changed.cancel()
+                    if changed is not None:
+                        changed.cancel()
                     raise RunNotFound(f"there is no run {self._run}")
             if batch:
                 if changed is not None:
                     changed.cancel()
+                whole = len(batch)
                 batch = _piece(batch)
                 self.cursor = batch[-1].seq
                 self.over = isinstance(batch[-1].body, RunFinished)
+                if self.over:
+                    self._leave_mirror()
+                elif stored:
+                    self._looked = -1  # there may be more than this piece
+                    if log is None and follow and whole < _PAGE:
+                        self._listen()
                 return compose_runs(batch) if len(batch) > 1 else batch
             if log is not None:
                 self.over = log.finished is not None and log.committed_seq <= self.cursor
                 changed = changed or log.changed()
+            elif mirror is not None and not stored:
+                changed = mirror.changed()
             else:
                 row = await self._engine.store.run(self._run)
                 self.over = row is None or (row.status.final and row.next_seq - 1 <= self.cursor)
-            assert changed is not None
+            if changed is None:
+                if self.over or not follow:
+                    return []
+                self._listen()
+                continue
             if self.over or not follow:
                 changed.cancel()
             elif not await self._wait(changed, timeout):
@@ -131,7 +164,20 @@ class Reader:
             self._rung = True
             self._waiting.set_result(None)  # not cancelled: that could not be told from a cancellation of the task
 
+    def _listen(self) -> None:
+        """Only when there is nothing more to read: most logs that are read have ended, and nobody needs to be told of
+        their readers."""
+        others = self._engine.worker.others
+        if self._mirror is None and others is not None:
+            self._mirror, self._looked = others.mirror(self._run), -1
+
+    def _leave_mirror(self) -> None:
+        if self._mirror is not None:
+            self._mirror.leave()
+            self._mirror = None
+
     def close(self) -> None:
+        self._leave_mirror()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -124,8 +124,8 @@ class Tasks:
         """Somebody outside tried to have an agent of a task work, and may not: that is on record there."""
         body = body_encoder.encode(DelegationRefused(agent, reason, key=f"outside:{new_id()}"))
         with contextlib.suppress(AlreadyFinished, NotFound):
-            await self.store.deliver(root, "relay", body, now())
-            self.worker.told(root)
+            _, owner = await self.store.deliver(root, "relay", body, now())
+            self.worker.told(root, owner=owner)
 
 
 def _task(row: DelegationRow, root: str) -> Task:

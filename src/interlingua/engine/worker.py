@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..bus.base import WORK, Bus
+from ..bus.base import WORK, Bus, RemoteBus
 from ..model.errors import Conflict, ErrorInfo, InterlinguaError, NotFound
 from ..model.events import Event, RunCreated
 from ..model.status import Status
@@ -36,6 +36,7 @@ from ..store.base import (
 )
 from . import runlog
 from .agents import Agent, Registry
+from .between import ANYBODY, Between
 from .execution import Execution
 from .ids import new_id, now
 from .log import LiveLog
@@ -71,6 +72,7 @@ class Worker:
         self.finished_runs: dict[tuple[str, Status], int] = {}  # by agent and status
         self.taken_over = 0  # runs of dead workers
         self.processes = ProcessPool(settings.processes)
+        self.others = Between(self, bus) if isinstance(bus, RemoteBus) else None
         self._executions: dict[str, Execution] = {}
         self._finished: OrderedDict[str, LiveLog] = OrderedDict()
         self._finished_bytes = 0
@@ -100,10 +102,14 @@ class Worker:
             asyncio.create_task(self._sweep_loop()),
             asyncio.create_task(self._foreign_loop()),
         ]
+        if self.others is not None:
+            self.others.start()
 
     async def stop(self) -> None:
         """Finish what can be finished, and hand back the rest."""
         self._stopping = True
+        if self.others is not None:
+            self.others.stop()
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -131,6 +137,8 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.processes.close()
         await self.store.leave(self.id)
+        if self.others is not None:
+            self.bus.publish(WORK)  # what was handed back waits for others
 
     def _working(self) -> list[Execution]:
         """Handlers that do something now: those that only wait are handed back at once."""
@@ -282,6 +290,8 @@ class Worker:
         self.running -= 1
         if self._starved:
             self._ready.set()
+        if self.others is not None:
+            self.others.slot_free()
 
     def on_commit(self, log: LiveLog, sealed: Sealed | None) -> None:
         run = log.row.id
@@ -302,7 +312,10 @@ class Worker:
                 self.finished_runs[ended] = self.finished_runs.get(ended, 0) + 1
             else:
                 self._ready.set()  # something may have come in while it was being set aside
-        self.bus.publish(run)
+        if self.others is None:
+            self.bus.publish(run)
+        else:
+            self.others.committed(run, sealed if log.lost is None else None)
         if sealed is not None and log.lost is None:
             runlog.committed(sealed)
         for change in sealed.changes if sealed is not None else ():
@@ -318,16 +331,35 @@ class Worker:
             elif isinstance(change, PutQuestion) and change.remind:
                 self.engine.reminders.hint()
 
-    def told(self, run: str, news: PutInbox | None = None) -> None:
-        """Something was put into a run's inbox. `news`: what, where that is known; it need not be read then."""
+    def told(self, run: str, news: PutInbox | None = None, owner: str | None = ANYBODY) -> None:
+        """Something was put into a run's inbox. `news`: what, where that is known; it need not be read then. `owner`:
+        the worker that has the run, where that is known; None: no worker has it."""
         execution = self._executions.get(run)
         if execution is not None and not execution.over:
             if news is None or not news.id or not execution.take(InboxItem(news.id, run, news.kind, news.body)):
                 execution.pull_soon()
         elif run in self._expected:
             self._expected[run] = True
-        else:
+        elif self.others is None:
             self.bus.publish(WORK)
+        else:
+            self.others.tell(run, owner)
+
+    def heard(self, run: str) -> None:
+        """As `told`, by another process."""
+        execution = self._executions.get(run)
+        if execution is not None and not execution.over:
+            execution.pull_soon()
+        elif run in self._expected:
+            self._expected[run] = True
+        elif run in self._entering:
+            self._foreign.set()
+        else:
+            self._ready.set()  # it may have been handed back, or set aside, a moment ago
+
+    def look(self) -> None:
+        """There may be runs to claim. Nobody else needs to know."""
+        self._ready.set()
 
     def cancel_soon(self, run: str, reason: str) -> None:
         async def cancel() -> None:
@@ -423,6 +455,21 @@ class Worker:
         if suspect is None or suspect.over or suspect.log.row.crashes < SUSPECT:
             return False
         return asyncio.get_running_loop().time() - self._suspect_since < _WATCHED
+
+    async def claim_for(self, agent: str) -> bool:
+        """Take one run of an agent that is due: which, the store decides. False: there is no free slot here."""
+        known = self.registry.keys()
+        if agent not in known or not self.has_room:
+            return False
+        self.reserved += 1
+        try:
+            rows = await self.store.claim(self.id, [agent], now(), 1, suspects=not self._suspect_at_large())
+        finally:
+            self.reserved -= 1
+        mine = [row for row in rows if row.worker is not None]
+        if mine:
+            await asyncio.shield(self.spawn(self._enter_all(mine)))
+        return True
 
     async def claim_and_enter(self, run: str) -> None:
         """Take a run that nobody owns, to end it. Its agent's code is not needed for that."""

@@ -1,0 +1,3 @@
+from ..nats import nats_url, shared_nats
+
+__all__ = ["nats_url", "shared_nats"]

@@ -1,0 +1,450 @@
+"""Engines that share a store and a bus: what one does reaches the others at once, and nothing depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import interlingua as il
+from interlingua.app.local_nats import LocalNats
+from interlingua.bus.base import BusSettings
+from interlingua.bus.nats import NatsBus
+from interlingua.model.errors import AgentNotFound
+from interlingua.model.events import OutputDelta
+from interlingua.store.base import EventRow, QuestionFilter
+
+from .working import AGENTS, SETTINGS, ask, forever, listen, talk
+
+SOON = 10.0  # seconds; whoever is not told looks only after thirty
+QUICK = il.Settings(park_after=0, cancel_grace=0.5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
+
+
+@asynccontextmanager
+async def engine(
+    store: Path, bus: Any, *agents: il.Agent[..., Any], settings: il.Settings = SETTINGS
+) -> AsyncIterator[il.Engine]:
+    async with il.Engine(store, agents=agents, bus=bus, settings=settings) as made:
+        made.store.on_foreign_change = lambda: None  # the file tells nothing
+        yield made
+
+
+@asynccontextmanager
+async def working(store: Path, url: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Another process, with agents."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.bus.working", str(store), url,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert await process.stdout.readline()
+        yield process
+    finally:
+        if process.returncode is None:
+            process.stdin.close()
+            await process.wait()
+
+
+async def submit(eng: il.Engine, agent: str, **input_: Any) -> str:
+    return (await eng.submit(il.RunRequest(agent, input=input_))).id
+
+
+async def events(eng: il.Engine, run: str, after: int = 0) -> list[il.Event]:
+    return [event async for event in eng.events(run, after=after)]
+
+
+def spoken(log: list[il.Event]) -> str:
+    return "".join(event.body.delta["text"] for event in log if isinstance(event.body, OutputDelta))
+
+
+def words(n: int) -> str:
+    return "".join(f"{number} " for number in range(n))
+
+
+def contiguous(log: list[il.Event]) -> bool:
+    """No event twice, none missing, none out of order."""
+    return [event.first for event in log] == [1, *(event.seq + 1 for event in log[:-1])]
+
+
+def counting(eng: il.Engine, monkeypatch: pytest.MonkeyPatch, name: str = "events") -> list[tuple[Any, ...]]:
+    """Every call of a method of the store from now on."""
+    calls: list[tuple[Any, ...]] = []
+    asked = getattr(eng.store, name)
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return await asked(*args, **kwargs)
+
+    monkeypatch.setattr(eng.store, name, call)
+    return calls
+
+
+# -- told by the bus ---------------------------------------------------------------------------------------
+
+
+async def test_a_run_of_another_process_is_streamed_and_the_store_is_not_read_for_it(
+    store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as eng:
+        reads, looks = counting(eng, monkeypatch), counting(eng, monkeypatch, "run")
+        async with asyncio.timeout(SOON):
+            run = await submit(eng, "talk", n=300, pause=0.001)
+            log = await events(eng, run)
+        assert contiguous(log)
+        assert log[-1].kind == "finished"
+        assert spoken(log) == words(300)
+        assert len(log) > 50
+        assert len(reads) + len(looks) < 12  # to begin with, and what was committed before anybody listened
+
+
+async def test_an_answer_a_message_and_a_cancel_reach_the_owner_at_once(store: Path, nats_url: str) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as eng:
+        async with asyncio.timeout(SOON):
+            run = await submit(eng, "ask")
+            view = await eng.wait(run, settled=True)
+            await eng.answer(view.questions[0].id, {"approved": True})
+            assert (await eng.wait(run)).output == {"text": "True"}
+        async with asyncio.timeout(SOON):
+            run = await submit(eng, "listen")
+            async for event in eng.events(run):
+                if event.kind == "started":
+                    break
+            await eng.send(run, "hello")
+            assert (await eng.wait(run)).output == {"text": "hello"}
+        async with asyncio.timeout(SOON):
+            run = await submit(eng, "forever")
+            async for event in eng.events(run):
+                if event.kind == "thought":
+                    break
+            await eng.cancel(run)
+            assert (await eng.wait(run)).status is il.Status.CANCELLED
+
+
+async def test_an_answer_wakes_a_run_that_nobody_has_in_memory(store: Path, nats_url: str) -> None:
+    parking = il.Settings(park_after=0, sweep_every=30, stall_warning=0, cancel_grace=0.5, shutdown_grace=0.5)
+    async with engine(store, nats_url, ask, settings=parking) as owner, engine(store, nats_url) as other:
+        async with asyncio.timeout(SOON):
+            run = await submit(owner, "ask")
+            view = await owner.wait(run, settled=True)
+            while (row := await owner.store.run(run)) is not None and row.worker is not None:
+                await asyncio.sleep(0.01)
+            await other.answer(view.questions[0].id, {"approved": False})
+            assert (await other.wait(run)).output == {"text": "False"}
+
+
+async def test_a_parent_hears_of_a_child_that_ran_in_another_process(store: Path, nats_url: str) -> None:
+    @il.agent
+    async def parent(ctx: il.Context[None, None]) -> str:
+        return str((await ctx.call("talk", {"n": 3}))["text"])
+
+    async with engine(store, nats_url, talk), engine(store, nats_url, parent) as eng:
+        async with asyncio.timeout(SOON):
+            run = await submit(eng, "parent")
+            assert (await eng.wait(run)).output == {"text": words(3)}
+
+
+async def test_whoever_watches_questions_hears_of_those_that_are_asked_and_answered_elsewhere(
+    store: Path, nats_url: str
+) -> None:
+    async with engine(store, nats_url, ask) as owner, engine(store, nats_url) as eng, engine(store, nats_url) as other:
+        async with asyncio.timeout(SOON):
+            hint = eng.next_hint("questions")
+            while not all(one.bus.wanted("questions") for one in (owner, other)):  # type: ignore[attr-defined]
+                await asyncio.sleep(0.01)
+            run = await submit(other, "ask")
+            await hint
+            (asked,) = await eng.store.questions(QuestionFilter(run=run))
+            hint = eng.next_hint("questions")
+            await other.answer(asked.question.id, {"approved": True})
+            await hint
+
+
+async def test_readers_of_one_run_share_what_is_told_of_it(
+    store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as eng:
+        async with asyncio.timeout(SOON):
+            run = await submit(eng, "talk", n=200, pause=0.001)
+            logs = await asyncio.gather(*(events(eng, run) for _ in range(20)))
+        assert all(contiguous(log) and spoken(log) == words(200) for log in logs)
+        assert eng.worker.others is not None
+        assert eng.worker.others._mirrors == {}  # nobody reads any more
+
+
+async def test_a_reader_takes_up_where_another_left_in_another_process(store: Path, nats_url: str) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as one, engine(store, nats_url) as two:
+        async with asyncio.timeout(SOON):
+            run = await submit(one, "talk", n=400, pause=0.001)
+            begun: list[il.Event] = []
+            async for event in one.events(run):
+                begun.append(event)
+                if event.seq > 40:
+                    break
+            log = [*begun, *await events(two, run, begun[-1].seq)]
+        assert contiguous(log)
+        assert spoken(log) == words(400)
+
+
+async def test_a_run_that_has_ended_is_read_without_listening_to_it(store: Path, nats_url: str) -> None:
+    async with engine(store, nats_url, talk) as one, engine(store, nats_url) as two:
+        run = await submit(one, "talk", n=3)
+        await one.wait(run)
+        sent = two.bus.health.sent  # type: ignore[attr-defined]
+        assert spoken(await events(two, run)) == words(3)
+        assert two.bus.health.sent == sent  # type: ignore[attr-defined]
+
+
+# -- a bus that is not to be relied on ---------------------------------------------------------------------
+
+
+class Unreliable(NatsBus):
+    """Loses events, tells them twice, and mixes them up."""
+
+    def __init__(self, url: str, seed: int, lost: float) -> None:
+        super().__init__(BusSettings(url=url))
+        self._chance = random.Random(seed)
+        self._share = lost
+        self._late: list[tuple[str, bytes]] = []
+        self.spoilt = 0
+
+    def _on_news(self, run: str, data: bytes) -> None:
+        chance = self._chance.random()
+        if chance < self._share:
+            self.spoilt += 1
+            return
+        if chance < self._share + 0.2:
+            self.spoilt += 1
+            self._late.append((run, data))  # told later, and after others
+            return
+        super()._on_news(run, data)
+        if chance > 0.8:
+            self.spoilt += 1
+            super()._on_news(run, data)
+        while self._late and self._chance.random() < 0.4:
+            super()._on_news(*self._late.pop(self._chance.randrange(len(self._late))))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_reader_elsewhere_gets_everything_once_and_in_order_whatever_the_bus_does(
+    store: Path, nats_url: str, seed: int
+) -> None:
+    bus = Unreliable(nats_url, seed, 0.2)
+    settings = il.Settings(sweep_every=0.2, stall_warning=0)
+    async with working(store, nats_url), engine(store, bus, settings=settings) as eng:
+        async with asyncio.timeout(60):
+            run = await submit(eng, "talk", n=10_000, pause=0.0001)
+            log = await events(eng, run)
+        assert contiguous(log)
+        assert spoken(log) == words(10_000)
+        assert log[-1].kind == "finished"
+        assert bus.spoilt > 200
+        assert await eng.verify(run) is None
+
+
+class Deaf(NatsBus):
+    """Everything that is said is lost on the way."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(BusSettings(url=url, hand_out="off"))
+
+    def _say(self, subject: str, payload: bytes, **more: Any) -> bool:
+        return True
+
+
+async def test_when_the_bus_loses_everything_everything_still_happens(store: Path, nats_url: str) -> None:
+    async with (
+        engine(store, Deaf(nats_url), *AGENTS, settings=QUICK),
+        engine(store, Deaf(nats_url), settings=QUICK) as eng,
+    ):
+        async with asyncio.timeout(30):
+            run = await submit(eng, "ask")
+            view = await eng.wait(run, settled=True)
+            await eng.answer(view.questions[0].id, {"approved": True})
+            assert (await eng.wait(run)).output == {"text": "True"}
+            log = await events(eng, await submit(eng, "talk", n=200, pause=0.001))
+            assert contiguous(log)
+            assert spoken(log) == words(200)
+
+
+async def test_what_is_missing_on_the_bus_is_read_from_the_store(
+    store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Holed(NatsBus):
+        lost = False
+
+        def _on_news(self, run: str, data: bytes) -> None:
+            if not self.lost and data.count(b"delta") and self.health.received > 20:
+                self.lost = True
+                return
+            super()._on_news(run, data)
+
+    bus = Holed(BusSettings(url=nats_url))
+    async with working(store, nats_url), engine(store, bus) as eng:
+        async with asyncio.timeout(SOON):
+            run = await submit(eng, "talk", n=200, pause=0.001)
+            log = await events(eng, run)
+        assert bus.lost
+        assert contiguous(log)
+        assert spoken(log) == words(200)
+
+
+async def test_events_too_large_for_the_bus_reach_readers_too(store: Path, nats_url: str) -> None:
+    @il.agent
+    async def shout(ctx: il.Context[None, None]) -> AsyncIterator[str]:
+        for letter in "abc":
+            yield letter * 2_000_000
+            await asyncio.sleep(0.05)
+
+    async with engine(store, nats_url, shout), engine(store, nats_url) as eng:
+        async with asyncio.timeout(SOON):
+            log = await events(eng, await submit(eng, "shout"))
+        assert contiguous(log)
+        assert spoken(log) == "".join(letter * 2_000_000 for letter in "abc")
+
+
+async def test_a_bus_that_is_killed_while_a_run_streams_costs_time_and_nothing_else(
+    store: Path, tmp_path: Path
+) -> None:
+    server = LocalNats(tmp_path / "nats")
+    await asyncio.to_thread(server.start)
+    try:
+        settings = il.Settings(sweep_every=0.2, stall_warning=0, cancel_grace=0.5, shutdown_grace=0.5)
+        async with working(store, server.url), engine(store, server.url, settings=settings) as eng:
+            async with asyncio.timeout(60):
+                run = await submit(eng, "talk", n=1500, pause=0.001)
+                log: list[il.Event] = []
+                killed = started = False
+                async for event in eng.events(run):
+                    log.append(event)
+                    if event.seq > 100 and not killed:
+                        killed = True
+                        await asyncio.to_thread(server.kill)
+                    elif event.seq > 300 and not started:
+                        started = True
+                        await asyncio.to_thread(server.start)
+            assert started
+            assert contiguous(log)
+            assert spoken(log) == words(1500)
+            async with asyncio.timeout(20):  # and afterwards it is there again
+                run = await submit(eng, "talk", n=3)
+                assert spoken(await events(eng, run)) == words(3)
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+# -- work that is handed out -------------------------------------------------------------------------------
+
+
+async def until_ready(*engines: il.Engine) -> None:
+    async with asyncio.timeout(SOON):
+        while not all(eng.bus.work.ready for eng in engines):  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+
+
+async def test_runs_beyond_the_slots_of_one_process_run_in_another(store: Path, nats_url: str) -> None:
+    running: dict[str, int] = {}
+    here = asyncio.Event()
+    go = asyncio.Event()
+
+    def busy(name: str) -> il.Agent[..., Any]:
+        @il.agent(name="busy")
+        async def busy_() -> str:
+            running[name] = running.get(name, 0) + 1
+            if sum(running.values()) == 4:
+                here.set()
+            await go.wait()
+            return name
+
+        return busy_
+
+    two = il.Settings(max_running=2, sweep_every=30, stall_warning=0, cancel_grace=0.5, shutdown_grace=0.5)
+    async with (
+        engine(store, nats_url, busy("first"), settings=two) as first,
+        engine(store, nats_url, busy("second"), settings=two) as second,
+    ):
+        await until_ready(first, second)
+        async with asyncio.timeout(SOON):
+            runs = [await submit(first, "busy") for _ in range(6)]
+            await here.wait()
+            assert running == {"first": 2, "second": 2}
+            go.set()
+            outputs = [(await first.wait(run)).output for run in runs]
+        assert {"text": "second"} in outputs
+        assert len(outputs) == 6
+
+
+async def test_a_run_is_entered_once_however_often_it_is_offered(store: Path, nats_url: str) -> None:
+    entered: list[str] = []
+
+    @il.agent
+    async def once(ctx: il.Context[None, None]) -> str:
+        entered.append(ctx.run_id)
+        return "done"
+
+    async with (
+        engine(store, nats_url) as giving,
+        engine(store, nats_url, once) as one,
+        engine(store, nats_url, once) as two,
+    ):
+        await until_ready(giving, one, two)
+        async with asyncio.timeout(SOON):
+            runs = [await submit(giving, "once") for _ in range(30)]
+            for number, run in enumerate(runs):
+                giving.bus.hand_out("once@0.1.0", run, 100 + number)  # type: ignore[attr-defined]
+            for run in runs:
+                await giving.wait(run)
+        assert sorted(entered) == sorted(runs)
+
+
+async def test_the_runs_of_a_process_that_was_killed_are_taken_up_by_another(store: Path, nats_url: str) -> None:
+    settings = il.Settings(sweep_every=0.2, stall_warning=0, cancel_grace=0.5, shutdown_grace=0.5)
+    async with working(store, nats_url) as process, engine(store, nats_url, settings=settings) as eng:
+        async with asyncio.timeout(30):
+            run = await submit(eng, "talk", n=400, pause=0.002)
+            async for event in eng.events(run):
+                if event.seq > 50:
+                    os.kill(process.pid, signal.SIGKILL)
+                    break
+            await process.wait()
+            async with working(store, nats_url):
+                log = await events(eng, run)
+        assert contiguous(log)
+        assert log[-1].kind == "finished"
+        assert await eng.verify(run) is None
+
+
+async def test_everyone_knows_who_is_there_with_which_agents(store: Path, nats_url: str) -> None:
+    async with engine(store, nats_url, ask) as one, engine(store, nats_url, listen, forever) as two:
+        async with asyncio.timeout(SOON):
+            while not (present := two.bus.present()):  # type: ignore[attr-defined]
+                await asyncio.sleep(0.01)
+        assert [(about.worker, about.agents, about.pid) for about in present] == [
+            (one.worker.id, ["ask@0.1.0"], os.getpid())
+        ]
+        with pytest.raises(AgentNotFound):
+            await submit(two, "nobody")
+
+
+async def test_what_is_told_of_a_run_is_what_is_in_the_store(store: Path, nats_url: str) -> None:
+    """Hashes and all: a mirror holds nothing that was not committed."""
+    async with engine(store, nats_url, talk) as owner, engine(store, nats_url) as eng:
+        told: list[il.Event] = []
+        async with asyncio.timeout(SOON):
+            run = await submit(owner, "talk", n=100, pause=0.002)
+            reader = eng.reader(run)
+            while not reader.over:
+                told += await reader.read()
+            reader.close()
+        rows: dict[int, EventRow] = {row.seq: row for row in await owner.store.event_rows(run, 0, 1000)}
+        assert [event.hash for event in told] == [rows[event.seq].hash for event in told]
+        assert [event.time for event in told] == [rows[event.seq].time for event in told]

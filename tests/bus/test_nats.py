@@ -1,0 +1,428 @@
+"""What the bus on NATS does besides: events, inboxes, work and presence, and what becomes of it when servers go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from interlingua.app.local_nats import LocalNats
+from interlingua.bus import nats, remote
+from interlingua.bus.base import WORK, BusSettings, News
+from interlingua.bus.opening import open_bus
+from interlingua.model.errors import Unavailable
+
+from ..nats import opened
+from .common import Heard, TestEar
+
+
+def told(heard: Heard) -> list[tuple[int, int, bytes]]:
+    return [(one.first, one.last, one.rows) for one in heard.items if isinstance(one, News)]
+
+
+# -- events ------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_committed_reaches_readers_elsewhere_in_order(nats_url: str) -> None:
+    async with opened(nats_url) as owner, opened(nats_url) as reader:
+        ear, heard = TestEar("w"), Heard()
+        owner.attach(ear)
+        reader.follow("run", heard)
+        await ear.heard.until(lambda: ("watched", "run") in ear.heard.items)
+        assert owner.wanted("run")
+        for seq in range(1, 2001):
+            owner.publish_events("run", seq, seq, f"row {seq}".encode())
+        await heard.count(2000)
+        assert told(heard) == [(seq, seq, f"row {seq}".encode()) for seq in range(1, 2001)]
+        assert 0 < reader.health.lag < 5
+
+
+async def test_nothing_is_sent_of_runs_that_nobody_elsewhere_reads(nats_url: str) -> None:
+    async with opened(nats_url) as owner, opened(nats_url) as other:
+        heard = Heard()
+        owner.subscribe("run", heard)
+        other.subscribe(WORK, heard.about("work"))
+        for _ in range(100):
+            owner.publish("run")
+        owner.publish(WORK)
+        await heard.until(lambda: "work" in heard.items)
+        assert not owner.wanted("run")
+        assert len(heard.items) == 101
+        assert owner.health.sent <= 4  # who is there, what is read here, and that there is work
+
+
+async def test_events_too_large_for_a_message_are_left_to_the_store(nats_url: str) -> None:
+    async with opened(nats_url) as owner, opened(nats_url) as reader:
+        ear, heard = TestEar("w"), Heard()
+        owner.attach(ear)
+        reader.follow("run", heard)
+        await ear.heard.until(lambda: ("watched", "run") in ear.heard.items)
+        owner.publish_events("run", 1, 9, b"x" * owner.max_payload)
+        owner.publish_events("run", 10, 10, b"small")
+        await heard.count(2)
+        assert told(heard) == [(1, 9, b""), (10, 10, b"small")]
+
+
+async def test_a_run_is_listened_to_only_while_somebody_reads_it(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlingua.bus.interest.LINGER", 0.0)
+    async with opened(nats_url) as reader:
+        subject = reader.subjects.run("run")
+        ends = [reader.follow("run", Heard()), reader.subscribe("run", Heard())]
+        await reader.outgoing.emptied()
+        assert subject in reader._subscriptions
+        ends[0]()
+        reader.tick()
+        await reader.outgoing.emptied()
+        assert subject in reader._subscriptions
+        ends[1]()
+        reader.tick()
+        await reader.outgoing.emptied()
+        assert subject not in reader._subscriptions
+        assert subject not in reader.handlers
+
+
+async def test_messages_that_come_faster_than_they_are_looked_at_mean_that_something_changed(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats, "_PENDING", 4)
+    async with opened(nats_url) as owner, opened(nats_url) as reader:
+        ear, heard = TestEar("w"), Heard()
+        owner.attach(ear)
+        reader.follow("run", heard)
+        await ear.heard.until(lambda: ("watched", "run") in ear.heard.items)
+        for seq in range(1, 501):
+            owner.publish_events("run", seq, seq, b"row")
+        await heard.until(lambda: reader.health.overflowed > 0)
+        assert (0, -1, b"") in told(heard)
+
+
+# -- inboxes, presence, prefixes ---------------------------------------------------------------------------
+
+
+async def test_only_the_owner_of_a_run_hears_of_its_inbox_where_that_is_known(nats_url: str) -> None:
+    async with opened(nats_url) as one, opened(nats_url) as two, opened(nats_url) as teller:
+        first, second = TestEar("first"), TestEar("second")
+        one.attach(first)
+        two.attach(second)
+        await until_present(teller, {"first", "second"})
+        teller.tell("first", "mine")
+        teller.tell(None, "anyone's")
+        await first.heard.count(2)
+        await second.heard.count(1)
+        assert first.heard.items == [("told", "mine"), ("told", "anyone's")]
+        assert second.heard.items == [("told", "anyone's")]
+
+
+async def until_connected(bus: nats.NatsBus) -> None:
+    async with asyncio.timeout(20):
+        while not bus.health.connected:
+            await asyncio.sleep(0.01)
+
+
+async def until_present(bus: nats.NatsBus, workers: set[str]) -> None:
+    async with asyncio.timeout(10):
+        while {one.worker for one in bus.present()} != workers:
+            await asyncio.sleep(0.01)
+
+
+async def test_whoever_comes_learns_at_once_who_is_there(nats_url: str) -> None:
+    async with opened(nats_url) as one:
+        one.attach(TestEar("first", ["echo@1"]))
+        async with opened(nats_url) as two:
+            await until_present(two, {"first"})
+            assert two.present()[0].agents == ["echo@1"]
+            two.attach(TestEar("second"))
+            await until_present(one, {"second"})
+        await until_present(one, set())
+
+
+async def test_installations_that_share_a_server_hear_nothing_of_each_other(nats_url: str) -> None:
+    async with opened(nats_url) as one, opened(nats_url, prefix="another") as other, opened(nats_url) as same:
+        heard = Heard()
+        other.subscribe(WORK, heard.about("other"))
+        same.subscribe(WORK, heard.about("same"))
+        other_ear = TestEar("w")
+        other.attach(other_ear)
+        one.publish(WORK)
+        one.tell(None, "run")
+        await heard.count(1)
+        await other._client.flush()  # type: ignore[union-attr]
+        assert heard.items == ["same"]
+        assert other_ear.heard.items == []
+
+
+async def test_messages_that_are_not_ours_are_passed_over(nats_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with opened(nats_url) as one, opened(nats_url) as stranger:
+        heard = Heard()
+        one.subscribe(WORK, heard.about("work"))
+        client = stranger._client
+        assert client is not None
+        for subject in (one.subjects.watch, one.subjects.presence, one.subjects.inbox):
+            await client.publish(subject, b"\xff\x00 nonsense")
+            await client.publish(subject, b"")
+        stranger.publish(WORK)
+        await heard.count(1)
+        assert one.health.connected
+
+
+# -- work --------------------------------------------------------------------------------------------------
+
+
+async def until_ready(*buses: nats.NatsBus) -> None:
+    async with asyncio.timeout(10):
+        while not all(bus.work.ready for bus in buses):
+            await asyncio.sleep(0.01)
+
+
+async def test_work_goes_to_one_of_those_who_have_the_agent(nats_url: str) -> None:
+    async with opened(nats_url) as giving, opened(nats_url) as one, opened(nats_url) as two, opened(nats_url) as other:
+        ears = [TestEar("one"), TestEar("two"), TestEar("other")]
+        both = Heard()
+        for bus, ear, agent in zip((one, two, other), ears, ("echo@1", "echo@1", "else@1"), strict=True):
+            ear.offers = both if agent == "echo@1" else ear.offers
+            bus.attach(ear)
+            bus.take([agent])
+        await until_ready(giving, one, two, other)
+        for number in range(50):
+            assert giving.hand_out("echo@1", f"run-{number}", 0)
+        assert giving.hand_out("else@1", "last", 0)
+        await both.count(50)
+        await ears[2].offers.count(1)
+        assert sorted(map(str, both.items)) == sorted(str(("echo@1", f"run-{number}")) for number in range(50))
+        assert ears[2].offers.items == [("else@1", "last")]
+
+
+async def test_work_offered_before_anybody_has_the_agent_waits_for_one(nats_url: str) -> None:
+    async with opened(nats_url) as giving:
+        await until_ready(giving)
+        giving.hand_out("echo@1", "run", 0)
+        giving.hand_out("echo@1", "run", 0)  # the same again is the same
+        await giving.outgoing.emptied()
+        async with opened(nats_url) as taking:
+            ear = TestEar("w")
+            taking.attach(ear)
+            taking.take(["echo@1"])
+            await ear.offers.count(1)
+            giving.hand_out("echo@1", "next", 0)
+            await ear.offers.count(2)
+            assert ear.offers.items == [("echo@1", "run"), ("echo@1", "next")]
+            assert taking.health.work_lag > 0
+
+
+async def test_who_has_no_free_slot_takes_no_work(nats_url: str) -> None:
+    async with opened(nats_url) as full, opened(nats_url) as free:
+        busy, idle = TestEar("busy"), TestEar("idle")
+        busy.free.clear()
+        for bus, ear in ((full, busy), (free, idle)):
+            bus.attach(ear)
+            bus.take(["echo@1"])
+        await until_ready(full, free)
+        for number in range(10):
+            full.hand_out("echo@1", f"run-{number}", 0)
+        await idle.offers.count(10)
+        assert busy.offers.items == []
+
+
+async def test_work_that_was_pulled_and_not_settled_is_offered_again(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats, "_ACK_WAIT", 0.3)
+    async with opened(nats_url) as giving:
+        dying = nats.NatsBus(BusSettings(url=nats_url))
+        await dying.open()
+        ear = TestEar("dying")
+        pulled, never = asyncio.Event(), asyncio.Event()
+
+        async def offered(agent: str, run: str) -> bool:
+            pulled.set()
+            await never.wait()  # it dies before the store is asked
+            return True
+
+        ear.offered = offered  # type: ignore[method-assign]
+        dying.attach(ear)
+        dying.take(["echo@1"])
+        await until_ready(giving, dying)
+        giving.hand_out("echo@1", "run", 0)
+        await pulled.wait()
+        await dying.close()
+        async with opened(nats_url) as next_one:
+            heir = TestEar("heir")
+            next_one.attach(heir)
+            next_one.take(["echo@1"])
+            await heir.offers.count(1)
+            assert heir.offers.items == [("echo@1", "run")]
+
+
+async def test_work_that_nobody_has_room_for_is_offered_again(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlingua.bus.handing._AGAIN", 0.05)
+    async with opened(nats_url) as bus:
+        ear = TestEar("w")
+        ear.accepts = False
+        bus.attach(ear)
+        bus.take(["echo@1"])
+        await until_ready(bus)
+        bus.hand_out("echo@1", "run", 0)
+        await ear.offers.count(3)
+        ear.accepts = True
+        known = len(ear.offers.items)
+        await ear.offers.count(known + 1)
+
+
+async def test_without_jetstream_nothing_is_handed_out_and_the_rest_works(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LocalNats(tmp_path / "nats", jetstream=False) as server:
+        async with opened(server.url) as one, opened(server.url) as two:
+            async with asyncio.timeout(10):
+                while sum("hands out no work" in record.message for record in caplog.records) < 2:
+                    await asyncio.sleep(0.01)
+            assert not one.hand_out("echo@1", "run", 0)
+            heard = Heard()
+            two.subscribe(WORK, heard.about("work"))
+            one.publish(WORK)
+            await heard.count(1)
+
+
+# -- servers that go ---------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_was_killed_is_found_again_and_everyone_looks_for_what_was_missed(tmp_path: Path) -> None:
+    server = LocalNats(tmp_path / "nats")
+    await asyncio.to_thread(server.start)
+    try:
+        async with opened(server.url) as one, opened(server.url) as two:
+            ear, heard, reading = TestEar("w"), Heard(), Heard()
+            one.attach(ear)
+            two.subscribe("run", heard.about("run"))
+            two.follow("read", reading)
+            await ear.heard.until(lambda: ("watched", "run") in ear.heard.items)
+            await asyncio.to_thread(server.kill)
+            async with asyncio.timeout(10):
+                while one.health.connected or two.health.connected:
+                    await asyncio.sleep(0.01)
+            for _ in range(100_000):  # none of this waits, and nothing of it is kept
+                one.publish("run")
+                one.publish_events("run", 1, 1, b"x" * 1000)
+            assert len(one.outgoing) == 0
+            assert one.health.dropped >= 100_000
+            heard.items.clear()
+            ear.heard.items.clear()
+            await asyncio.to_thread(server.start)
+            await ear.heard.until(lambda: ("missed",) in ear.heard.items, 20)
+            await heard.until(lambda: "run" in heard.items, 20)
+            await reading.until(lambda: bool(reading.items), 20)
+            assert told(reading)[0] == (0, -1, b"")
+            # And it all goes on as before, without anybody listening anew.
+            await ear.heard.until(lambda: ("watched", "read") in ear.heard.items, 20)
+            one.publish_events("read", 7, 7, b"row")
+            await reading.until(lambda: (7, 7, b"row") in told(reading))
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+async def test_a_server_that_does_not_read_holds_up_nobody_and_fills_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats, "_PING", 1)
+    server = LocalNats(tmp_path / "nats")
+    await asyncio.to_thread(server.start)
+    try:
+        async with opened(server.url) as one, opened(server.url) as two:
+            ear, missed = TestEar("w"), TestEar("x")
+            one.attach(ear)
+            two.attach(missed)
+            two.follow("run", Heard())
+            await ear.heard.until(lambda: ("watched", "run") in ear.heard.items)
+            os.kill(server.pid, signal.SIGSTOP)
+            slowest, loop = 0.0, asyncio.get_running_loop()
+            for _ in range(200):
+                before = loop.time()
+                for _ in range(200):
+                    one.publish_events("run", 1, 1, b"x" * 2000)
+                await asyncio.sleep(0)
+                slowest = max(slowest, loop.time() - before)
+            assert one.health.dropped > 0
+            assert len(one.outgoing) <= remote._MAX_ITEMS
+            assert one.outgoing._bytes <= remote._MAX_BYTES
+            assert slowest < 2.0
+            os.kill(server.pid, signal.SIGCONT)
+            await missed.heard.until(lambda: ("missed",) in missed.heard.items, 30)
+    finally:
+        await asyncio.to_thread(server.kill)
+
+
+async def test_a_server_that_is_down_at_the_start_is_found_when_it_comes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = LocalNats(tmp_path / "nats")
+    async with opened(server.url) as one, opened(server.url) as two:
+        assert not one.health.connected
+        assert "cannot be reached" in caplog.text
+        heard, ear = Heard(), TestEar("w")
+        one.attach(ear)
+        two.subscribe("run", heard.about("run"))
+        await asyncio.to_thread(server.start)
+        try:
+            await ear.heard.until(lambda: ("watched", "run") in ear.heard.items, 20)
+            heard.items.clear()
+            one.publish("run")
+            await heard.count(1)
+        finally:
+            await asyncio.to_thread(server.stop)
+    assert sum("cannot be reached" in record.message for record in caplog.records) <= 4  # not with every try
+
+
+async def test_a_connection_that_the_server_ends_for_good_is_made_anew(tmp_path: Path) -> None:
+    """nats-py gives up after such an error."""
+    server = LocalNats(tmp_path / "nats", config="max_connections: 1")
+    await asyncio.to_thread(server.start)
+    try:
+        async with opened(server.url) as one:
+            await until_connected(one)
+            async with opened(server.url) as two:
+                assert not two.health.connected
+                await one.close()
+                await until_connected(two)
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+def test_a_server_of_our_own_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom interlingua.app.local_nats import LocalNats\n"
+        "server = LocalNats(Path(sys.argv[1]))\nserver.start()\nprint(server.pid, server.port, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, check=False)
+    pid, port = map(int, done.stdout.split())
+    for _ in range(500):
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except ConnectionRefusedError:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(pid, signal.SIGKILL)
+        pytest.fail("the server is still there")
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "interlingua.bus.nats")
+    monkeypatch.setitem(sys.modules, "nats", None)
+    with pytest.raises(Unavailable, match=r"pip install 'interlingua\[nats\]'"):
+        open_bus("nats://127.0.0.1")
+
+
+def test_what_nobody_needs_is_not_imported() -> None:
+    script = "import interlingua, interlingua.bus.opening, sys; print('nats' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
