@@ -19,8 +19,8 @@ from interlingua.model.status import Status
 from interlingua.security.keys import make_key
 from interlingua.store.base import CallbackRow, Places, PutCallback, RunFilter, ThreadFilter
 from interlingua.store.sqlite import SQLiteStore
-from interlingua.store.sqlite_callbacks import put_callback
-from interlingua.store.sqlite_query import json_contains, select_runs
+from interlingua.store.sql_callbacks import put_callback
+from interlingua.store.sql_query import json_contains, select_runs
 
 from .test_store import append, event, made, row
 
@@ -271,7 +271,7 @@ async def test_searches_under_way_hold_up_no_other_reading(made: SQLiteStore) ->
 async def test_a_callers_search_reads_only_what_is_theirs_and_no_events(made: SQLiteStore) -> None:
     await made.open()
     where = RunFilter(caller="me", marked="stateless", status=[Status.WAITING], metadata={"a": 1})
-    sql, args = select_runs("id", where)
+    sql, args = select_runs(made.dialect, "id", where)
     plan = await made._read(lambda conn: conn.execute(f"EXPLAIN QUERY PLAN {sql}", args).fetchall())
     assert [step[3] for step in plan] == ["SEARCH runs USING INDEX runs_marked (caller=?)"], "and nothing to sort"
     assert "events" not in sql

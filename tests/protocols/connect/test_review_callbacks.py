@@ -22,7 +22,7 @@ from interlingua.model.status import Status
 from interlingua.security.keys import make_key
 from interlingua.security.origins import HostPolicy
 from interlingua.store.base import CallbackRow, PutCallback
-from interlingua.store.sqlite_callbacks import put_callback
+from interlingua.store.sql_callbacks import put_callback
 
 from .test_callbacks import Hanging
 from .test_door import Receiver, Up, up
