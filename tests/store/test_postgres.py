@@ -17,10 +17,10 @@ import pytest
 import interlingua as il
 from interlingua.app.local_servers import LocalPostgres
 from interlingua.engine.ids import now
-from interlingua.model.errors import Conflict, InvalidRequest, StoreError, Unavailable
+from interlingua.model.errors import Conflict, InvalidRequest, RunNotFound, StoreError, Unavailable
 from interlingua.model.run import RunRequest
 from interlingua.store.base import RunFilter, Submission, WorkerRow
-from interlingua.store.opening import open_store
+from interlingua.store.opening import open_store, shown
 from interlingua.store.postgres import PostgresStore, migrate
 from interlingua.store.postgres_connection import place
 from interlingua.store.shelf import Post, Tell
@@ -227,9 +227,11 @@ class Proxy:
 
         async def back() -> None:
             while data := await there.read(65536):
-                if swallow.is_set():
-                    break  # it has answered, and nobody will hear of it
-                writer.write(data)
+                if not swallow.is_set():
+                    writer.write(data)
+                elif b"COMMIT\0" in data:  # it is done, and nobody will hear of it
+                    writer.close()
+                    return
 
         answering = asyncio.create_task(back())
         try:
@@ -240,9 +242,6 @@ class Proxy:
                     if cut == "before":
                         break
                     swallow.set()
-                    to_there.write(data)
-                    await answering
-                    break
                 to_there.write(data)
         finally:
             answering.cancel()
@@ -342,7 +341,9 @@ async def test_a_text_with_a_nul_in_it_is_refused_and_looked_for_in_vain(url: st
     results = await asyncio.gather(
         store.link("k", "a\0b", "1"), store.link("k", "b", "1"), store.linked("k", "a\0b"), return_exceptions=True
     )
-    assert [type(result) for result in results] == [InvalidRequest, str, InvalidRequest]
+    assert [type(result) for result in results] == [InvalidRequest, str, type(None)]
+    with pytest.raises(RunNotFound):
+        await store.deliver("a\0b", "message", b"", now())
     await store.close()
 
 
@@ -370,3 +371,17 @@ async def test_a_search_by_metadata_reads_only_what_an_index_leads_to(url: str) 
     assert len(await store.runs(RunFilter(metadata={"all": True}, limit=25, offset=2990))) == 10
     assert await store.runs(RunFilter(metadata={"all": 1})) == []
     await store.close()
+
+
+async def test_a_server_that_is_not_there_and_a_wrong_password_are_told_in_one_sentence(postgres: str) -> None:
+    for wrong in ("postgresql://nobody@127.0.0.1:1/x", postgres.replace("interlingua:", "interlingua:wrong")):
+        with pytest.raises(StoreError, match="the store cannot be opened: ") as refused:
+            await PostgresStore(wrong).open()
+        assert "wrong" not in refused.value.message
+        assert "\n" not in refused.value.message
+
+
+def test_an_address_is_shown_without_its_password() -> None:
+    assert shown(Path("postgresql://u:se:cret@h/db?schema=x")) == "postgresql://u:***@h/db?schema=x"
+    assert shown("postgres://h/db") == "postgres://h/db"
+    assert shown(Path("a/b@c.db")) == "a/b@c.db"

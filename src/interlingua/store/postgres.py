@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql as text
 
 from ..model import values
-from ..model.errors import Conflict
+from ..model.errors import Conflict, StoreError
 from . import sql_transactions as transactions
 from .base import WorkerRow
 from .postgres_connection import POSTGRES, Place, PostgresConnection, connect, lost, place
@@ -68,8 +68,10 @@ class PostgresStore(SQLStore):
             await self._loop.run_in_executor(self._readers, migrate, self.where)
             self._writer = PostgresWriter(self.where, str(uuid4()), self._loop)
             await self._loop.run_in_executor(self._readers, self._writer.start)
-        except BaseException:
+        except BaseException as error:
             self._stop_threads()
+            if isinstance(error, psycopg.Error):
+                raise StoreError(f"the store cannot be opened: {' '.join(str(error).split())}") from error
             raise
         self._leases = Leases(self.where, self._tell_lost)
         self._look = self._loop.call_later(self.where.poll, self._looked)

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from uuid import uuid4
 
 import msgspec
 import psycopg
@@ -153,6 +154,14 @@ def translated(sql: str) -> str:
     return sql.replace("%", "%%").replace("?", "%s")
 
 
+_NOWHERE = f"\uffff{uuid4()}"
+_LOCK_RUNS = "SELECT 1 FROM runs WHERE id=ANY(?) ORDER BY id FOR UPDATE"
+_LOCK_TURNS = (
+    "SELECT 1 FROM runs WHERE id=ANY(CAST(? AS text[]) || ARRAY(SELECT active FROM threads WHERE id=ANY(?))) "
+    "ORDER BY id FOR UPDATE"
+)
+
+
 class PostgresConnection:
     dialect: Dialect = POSTGRES
 
@@ -163,7 +172,16 @@ class PostgresConnection:
 
     def execute(self, sql: str, args: Sequence[Any] = (), /) -> Cursor:
         cursor = self.raw.cursor(binary=True)
-        cursor.execute(translated(sql), args)
+        try:
+            cursor.execute(translated(sql), args)
+        except psycopg.DataError:
+            if not sql.startswith(("SELECT", "DELETE")) or not any(
+                isinstance(arg, str) and "\0" in arg for arg in args
+            ):
+                raise
+            # A text with a NUL in it is never kept, so what is looked for by one is not there. (Nothing has been sent.)
+            args = [arg.replace("\0", _NOWHERE) if isinstance(arg, str) else arg for arg in args]
+            cursor.execute(translated(sql), args)
         return cursor
 
     def executemany(self, sql: str, args: Iterable[Sequence[Any]], /) -> None:
@@ -183,17 +201,25 @@ class PostgresConnection:
         new = {name for name in names if name not in self._held}
         if not new:
             return
-        runs = sorted(name for kind, name in new if kind == "run")
-        named = sorted({self._key(lock) for lock in new if lock[0] != "run"})
-        if runs:
-            self.execute("SELECT 1 FROM runs WHERE id=ANY(?) ORDER BY id FOR UPDATE", (runs,))
+        runs = [name for kind, name in new if kind == "run" and _can_be(name)]
+        turns = [name for kind, name in new if kind == "turn" and _can_be(name)]
+        named = sorted({self._key(lock) for lock in new if lock[0] not in ("run", "turn")})
+        if turns:
+            self.execute(_LOCK_TURNS, (runs, turns))
+        elif runs:
+            self.execute(_LOCK_RUNS, (runs,))
         if named:
             self.execute("SELECT pg_advisory_xact_lock(k) FROM unnest(CAST(? AS bigint[])) AS k", (named,))
         self._held |= new
 
     def _key(self, lock: Lock) -> int:
         """Of a lock that counts in the whole database, where there may be other stores in other schemas."""
-        return _number("\0".join((self._schema, *lock)).encode())
+        return _number("\0".join((self._schema, *lock)).encode(errors="surrogatepass"))
+
+
+def _can_be(id_: str) -> bool:
+    """Whether there may be something of this id: what cannot be written is told to whoever wants to."""
+    return "\0" not in id_ and not any("\ud800" <= letter <= "\udfff" for letter in id_)
 
 
 def connect(where: Place, *, writes: bool) -> PostgresConnection:

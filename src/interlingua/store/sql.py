@@ -23,7 +23,8 @@ FINAL_SQL = "('succeeded','failed','cancelled','timed_out')"
 _STATUS = RUN_COLUMNS.index("status")
 _WIDEST = 64  # rows of one statement; the connection keeps the statement of every width
 
-# What a transaction is going to touch, as (kind, name). Of kind "run" it is the row of a run; all others are names.
+# What a transaction is going to touch, as (kind, name). Of kind "run" it is the row of a run, of kind "turn" that of
+# the run that has a thread; all others are names.
 Lock = tuple[str, str]
 LockList = Collection[Lock] | Callable[[], Collection[Lock]]
 

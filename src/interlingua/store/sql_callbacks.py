@@ -32,14 +32,15 @@ _kept = msgspec.json.Decoder(_Kept)
 
 
 def put_callback(conn: Connection, change: PutCallback, now: int) -> None:
-    receiver = receiver_of(change.url)
+    url = change.url.replace("\0", "%00")  # not every database keeps it; no address has it
+    receiver = receiver_of(url)
     # Whether it is the first of its run is decided by what is there, and told to nobody before it is committed.
     conn.lock(("callbacks", change.run), ("receiver", receiver))
     conn.execute(
         "INSERT INTO callbacks (run, url, format, status, time, state, next_at, receiver, first) "
         "SELECT ?,?,?,?,?,'due',0,?, "
         "CASE WHEN EXISTS (SELECT 1 FROM callbacks WHERE run=? AND state='due') THEN 0 ELSE 1 END",
-        (change.run, change.url, change.format, change.status.value, now, receiver, change.run),
+        (change.run, url, change.format, change.status.value, now, receiver, change.run),
     )
     larger, smaller = conn.dialect.larger, conn.dialect.smaller
     conn.execute(
@@ -140,12 +141,14 @@ class CallbackQueries(Queries):
     ) -> None:  # fmt: skip
         """How it went: with this one, and with its receiver."""
 
+        why = error and error.replace("\0", "")
+
         def settle(conn: Connection) -> None:
             conn.lock(("callbacks", row.run), ("receiver", row.receiver))
             conn.execute(
                 "UPDATE callbacks SET state=?, attempts=?, next_at=?, error=?, kept=CASE WHEN ?='due' THEN kept END "
                 "WHERE id=?",
-                (state, attempts, next_at, error, state, row.id),
+                (state, attempts, next_at, why, state, row.id),
             )
             if state != "due":
                 _next_of(conn, row.run)

@@ -51,7 +51,7 @@ def close_question(conn: Connection, question: str, state: str, reason: str, now
     # One statement decides: where two close it, the second finds that it is not open any more.
     done = conn.execute(
         "UPDATE questions SET state=?, reason=?, closed_at=? WHERE id=? AND state='open'",
-        (state, reason or None, now, question),
+        (state, reason.replace("\0", "") or None, now, question),
     )
     if done.rowcount == 1:
         _changed(conn, question)
@@ -117,7 +117,12 @@ class QuestionQueries(Queries):
             body = values.encode({"question": question, "answer": Answer(value, by, door)})
             return run, put_inbox(conn, run, "answer", body, now), worker
 
-        result: tuple[str, int, str | None] | AlreadyAnswered = await self._write(put, [COUNT])
+        locks: list[Lock] = [COUNT]
+        if self.dialect.for_update:
+            sql = "SELECT run FROM questions WHERE id=?"
+            asked = await self._read(lambda conn: conn.execute(sql, (question,)).fetchone())
+            locks += [("run", run) for run in asked or ()]
+        result: tuple[str, int, str | None] | AlreadyAnswered = await self._write(put, locks)
         if isinstance(result, AlreadyAnswered):
             raise result
         return result

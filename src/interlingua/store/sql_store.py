@@ -107,6 +107,8 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
         locks = list[Lock]()
         if key is not None:
             locks.append(("key", f"{row.caller} {key}"))
+        if row.thread is not None:
+            locks += [("turn", row.thread), ("thread", row.thread)]
         result: Submitted = await self._writer.call(lambda conn: transactions.submit(conn, submission), then, locks)
         return result
 

@@ -83,12 +83,8 @@ def take_thread(conn: Connection, row: RunRow, request: RunRequest, now: int) ->
 
 def lock_thread(conn: Connection, thread: str) -> None:
     """Nobody else gives the thread to anyone, or takes it away, until the transaction ends."""
-    if conn.dialect.for_update:
-        # Who has it may have to be told to give way; and whoever ends a run locks that before its thread.
-        conn.execute(
-            f"SELECT 1 FROM runs WHERE id=(SELECT active FROM threads WHERE id=?){conn.dialect.for_update}", (thread,)
-        )
-    conn.lock(("thread", thread))
+    # Who has it may have to be told to give way; and whoever ends a run locks that before its thread.
+    conn.lock(("turn", thread), ("thread", thread))
 
 
 def place_in_line(conn: Connection, thread: str, when_busy: str, now: int) -> int:
