@@ -85,7 +85,7 @@ async def test_a_worker_that_was_stopped_for_longer_than_its_lease_loses_its_run
 
 
 async def test_a_lease_is_renewed_while_the_event_loop_is_blocked_and_the_writer_waits(url: str) -> None:
-    store, other = PostgresStore(url + "&lease=0.4"), PostgresStore(url)
+    store, other = PostgresStore(url + "&lease=0.4"), PostgresStore(url + "&lease=0.1")
     await store.open()
     await other.open()
     await store.enter(WorkerRow("w", "here", os.getpid(), now(), []))
@@ -107,25 +107,43 @@ async def test_a_lease_is_renewed_while_the_event_loop_is_blocked_and_the_writer
 
 
 async def test_whoever_was_buried_is_told_once_and_may_enter_again(url: str) -> None:
-    store = PostgresStore(url + "&lease=0.2")
+    store, other = PostgresStore(url + "&lease=0.2"), PostgresStore(url + "&lease=0.001")
+    await other.open()
     told: asyncio.Queue[str] = asyncio.Queue()
     store.on_lost = told.put_nowait
     await store.open()
     await store.enter(WorkerRow("w", "here", os.getpid(), now(), []))
     r = await owned(store)
-    sql(url, "UPDATE workers SET lease_until=now()-interval '1 hour'")
     buried = []
     async with asyncio.timeout(10):
         while not buried:  # a renewal may have been quicker
             sql(url, "UPDATE workers SET lease_until=now()-interval '1 hour'")
-            buried = await store.bury()
+            assert await store.bury() == [], "nobody takes itself for dead"
+            buried = await other.bury()
         assert await told.get() == "w"
     r.next_seq = 3
     assert await append(store, r, 2, event(r.id, 2)) is not None, "its epoch is one of before"
     await store.enter(WorkerRow("w", "here", os.getpid(), now(), []))
     assert await store.bury() == []
+    assert await other.bury() == []
     assert told.empty()
     await store.close()
+    await other.close()
+
+
+async def test_a_server_that_has_just_started_takes_nobody_for_dead(machine: LocalPostgres) -> None:
+    url = fresh(machine.url) + "&lease=60"
+    store, other = PostgresStore(url), PostgresStore(url)
+    await store.open()
+    await other.open()
+    await store.enter(WorkerRow("w", "here", os.getpid(), now(), []))
+    await asyncio.to_thread(machine.stop, at_once=True)
+    await asyncio.to_thread(machine.start)
+    sql(url, "UPDATE workers SET lease_until=now()-interval '1 hour'")  # it was away for so long
+    assert await other.bury() == []
+    assert [w.id for w in await other.workers()] == ["w"]
+    await store.close()
+    await other.close()
 
 
 # -- a server that goes away -----------------------------------------------------------------------------------

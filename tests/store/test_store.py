@@ -226,7 +226,7 @@ async def test_the_runs_of_a_dead_worker_are_handed_back_and_those_of_a_live_one
         assert isinstance(made, PostgresStore)
         made._leases.release("dead")
         await made._write(lambda conn: conn.execute("UPDATE workers SET lease_until=now() WHERE id='dead'"))
-    other = at(store)
+    other = at(store if isinstance(store, Path) else f"{store}&lease=0.001")
     await other.open()
     assert await other.bury() == ["dead"]
     assert await other.bury() == []

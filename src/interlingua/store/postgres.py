@@ -33,9 +33,13 @@ _PAUSE = 0.1
 _FORGOTTEN = "7 days"  # what a writer that was killed has left
 
 # Dead are those whose lease has run out, and those who own runs and have no row (any more). The workers that own runs
-# are found one after the other by the index, however many runs that are.
+# are found one after the other by the index, however many runs that are. A server that has just started has heard of
+# nobody for a while, through no fault of theirs.
+_RUN_OUT = (
+    "lease_until<clock_timestamp() AND pg_postmaster_start_time()+make_interval(secs => ?)<clock_timestamp()"
+)  # fmt: skip
 _DEAD = (
-    "SELECT id FROM workers WHERE lease_until<clock_timestamp() UNION ALL "
+    f"SELECT id FROM workers WHERE {_RUN_OUT} UNION ALL "
     "SELECT worker FROM (WITH RECURSIVE owner AS ("
     "(SELECT worker FROM runs WHERE worker IS NOT NULL ORDER BY worker LIMIT 1) UNION ALL "
     "SELECT (SELECT r.worker FROM runs r WHERE r.worker>owner.worker ORDER BY r.worker LIMIT 1) "
@@ -59,6 +63,7 @@ class PostgresStore(SQLStore):
         self.where = place(url)
         self._local = threading.local()
         self._connections: list[PostgresConnection] = []
+        self._entered = set[str]()  # workers of this process
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -126,15 +131,26 @@ class PostgresStore(SQLStore):
                 (worker.id, worker.host, worker.pid, worker.started_at, values.encode(worker.agents), lease),
             )
         )
+        self._entered.add(worker.id)
         self._leases.hold(worker.id)
 
     async def leave(self, worker: str) -> None:
+        self._entered.discard(worker)
         self._leases.release(worker)
         await self._write(lambda conn: transactions.hand_back(conn, worker, crashed=False), [("worker", worker)])
 
+    def _lives(self, conn: Connection, worker: str) -> bool:
+        """One that was buried and has not heard of it yet takes nothing: that would at once be taken away again."""
+        if worker not in self._entered:
+            return True
+        sql = "SELECT 1 FROM workers WHERE id=? FOR KEY SHARE"  # nobody buries it until this is committed
+        return conn.execute(sql, (worker,)).fetchone() is not None
+
     async def bury(self) -> list[str]:
         """Hand back the runs of workers that died. Returns those workers."""
-        found = [row[0] for row in await self._read(lambda conn: conn.execute(_DEAD).fetchall())]
+        lease = self.where.lease
+        rows = await self._read(lambda conn: conn.execute(_DEAD, (lease,)).fetchall())
+        found = [row[0] for row in rows if not self._leases.holds(row[0])]
         if not found:
             return []
 
@@ -144,10 +160,8 @@ class PostgresStore(SQLStore):
             for worker in found:
                 # It may have come back since, or somebody else may have buried it: that is decided by its row, which
                 # nobody renews while it is locked.
-                lives = conn.execute(
-                    "SELECT lease_until>=clock_timestamp() FROM workers WHERE id=? FOR UPDATE", (worker,)
-                ).fetchone()
-                if lives is not None and lives[0]:
+                dead = conn.execute(f"SELECT {_RUN_OUT} FROM workers WHERE id=? FOR UPDATE", (lease, worker)).fetchone()
+                if dead is not None and not dead[0]:
                     continue
                 transactions.hand_back(conn, worker, crashed=True)
                 buried.append(worker)

@@ -43,6 +43,11 @@ class Leases:
             self._thread = threading.Thread(target=self._run, name="interlingua-lease", daemon=True)
             self._thread.start()
 
+    def holds(self, worker: str) -> bool:
+        """Whether it is of this process, which is alive."""
+        with self._lock:
+            return worker in self._held
+
     def release(self, worker: str) -> None:
         with self._lock:
             self._held.discard(worker)

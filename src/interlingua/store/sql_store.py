@@ -243,13 +243,21 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
     ) -> list[RunRow]:
         """Take runs that are due. Of those that were there at several crashes at most one, or none."""
         rows: list[RunRow] = await self._write(
-            lambda conn: transactions.claim(conn, worker, agents, now, limit, suspects)
+            lambda conn: (
+                transactions.claim(conn, worker, agents, now, limit, suspects) if self._lives(conn, worker) else []
+            )
         )
         return rows
 
+    def _lives(self, conn: Connection, worker: str) -> bool:
+        """Whether a worker may take something: one that says so lives, where nothing else is known."""
+        return True
+
     async def claim_one(self, worker: str, run: str) -> RunRow | None:
         """Take a run that nobody owns, whatever its agent: to end it."""
-        row: RunRow | None = await self._write(lambda conn: transactions.take(conn, worker, run), [("run", run)])
+        row: RunRow | None = await self._write(
+            lambda conn: transactions.take(conn, worker, run) if self._lives(conn, worker) else None, [("run", run)]
+        )
         return row
 
     async def next_wake(self, agents: list[str]) -> int | None:
