@@ -20,6 +20,9 @@ from typing import Any
 import pytest
 
 from . import examples
+from .postgres import SWITCH, fresh, postgres
+
+__all__ = ["postgres"]
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30  # bytes that must be free there; a run of everything needs a part of it
@@ -90,5 +93,8 @@ def _quick_processes(tmp_path_factory: pytest.TempPathFactory, request: pytest.F
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where a new store is: in a file, or where INTERLINGUA_TEST_STORE says."""
+    if SWITCH in os.environ:
+        return fresh(request.getfixturevalue("postgres"))
     return tmp_path / "store.db"

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ QUICK = il.Settings(park_after=0, cancel_grace=0.5, shutdown_grace=0.5, sweep_ev
 PATIENT = il.Settings(park_after=60, cancel_grace=0.5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
 
 
-def engine(store: Path, *agents: il.Agent[..., Any], settings: il.Settings = QUICK) -> il.Engine:
+def engine(store: Path | str, *agents: il.Agent[..., Any], settings: il.Settings = QUICK) -> il.Engine:
     return il.Engine(store, agents=agents, settings=settings)
 
 
@@ -62,18 +59,6 @@ async def crash(eng: il.Engine) -> None:
     eng._stall.close()
     await worker.processes.close()
     await eng.store.close()
-
-
-@contextmanager
-def disk_is_busy(store: Path) -> Iterator[None]:
-    """As long as this lasts, nothing can be committed."""
-    conn = sqlite3.connect(store, isolation_level=None)
-    conn.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        conn.execute("ROLLBACK")
-        conn.close()
 
 
 async def settle() -> None:

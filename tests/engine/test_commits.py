@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from interlingua.engine.execution import Execution
 from interlingua.model.errors import ChildFailed, ThreadConflict
 from interlingua.model.events import KINDS, ChildCalled, ChildEnded, MessageReceived, Said
 
+from ..databases import sql
 from .common import PATIENT, bodies, crash, engine, finish, log, submit
 from .test_delegation import first_of, member, passes_on, shout, team
 
@@ -24,11 +24,8 @@ async def test_a_delegation_that_an_old_owner_could_not_write_down_does_not_coun
     @il.agent
     async def lead(ctx: il.Context[None, None], text: str) -> str:
         def take_over() -> int:
-            conn = sqlite3.connect(store)
-            with conn:  # as another worker would
-                changed = conn.execute("UPDATE runs SET epoch=epoch+1 WHERE id=?", (ctx.run_id,)).rowcount
-            conn.close()
-            return changed
+            # as another worker would
+            return len(sql(store, "UPDATE runs SET epoch=epoch+1 WHERE id=? RETURNING id", ctx.run_id))
 
         assert await ctx.step("take over", take_over) == 1
         try:
@@ -52,20 +49,21 @@ async def test_a_delegation_is_on_disk_as_one_with_what_calls_for_it(
 ) -> None:
     async with engine(store, settings=PATIENT) as eng:
         eng.add_team(team(member("lead", "helper"), member("helper")), {"lead": passes_on, "helper": shout})
-        conn = sqlite3.connect(store)
         seen: list[tuple[int, int]] = []
         tell = eng.worker.on_commit
 
         def look(*news: Any) -> None:
-            (called,) = conn.execute("SELECT count(*) FROM events WHERE kind=?", (KINDS[ChildCalled],)).fetchone()
-            (counted,) = conn.execute("SELECT count(*) FROM delegations").fetchone()
+            ((called, counted),) = sql(
+                store,
+                "SELECT (SELECT count(*) FROM events WHERE kind=?), (SELECT count(*) FROM delegations)",
+                KINDS[ChildCalled],
+            )
             seen.append((called, counted))
             tell(*news)
 
         monkeypatch.setattr(eng.worker, "on_commit", look)
         done = await finish(eng, "crew", {"text": "helper x"})
         assert done.output == {"text": "X"}, done.error
-        conn.close()
         assert set(seen) == {(0, 0), (1, 1), (2, 2)}
 
 
@@ -202,11 +200,7 @@ async def test_an_end_that_the_store_refused_is_not_news_for_the_parent(store: P
     @il.agent
     async def child(ctx: il.Context[dict[str, Any], None], text: str) -> str:
         def change_its_thread() -> int:
-            conn = sqlite3.connect(store)
-            with conn:
-                changed = conn.execute("UPDATE threads SET version=version+1 WHERE id=?", (ctx.thread_id,)).rowcount
-            conn.close()
-            return changed
+            return len(sql(store, "UPDATE threads SET version=version+1 WHERE id=? RETURNING id", ctx.thread_id))
 
         assert await ctx.step("change", change_its_thread) == 1
         return text

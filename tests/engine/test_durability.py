@@ -16,9 +16,10 @@ from interlingua.engine.ids import new_id
 from interlingua.model.errors import Overloaded
 from interlingua.model.events import ChildCalled, OutputDelta
 from interlingua.store.base import RunFilter
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.sql_store import SQLStore
 
-from .common import PATIENT, QUICK, bodies, crash, disk_is_busy, engine, finish, kinds, question, settle, submit
+from ..databases import disk_is_busy
+from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, question, settle, submit
 
 
 @il.agent
@@ -163,7 +164,7 @@ async def test_a_child_exists_only_after_the_record_of_calling_it_is_committed(s
 async def test_a_short_run_is_one_commit(store: Path, clients: int) -> None:
     async with engine(store, quick) as eng:
         sqlite = eng.store
-        assert isinstance(sqlite, SQLiteStore)
+        assert isinstance(sqlite, SQLStore)
         await finish(eng, "quick", {"n": 0})
         before = sqlite.batches
 

@@ -24,8 +24,9 @@ from interlingua.model.errors import InterlinguaError, KeyReused, RunNotFound
 from interlingua.model.events import OutputDelta, RunCreated
 from interlingua.store import sqlite_writer
 from interlingua.store.liveness import Locks
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.sql_store import SQLStore
 
+from ..databases import sql
 from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, log, question, submit
 from .test_misbehaviour import burn
 from .test_recovery import output_of
@@ -39,16 +40,6 @@ async def echo(text: str) -> str:
 @il.agent(asks=[il.Confirm])
 async def asker(ctx: il.Context[None, None]) -> str:
     return str((await ctx.ask(il.Confirm("Go on?"))).approved)
-
-
-def sql(store: Path, query: str, *args: Any) -> list[Any]:
-    conn = sqlite3.connect(store, timeout=10)
-    try:
-        rows = conn.execute(query, args).fetchall()
-        conn.commit()
-    finally:
-        conn.close()
-    return rows
 
 
 async def until(condition: Any, seconds: float = 10) -> None:
@@ -131,7 +122,8 @@ async def test_a_step_or_question_that_cannot_be_written_down_fails_only_its_run
             assert other.status is il.Status.SUCCEEDED
 
 
-async def test_a_lock_that_is_held_too_long_is_waited_for_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lock_that_is_held_too_long_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "store.db"
     async with engine(store, echo) as eng:
         monkeypatch.setattr(sqlite_writer, "_LOCK_PATIENCE", 0.2)
         conn = sqlite3.connect(store, isolation_level=None)
@@ -784,7 +776,7 @@ async def test_a_thread_that_is_still_needed_does_not_keep_others_from_expiring(
         await submit(eng, "echo", {"text": "x"}, thread="needed", delay=3600)
         await eng.create_thread("unused")
         sqlite = eng.store
-        assert isinstance(sqlite, SQLiteStore)
+        assert isinstance(sqlite, SQLStore)
         async with asyncio.timeout(10):
             while await sqlite.thread("unused") is not None:
                 await asyncio.sleep(0.01)

@@ -15,7 +15,8 @@ import pytest
 import interlingua as il
 from interlingua.model.events import RunFinished
 
-from .common import QUICK, disk_is_busy, engine, finish, log, settle, submit
+from ..databases import disk_is_busy
+from .common import QUICK, engine, finish, log, settle, submit
 
 
 @il.agent

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,10 +27,16 @@ from .common import bodies, engine, finish, kinds, question, submit
 REPO = Path(__file__).parent.parent.parent
 
 
+def traces(store: Path | str) -> Path:
+    """Where the agents there say what they did."""
+    name = f"{store}.traces" if isinstance(store, Path) else hashlib.sha256(store.encode()).hexdigest()
+    return Path(tempfile.gettempdir()) / name
+
+
 @asynccontextmanager
 async def server(store: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """Another process that has the agents of tests/faults/agents.py."""
-    env = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'src'}", "TRACES": str(store) + ".traces"}
+    env = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'src'}", "TRACES": str(traces(store))}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.faults.server", str(store), "0",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=env, cwd=REPO,
@@ -130,8 +138,8 @@ async def test_two_workers_share_the_work_and_each_run_is_run_once(store: Path) 
         for run in runs:
             assert len((await eng.wait(run.id, timeout=30)).output["value"]) == 3
             assert (await kinds(eng, run.id)).count("started") == 1
-        traces = [line.split()[:2] for line in Path(str(store) + ".traces").read_text().splitlines()]
-        assert len(traces) == len({tuple(trace) for trace in traces}) == 120
+        lines = [line.split()[:2] for line in traces(store).read_text().splitlines()]
+        assert len(lines) == len({tuple(line) for line in lines}) == 120
 
 
 async def test_a_worker_leaves_alone_what_it_has_no_code_for(store: Path) -> None:

@@ -252,10 +252,10 @@ async def test_only_the_named_answerer_may_answer(store: Path) -> None:
         run = await submit(eng, "mailer", {"subject": "Hi"})
         asked = await question(eng, run.id)
         from interlingua.model import values
-        from interlingua.store.sqlite import SQLiteStore
+        from interlingua.store.sql_store import SQLStore
 
         sqlite = eng.store
-        assert isinstance(sqlite, SQLiteStore)
+        assert isinstance(sqlite, SQLStore)
         only = values.encode(msgspec.structs.replace(asked, answerer="overseer"))
         await sqlite._write(lambda c: c.execute("UPDATE questions SET question=? WHERE id=?", (only, asked.id)))
         with pytest.raises(Denied, match="overseer"):

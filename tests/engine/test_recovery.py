@@ -497,14 +497,16 @@ async def test_an_old_owner_cannot_write(store: Path) -> None:
         await go.wait()
         return "from the old owner"
 
-    from interlingua.store.sqlite import SQLiteStore
+    from interlingua.store.base import WorkerRow
+    from interlingua.store.sql_store import SQLStore
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await reached.wait()
         await eng.worker.execution(run.id).log.flush()  # type: ignore[union-attr]
         sqlite = eng.store
-        assert isinstance(sqlite, SQLiteStore)
+        assert isinstance(sqlite, SQLStore)
+        await sqlite.enter(WorkerRow("other", "elsewhere", 1, 0, []))
         await sqlite._write(lambda c: c.execute("UPDATE runs SET epoch=epoch+1, worker='other' WHERE id=?", (run.id,)))
         before = await sqlite.event_rows(run.id, 0, 100)
         go.set()

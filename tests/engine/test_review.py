@@ -13,7 +13,7 @@ import interlingua as il
 from interlingua.model.errors import Conflict, InvalidState, RunNotFound
 from interlingua.model.events import RunFinished
 from interlingua.store.base import RunFilter
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.sql_store import SQLStore
 
 from .common import PATIENT, engine, finish, question, settle, submit
 from .test_interference import sql, until
@@ -140,7 +140,7 @@ async def test_the_log_of_a_run_that_could_not_end_otherwise_knows_what_came_bef
         run = await submit(eng, "holder", thread=thread.id)
         asked = await question(eng, run.id)
         sqlite = eng.store
-        assert isinstance(sqlite, SQLiteStore)
+        assert isinstance(sqlite, SQLStore)
         await sqlite._write(lambda c: c.execute("UPDATE threads SET version=version+1 WHERE id=?", (thread.id,)))
         await eng.answer(asked.id, {"approved": True})
         done = await eng.wait(run.id, timeout=10)

@@ -24,6 +24,7 @@ from interlingua.model.errors import (
 )
 from interlingua.model.events import CancelRequested, OutputDelta, RunFinished
 from interlingua.store.base import RunFilter
+from interlingua.store.sql_store import SQLStore
 from interlingua.store.sqlite import SQLiteStore
 
 from .common import PATIENT, QUICK, engine, finish, kinds, log, question, submit
@@ -98,13 +99,13 @@ async def test_a_changed_event_breaks_the_chain_and_an_erased_body_does_not(stor
     async with engine(store, echo) as eng:
         run = await finish(eng, "echo", {"text": "a b"})
         sqlite = eng.store
-        assert isinstance(sqlite, SQLiteStore)
+        assert isinstance(sqlite, SQLStore)
         await eng.erase(run.id, 3)
         assert await eng.verify(run.id) is None
         assert (await kinds(eng, run.id))[2] == "erased"
-        await sqlite._write(lambda c: c.execute("UPDATE events SET body=X'7B7D' WHERE run=? AND seq=4", (run.id,)))
+        await sqlite._write(lambda c: c.execute("UPDATE events SET body=? WHERE run=? AND seq=4", (b"{}", run.id)))
         assert await eng.verify(run.id) == 4
-        await sqlite._write(lambda c: c.execute("UPDATE events SET erased=X'00' WHERE run=? AND seq=3", (run.id,)))
+        await sqlite._write(lambda c: c.execute("UPDATE events SET erased=? WHERE run=? AND seq=3", (b"\0", run.id)))
         assert await eng.verify(run.id) == 3
 
 
@@ -422,7 +423,7 @@ async def test_deleting_leaves_a_tombstone_and_a_running_run_cannot_be_deleted(s
         with pytest.raises(RunNotFound):
             await eng.run(run.id)
         sqlite = eng.store
-        assert isinstance(sqlite, SQLiteStore)
+        assert isinstance(sqlite, SQLStore)
         stone = await sqlite._read(lambda c: c.execute("SELECT run, seq, head FROM tombstones").fetchone())
         assert (stone[0], stone[1], stone[2].hex()) == (run.id, run.seq, run.head)
         running = await submit(eng, "forever")
@@ -471,7 +472,8 @@ async def test_nothing_is_deleted_by_default(store: Path) -> None:
     assert il.Settings().ttl_threads is None
 
 
-async def test_the_store_is_in_wal_mode_and_waits_for_the_disk(store: Path) -> None:
+async def test_the_store_is_in_wal_mode_and_waits_for_the_disk(tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
     async with engine(store, upper) as eng:
         await finish(eng, "upper", {"text": "x"})
         sqlite = eng.store

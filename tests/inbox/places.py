@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -520,8 +521,9 @@ class CommandLine(Place):
     name, door, begins, refuses = "cli", "cli", -1, True
 
     def _start(self, *args: str) -> subprocess.Popen[str]:
-        env = {**process_env(self.store.parent), "INTERLINGUA_STORE": str(self.store)}
-        return warm.start(args, env, self.store.parent)
+        folder = self.store.parent if isinstance(self.store, Path) else Path(tempfile.gettempdir())
+        env = {**process_env(folder), "INTERLINGUA_STORE": str(self.store)}
+        return warm.start(args, env, folder)
 
     async def join(self, begun: Begun) -> None:
         self.begun = begun

@@ -16,7 +16,7 @@ from interlingua.app.keys import StoredKeys
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.model.forms import written
 from interlingua.security.keys import make_key
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.opening import open_store
 
 from .common import PATIENT, QUICK, asker
 from .places import PLACES, CommandLine, Place, both
@@ -31,7 +31,7 @@ async def up(
     store: Path, *names: str, agent: Any = asker, settings: il.Settings = QUICK
 ) -> AsyncIterator[tuple[Server, dict[str, tuple[str, str]]]]:
     """A server with all doors, and a key for each name: what to send, and who that is."""
-    kept = SQLiteStore(store)
+    kept = open_store(store)
     await kept.open()
     keys: dict[str, tuple[str, str]] = {}
     for name in names:

@@ -138,7 +138,17 @@ async def test_a_store_from_before_has_its_questions_and_they_are_answered(tmp_p
         asked = await question(eng, run.id)
     with sqlite3.connect(path) as conn:  # as the schema before this one left it
         conn.executescript("DROP INDEX questions_remind; DROP INDEX questions_change;")
-        for column in ("door", "closed_at", "reason", "remind", "reminded", "reminded_at", "remind_at", "change"):
+        for column in (
+            "door",
+            "closed_at",
+            "reason",
+            "remind",
+            "reminded",
+            "reminded_at",
+            "remind_at",
+            "change",
+            "answerer",
+        ):
             conn.execute(f"ALTER TABLE questions DROP COLUMN {column}")
         conn.execute("PRAGMA user_version=6")
     conn.close()

@@ -18,53 +18,54 @@ from interlingua.model.run import Thread
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key
 from interlingua.store.base import CallbackRow, Places, PutCallback, RunFilter, ThreadFilter
+from interlingua.store.sql import Connection
+from interlingua.store.sql_callbacks import put_callback
+from interlingua.store.sql_query import json_contains, select_runs
+from interlingua.store.sql_store import SQLStore
 from interlingua.store.sqlite import SQLiteStore
-from interlingua.store.sqlite_callbacks import put_callback
-from interlingua.store.sqlite_query import json_contains, select_runs
 
-from .test_store import append, event, made, row
-
-__all__ = ["made"]
+from .conftest import at
+from .test_store import append, event, row
 
 ROOM = Places(16, 16, 16)
 
 
-async def _claim(store: SQLiteStore, places: Places = ROOM, **busy: int) -> list[CallbackRow]:
+async def _claim(store: SQLStore, places: Places = ROOM, **busy: int) -> list[CallbackRow]:
     time = now()
     return await store.claim_callbacks(time, time + 60_000_000, places, busy=busy, per_receiver=4)
 
 
-async def _put(store: SQLiteStore, *told: tuple[str, str]) -> None:
+async def _put(store: SQLStore, *told: tuple[str, str]) -> None:
     """Callbacks of (run, address)."""
     await store._write(
         lambda conn: [put_callback(conn, PutCallback(run, url, "f", Status.SUCCEEDED), now()) for run, url in told]
     )
 
 
-async def _settle(store: SQLiteStore, row: CallbackRow, **how: Any) -> None:
+async def _settle(store: SQLStore, row: CallbackRow, **how: Any) -> None:
     given = {"state": "sent", "attempts": 1, "next_at": 0, "error": None, "standing": "good", "failures": 0,
              "rest_until": 0, "now": now(), **how}  # fmt: skip
     await store.settle_callback(row, **given)
 
 
 async def test_a_revoked_key_stays_revoked_when_its_use_is_noted_at_the_same_time(
-    made: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+    made: SQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await made.open()
     server, cli = StoredKeys(made), StoredKeys(made)
     _, record = make_key("laptop", [], now())
     await server.put(record)
-    found = SQLiteStore.key_record
+    found = SQLStore.key_record
 
-    async def meanwhile(self: SQLiteStore, id_: str) -> bytes | None:
+    async def meanwhile(self: SQLStore, id_: str) -> bytes | None:
         read = await found(self, id_)
         monkeypatch.undo()
         assert await cli.revoke(id_, 5)
         return read
 
-    monkeypatch.setattr(SQLiteStore, "key_record", meanwhile)
+    monkeypatch.setattr(SQLStore, "key_record", meanwhile)
     await server.get(record.id)  # where noting its use reads first, the key is revoked after that
-    monkeypatch.setattr(SQLiteStore, "key_record", meanwhile)
+    monkeypatch.setattr(SQLStore, "key_record", meanwhile)
     await server.touch(record.id, 9)
     monkeypatch.undo()
     kept = await server.get(record.id)
@@ -74,8 +75,8 @@ async def test_a_revoked_key_stays_revoked_when_its_use_is_noted_at_the_same_tim
     await made.close()
 
 
-async def test_noting_the_use_of_a_key_and_revoking_it_race_without_loss(tmp_path: Path) -> None:
-    ours, theirs = SQLiteStore(tmp_path / "store.db"), SQLiteStore(tmp_path / "store.db")
+async def test_noting_the_use_of_a_key_and_revoking_it_race_without_loss(store: Path | str) -> None:
+    ours, theirs = at(store), at(store)
     await ours.open()
     await theirs.open()
     for _ in range(50):
@@ -89,9 +90,9 @@ async def test_noting_the_use_of_a_key_and_revoking_it_race_without_loss(tmp_pat
     await theirs.close()
 
 
-async def test_taking_callbacks_costs_the_same_however_many_wait_for_a_silent_receiver(made: SQLiteStore) -> None:
-    await made.open()
-    conn = made._writer._conn
+async def test_taking_callbacks_costs_the_same_however_many_wait_for_a_silent_receiver(sqlite: SQLiteStore) -> None:
+    await sqlite.open()
+    conn = sqlite._writer._conn
     steps = 0
 
     def count() -> int:
@@ -104,30 +105,30 @@ async def test_taking_callbacks_costs_the_same_however_many_wait_for_a_silent_re
         nonlocal steps
         run = new_id()
         steps = 0
-        await _put(made, (run, "http://good/hook"))
-        assert await made.next_callback() is not None
-        (taken,) = await _claim(made)
+        await _put(sqlite, (run, "http://good/hook"))
+        assert await sqlite.next_callback() is not None
+        (taken,) = await _claim(sqlite)
         assert taken.run == run
-        await _settle(made, taken)
-        assert await _claim(made) == []
+        await _settle(sqlite, taken)
+        assert await _claim(sqlite) == []
         return steps
 
-    await _put(made, ("first", "http://silent/hook"))
-    (taken,) = await _claim(made)
-    await _settle(made, taken, state="due", standing="failing", failures=1, rest_until=now() + 60_000_000)
+    await _put(sqlite, ("first", "http://silent/hook"))
+    (taken,) = await _claim(sqlite)
+    await _settle(sqlite, taken, state="due", standing="failing", failures=1, rest_until=now() + 60_000_000)
     conn.set_progress_handler(count, 100)
     before = max([await cost() for _ in range(3)])
     conn.set_progress_handler(None, 0)
-    await _put(made, *((f"run{n}", "http://silent/hook") for n in range(5000)))
-    await _put(made, *(("one", f"http://silent/hook{n}") for n in range(2000)))
+    await _put(sqlite, *((f"run{n}", "http://silent/hook") for n in range(5000)))
+    await _put(sqlite, *(("one", f"http://silent/hook{n}") for n in range(2000)))
     conn.set_progress_handler(count, 100)
     after = min([await cost() for _ in range(3)])
     conn.set_progress_handler(None, 0)
     assert after <= before + 5
-    await made.close()
+    await sqlite.close()
 
 
-async def test_callbacks_of_a_run_stay_in_order_and_receivers_take_turns(made: SQLiteStore) -> None:
+async def test_callbacks_of_a_run_stay_in_order_and_receivers_take_turns(made: SQLStore) -> None:
     await made.open()
     await _put(made, ("a", "http://one/1"), ("a", "http://one/2"), ("b", "http://ONE/3"), ("c", "http://two/4"))
     first = await _claim(made)
@@ -143,21 +144,19 @@ async def test_callbacks_of_a_run_stay_in_order_and_receivers_take_turns(made: S
     await made.close()
 
 
-async def test_receivers_that_nobody_hears_of_any_more_are_forgotten(made: SQLiteStore) -> None:
+async def test_receivers_that_nobody_hears_of_any_more_are_forgotten(made: SQLStore) -> None:
     await made.open()
     await _put(made, ("a", "http://one/1"), ("b", "http://two/1"))
     (one, _) = await _claim(made)
     await _settle(made, one)
     await made.forget_callbacks(now() + 1)
-    with sqlite3.connect(made.path) as conn:
-        assert conn.execute("SELECT receiver FROM receivers").fetchall() == [("two",)]
-    conn.close()
+    assert await made._read(lambda conn: conn.execute("SELECT receiver FROM receivers").fetchall()) == [("two",)]
     await made.close()
 
 
-async def test_a_store_of_the_version_before_is_brought_up_to_date(made: SQLiteStore) -> None:
+async def test_a_store_of_the_version_before_is_brought_up_to_date(sqlite: SQLiteStore) -> None:
     steps = resources.files("interlingua.store").joinpath("migrations/sqlite")
-    with sqlite3.connect(made.path) as conn:
+    with sqlite3.connect(sqlite.path) as conn:
         for name in ("0001.sql", "0002.sql"):
             conn.executescript(steps.joinpath(name).read_text())
         conn.execute("PRAGMA user_version=2")
@@ -181,19 +180,17 @@ async def test_a_store_of_the_version_before_is_brought_up_to_date(made: SQLiteS
                 (r.id, body),
             )
     conn.close()
-    await made.open()
-    assert [r.id for r in await made.runs(RunFilter(marked="stateless"))] == ["run0"]
-    first = await _claim(made)
+    await sqlite.open()
+    assert [r.id for r in await sqlite.runs(RunFilter(marked="stateless"))] == ["run0"]
+    first = await _claim(sqlite)
     assert [(c.url, c.receiver) for c in first] == [("http://one/2", "one"), ("https://two:8/4?x", "two:8")]
-    await _settle(made, first[0])
-    assert [c.url for c in await _claim(made)] == ["http://one/3"]
-    await made.close()
+    await _settle(sqlite, first[0])
+    assert [c.url for c in await _claim(sqlite)] == ["http://one/3"]
+    await sqlite.close()
 
 
 @pytest.mark.parametrize("form", ["deep", "wide"])
-async def test_searches_by_metadata_are_neither_too_deep_nor_too_wide_for_the_store(
-    made: SQLiteStore, form: str
-) -> None:
+async def test_searches_by_metadata_are_neither_too_deep_nor_too_wide_for_the_store(made: SQLStore, form: str) -> None:
     await made.open()
     metadata: Any = {"leaf": 1}
     if form == "deep":
@@ -234,7 +231,7 @@ async def test_searches_by_metadata_are_neither_too_deep_nor_too_wide_for_the_st
     ],
 )
 async def test_objects_match_by_member_and_all_else_by_equality(
-    made: SQLiteStore, have: Any, want: Any, found: bool
+    made: SQLStore, have: Any, want: Any, found: bool
 ) -> None:
     assert json_contains(values.encode(have), values.encode(want)) is found
     await made.open()
@@ -244,12 +241,12 @@ async def test_objects_match_by_member_and_all_else_by_equality(
     await made.close()
 
 
-async def test_searches_under_way_hold_up_no_other_reading(made: SQLiteStore) -> None:
+async def test_searches_under_way_hold_up_no_other_reading(made: SQLStore) -> None:
     await made.open()
     go = threading.Event()
     began = threading.Semaphore(0)
 
-    def slow(conn: sqlite3.Connection) -> None:
+    def slow(conn: Connection) -> None:
         began.release()
         go.wait(20)
 
@@ -268,11 +265,11 @@ async def test_searches_under_way_hold_up_no_other_reading(made: SQLiteStore) ->
     await made.close()
 
 
-async def test_a_callers_search_reads_only_what_is_theirs_and_no_events(made: SQLiteStore) -> None:
-    await made.open()
+async def test_a_callers_search_reads_only_what_is_theirs_and_no_events(sqlite: SQLiteStore) -> None:
+    await sqlite.open()
     where = RunFilter(caller="me", marked="stateless", status=[Status.WAITING], metadata={"a": 1})
-    sql, args = select_runs("id", where)
-    plan = await made._read(lambda conn: conn.execute(f"EXPLAIN QUERY PLAN {sql}", args).fetchall())
+    sql, args = select_runs(sqlite.dialect, "id", where)
+    plan = await sqlite._read(lambda conn: conn.execute(f"EXPLAIN QUERY PLAN {sql}", args).fetchall())
     assert [step[3] for step in plan] == ["SEARCH runs USING INDEX runs_marked (caller=?)"], "and nothing to sort"
     assert "events" not in sql
-    await made.close()
+    await sqlite.close()

@@ -9,30 +9,31 @@ import random
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from interlingua.model.errors import InvalidRequest, NotFound, StoreError
 from interlingua.store import sqlite_writer
 from interlingua.store.base import Store
 from interlingua.store.shelf import Change, Drop, Follow, Kept, Letter, Post, Put, Rewrite, Settle, Tell
-from interlingua.store.sqlite import SQLiteStore, migrate
+from interlingua.store.sql_store import SQLStore
+from interlingua.store.sqlite import SQLiteStore
 
 from ..examples import many
+from .conftest import at
 
 FOREVER = 2**62
 
 
 @asynccontextmanager
-async def opened(path: Path) -> AsyncIterator[SQLiteStore]:
-    store = SQLiteStore(path)
+async def opened(where: Path | str) -> AsyncIterator[SQLStore]:
+    store = at(where)
     await store.open()
     try:
         yield store
@@ -51,7 +52,7 @@ def keys(letters: Sequence[Letter]) -> list[str]:
 # -- documents -------------------------------------------------------------------------------------------------
 
 
-async def test_a_document_is_replaced_whole_and_its_version_counts_up(store: Path) -> None:
+async def test_a_document_is_replaced_whole_and_its_version_counts_up(store: Path | str) -> None:
     async with opened(store) as s:
         assert await s.document("tasks", "a") is None
         assert (await s.keep([Put("tasks", "a", b"1", "new", "t", "me")])).numbers == [1]
@@ -71,7 +72,7 @@ async def test_a_document_is_replaced_whole_and_its_version_counts_up(store: Pat
     (2, 3, False),
 ])  # fmt: skip
 async def test_a_document_is_put_only_over_the_version_that_was_named(
-    store: Path, there: int, wanted: int | None, holds: bool
+    store: Path | str, there: int, wanted: int | None, holds: bool
 ) -> None:
     async with opened(store) as s:
         for _ in range(there):
@@ -87,7 +88,7 @@ async def test_a_document_is_put_only_over_the_version_that_was_named(
             assert found is None or found.body == b"old"
 
 
-async def test_a_document_that_was_dropped_comes_back_as_a_new_one(store: Path) -> None:
+async def test_a_document_that_was_dropped_comes_back_as_a_new_one(store: Path | str) -> None:
     async with opened(store) as s:
         await s.keep([Put("tasks", "a", b"1"), Put("tasks", "b", b"1"), Put("tasks", "a", b"2")])
         assert (await s.keep([Drop("tasks", "a"), Drop("tasks", "a")])).numbers == [1, 0]
@@ -96,7 +97,7 @@ async def test_a_document_that_was_dropped_comes_back_as_a_new_one(store: Path) 
         assert [d.id for d in await s.documents("tasks")] == ["b", "a"]
 
 
-async def test_documents_are_paged_in_the_order_of_their_creation_whatever_was_changed_since(store: Path) -> None:
+async def test_documents_are_paged_in_the_order_of_their_creation_whatever_was_changed_since(store: Path | str) -> None:
     async with opened(store) as s:
         ids = ["m", "c", "z", "a", "k"]
         await s.keep([Put("tasks", id_, b"") for id_ in ids])
@@ -111,7 +112,7 @@ async def test_documents_are_paged_in_the_order_of_their_creation_whatever_was_c
             await s.documents("tasks", after="gone")
 
 
-async def test_documents_are_found_by_state_topic_and_owner(store: Path) -> None:
+async def test_documents_are_found_by_state_topic_and_owner(store: Path | str) -> None:
     async with opened(store) as s:
         everything = [
             (f"{state}{topic}{owner}", state, topic, owner) for owner in ("", "o") for topic in ("", "t")
@@ -136,7 +137,7 @@ async def test_documents_are_found_by_state_topic_and_owner(store: Path) -> None
 # -- letters ---------------------------------------------------------------------------------------------------
 
 
-async def test_letters_are_numbered_per_box_and_no_number_is_used_again(store: Path) -> None:
+async def test_letters_are_numbered_per_box_and_no_number_is_used_again(store: Path | str) -> None:
     async with opened(store) as s:
         assert (await s.keep([Post("in", "a", b""), Post("out", "a", b""), Post("in", "b", b"")])).numbers == [1, 1, 2]
         assert await s.forget_letters("in", FOREVER, [""]) == 2
@@ -145,7 +146,7 @@ async def test_letters_are_numbered_per_box_and_no_number_is_used_again(store: P
         assert await s.count_letters("out") == 1
 
 
-async def test_of_two_letters_with_one_key_the_first_is_kept_and_shown(store: Path) -> None:
+async def test_of_two_letters_with_one_key_the_first_is_kept_and_shown(store: Path | str) -> None:
     async with opened(store) as s:
         await post(s, Post("in", "a", b"first", rank=3, topic="t", state="new", owner="me"))
         await s.keep([Settle("in", [1], "read")])
@@ -163,7 +164,7 @@ async def test_of_two_letters_with_one_key_the_first_is_kept_and_shown(store: Pa
         assert (first.stale, first.letter) == (again, kept.letter)
 
 
-async def test_letters_are_read_by_number_newest_first_or_by_rank(store: Path) -> None:
+async def test_letters_are_read_by_number_newest_first_or_by_rank(store: Path | str) -> None:
     async with opened(store) as s:
         ranks = {"a": 0, "b": 2, "c": -1, "d": 2, "e": 0}
         await post(s, *(Post("in", key, b"", rank) for key, rank in ranks.items()), Post("other", "x", b"", 9))
@@ -177,7 +178,7 @@ async def test_letters_are_read_by_number_newest_first_or_by_rank(store: Path) -
             await s.letters("in", ranked=True, newest=True)
 
 
-async def test_letters_are_found_by_state_topic_and_owner_in_every_order(store: Path) -> None:
+async def test_letters_are_found_by_state_topic_and_owner_in_every_order(store: Path | str) -> None:
     async with opened(store) as s:
         everything = [
             Post("in", f"{n}", b"", n % 3, topic, state, owner)
@@ -206,7 +207,7 @@ async def test_letters_are_found_by_state_topic_and_owner_in_every_order(store: 
                         assert keys(found) == [p.key for p in sorted(wanted, key=sort)[:5]]
 
 
-async def test_letters_are_settled_only_out_of_the_state_that_was_named_and_it_says_how_many(store: Path) -> None:
+async def test_letters_are_settled_only_out_of_the_state_that_was_named_and_it_says_how_many(store: Path | str) -> None:
     async with opened(store) as s:
         await post(s, *(Post("in", key, b"", state="new") for key in "abcd"))
         assert (await s.keep([Settle("in", [1, 2, 2, 77], "sent", only="new")])).numbers == [2]
@@ -217,7 +218,7 @@ async def test_letters_are_settled_only_out_of_the_state_that_was_named_and_it_s
         assert [letter.body for letter in await s.letters("in")] == [b"", b"new", b"", b""]
 
 
-async def test_of_two_who_take_the_same_letter_one_gets_it(store: Path) -> None:
+async def test_of_two_who_take_the_same_letter_one_gets_it(store: Path | str) -> None:
     async with opened(store) as mine, opened(store) as yours:
         for number in range(1, 21):
             await post(mine, Post("out", str(number), b"", state="due"))
@@ -226,7 +227,7 @@ async def test_of_two_who_take_the_same_letter_one_gets_it(store: Path) -> None:
             assert sorted([a.numbers, b.numbers]) == [[0], [1]]
 
 
-async def test_a_letter_that_was_not_there_yet_is_not_settled(store: Path) -> None:
+async def test_a_letter_that_was_not_there_yet_is_not_settled(store: Path | str) -> None:
     async with opened(store) as s:
         settled, posted = await asyncio.gather(
             s.keep([Settle("in", [1], "lost"), Rewrite("in", 1, b"lost")]), s.keep([Post("in", "a", b"", state="new")])
@@ -236,7 +237,7 @@ async def test_a_letter_that_was_not_there_yet_is_not_settled(store: Path) -> No
         assert (letter.state, letter.body) == ("new", b"")
 
 
-async def test_the_oldest_letters_of_some_states_are_forgotten(store: Path) -> None:
+async def test_the_oldest_letters_of_some_states_are_forgotten(store: Path | str) -> None:
     async with opened(store) as s:
         for n, state in enumerate(["read", "new", "read", "sent", "read", "read"]):
             await post(s, Post("in", str(n), b"", state=state))
@@ -254,7 +255,7 @@ async def test_the_oldest_letters_of_some_states_are_forgotten(store: Path) -> N
 # -- feeds -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_feed_is_read_from_anywhere_whole_or_by_topic(store: Path) -> None:
+async def test_a_feed_is_read_from_anywhere_whole_or_by_topic(store: Path | str) -> None:
     async with opened(store) as s:
         for n in range(1, 7):
             topic = "even" if n % 2 == 0 else ""
@@ -270,7 +271,7 @@ async def test_a_feed_is_read_from_anywhere_whole_or_by_topic(store: Path) -> No
         assert (await s.feed_head("feed"), await s.feed_head("nothing")) == (6, 0)
 
 
-async def test_a_trimmed_feed_keeps_its_newest_news_and_goes_on_counting(store: Path) -> None:
+async def test_a_trimmed_feed_keeps_its_newest_news_and_goes_on_counting(store: Path | str) -> None:
     async with opened(store) as s:
         await s.keep([Tell("feed", "k", "t", b"") for _ in range(5000)])
         await s.keep([Tell("other", "k", "", b"")])
@@ -285,7 +286,7 @@ async def test_a_trimmed_feed_keeps_its_newest_news_and_goes_on_counting(store: 
         assert len(await s.told("other", 0, 10)) == 1
 
 
-async def test_each_part_of_a_log_is_told_once(store: Path) -> None:
+async def test_each_part_of_a_log_is_told_once(store: Path | str) -> None:
     async with opened(store) as mine, opened(store) as yours:
 
         async def tell(s: Store, expected: int, upto: int, ended: bool = False) -> bool:
@@ -306,7 +307,7 @@ async def test_each_part_of_a_log_is_told_once(store: Path) -> None:
         assert [t.body for t in await mine.told("feed", 0, 10)] == [b"2", b"5"]
 
 
-async def test_what_was_followed_to_its_end_is_forgotten_and_nothing_else(store: Path) -> None:
+async def test_what_was_followed_to_its_end_is_forgotten_and_nothing_else(store: Path | str) -> None:
     async with opened(store) as s:
         await s.keep([Follow("feed", "a", 0, 1, True), Follow("feed", "b", 0, 1), Follow("other", "a", 0, 1, True)])
         assert await s.forget_followed("feed", 1) == 0
@@ -335,7 +336,7 @@ STALE: list[Change] = [Put("a", "x", b"", version=3), Post("a", "x", b""), Follo
 
 @pytest.mark.parametrize("stale", STALE, ids=lambda change: type(change).__name__)
 async def test_a_list_with_something_stale_changes_nothing_and_disturbs_none_that_is_kept_with_it(
-    store: Path, stale: Change
+    store: Path | str, stale: Change
 ) -> None:
     async with opened(store) as s:
         await s.keep([Put("a", "x", b"1"), Post("a", "x", b"1", state="new"), Follow("a", "x", 0, 1)])
@@ -371,21 +372,22 @@ _change = st.one_of(
 _lists = st.lists(st.lists(_change, max_size=4), max_size=12)
 
 
-@many(60)
+@settings(many(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(lists=_lists)
 @example(lists=[[Post("a", "p", b"")], [Tell("a", "k", "", b""), Post("a", "p", b""), Follow("a", "x", 1, 2)]])
 @example(lists=[[Post("a", "p", b""), Post("a", "p", b"")], [Post("a", "p", b"")]])
-def test_lists_that_are_kept_together_do_what_they_would_do_one_after_the_other(lists: list[list[Change]]) -> None:
+def test_lists_that_are_kept_together_do_what_they_would_do_one_after_the_other(
+    new_store: Callable[[], Path | str], lists: list[list[Change]]
+) -> None:
     async def compare() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            async with opened(Path(folder) / "one.db") as one, opened(Path(folder) / "many.db") as many:
-                alone = [await one.keep(changes) for changes in lists]
-                before = many.batches
-                together = await asyncio.gather(*[many.keep(changes) for changes in lists])
-                assert many.batches - before <= 1
-                assert [(k.numbers, k.stale) for k in together] == [(k.numbers, k.stale) for k in alone]
-                assert [_key(k) for k in together] == [_key(k) for k in alone]
-                assert await everything(many) == await everything(one)
+        async with opened(new_store()) as one, opened(new_store()) as many:
+            alone = [await one.keep(changes) for changes in lists]
+            before = many.batches
+            together = await asyncio.gather(*[many.keep(changes) for changes in lists])
+            assert many.batches - before <= 1
+            assert [(k.numbers, k.stale) for k in together] == [(k.numbers, k.stale) for k in alone]
+            assert [_key(k) for k in together] == [_key(k) for k in alone]
+            assert await everything(many) == await everything(one)
 
     asyncio.run(compare())
 
@@ -395,7 +397,7 @@ def _key(kept: Kept) -> Any:
 
 
 async def test_what_is_queued_together_is_one_transaction_and_takes_effect_in_the_order_of_the_calls(
-    store: Path,
+    store: Path | str,
 ) -> None:
     async with opened(store) as s:
         before = s.batches
@@ -405,13 +407,13 @@ async def test_what_is_queued_together_is_one_transaction_and_takes_effect_in_th
         assert [t.body for t in await s.told("feed", 0, 1000)] == [str(n).encode() for n in range(1, 1001)]
 
 
-async def test_more_than_fits_into_one_transaction_is_kept_in_order_all_the_same(store: Path) -> None:
+async def test_more_than_fits_into_one_transaction_is_kept_in_order_all_the_same(store: Path | str) -> None:
     async with opened(store) as s:
         futures = [s.keep([Tell("feed", "k", "", b"")]) for _ in range(4500)]
         assert [k.numbers for k in await asyncio.gather(*futures)] == [[n] for n in range(1, 4501)]
 
 
-async def test_a_list_that_cannot_be_written_is_refused_alone(store: Path) -> None:
+async def test_a_list_that_cannot_be_written_is_refused_alone(store: Path | str) -> None:
     async with opened(store) as s:
         results = await asyncio.gather(
             s.keep([Tell("feed", "k", "", b"1")]),
@@ -425,7 +427,7 @@ async def test_a_list_that_cannot_be_written_is_refused_alone(store: Path) -> No
         assert [(t.seq, t.body) for t in await s.told("feed", 0, 10)] == [(1, b"1"), (2, b"2")]
 
 
-async def test_of_lists_that_are_waited_for_together_each_is_kept_or_refused_by_itself(store: Path) -> None:
+async def test_of_lists_that_are_waited_for_together_each_is_kept_or_refused_by_itself(store: Path | str) -> None:
     async with opened(store) as s:
         await post(s, Post("in", "there", b"before"))
         again, bad = Post("in", "there", b"again"), [Put("tasks", "\ud800", b"")]
@@ -447,7 +449,9 @@ async def test_of_lists_that_are_waited_for_together_each_is_kept_or_refused_by_
         assert keys(await s.letters("in")) == ["there", "a"]
 
 
-async def test_whoever_heeds_what_is_kept_is_told_of_each_list_in_order_and_before_anybody_goes_on(store: Path) -> None:
+async def test_whoever_heeds_what_is_kept_is_told_of_each_list_in_order_and_before_anybody_goes_on(
+    store: Path | str,
+) -> None:
     async with opened(store) as s:
         told: list[list[int | None]] = []
 
@@ -466,7 +470,7 @@ async def test_whoever_heeds_what_is_kept_is_told_of_each_list_in_order_and_befo
         assert told == [[1], [2], [1], []]
 
 
-async def test_one_who_waits_no_longer_takes_nothing_from_the_others(store: Path) -> None:
+async def test_one_who_waits_no_longer_takes_nothing_from_the_others(store: Path | str) -> None:
     async with opened(store) as s:
         given_up, other = s.keep([Tell("feed", "k", "", b"1")]), s.keep([Tell("feed", "k", "", b"2")])
         given_up.cancel()
@@ -474,8 +478,8 @@ async def test_one_who_waits_no_longer_takes_nothing_from_the_others(store: Path
         assert len(await s.told("feed", 0, 10)) == 2
 
 
-async def test_what_was_queued_before_the_end_is_kept_and_what_comes_after_is_refused(store: Path) -> None:
-    s = SQLiteStore(store)
+async def test_what_was_queued_before_the_end_is_kept_and_what_comes_after_is_refused(store: Path | str) -> None:
+    s = at(store)
     await s.open()
     futures = [s.keep([Tell("feed", "k", "", b"")]) for _ in range(2500)]
     await s.close()
@@ -491,7 +495,7 @@ WRITER = """
 import asyncio, sys
 import msgspec
 from interlingua.store.shelf import Post, Put, Tell
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.opening import open_store
 
 KINDS = {"post": Post, "put": Put, "tell": Tell}
 
@@ -500,7 +504,7 @@ def say(thing):
     sys.stdout.buffer.flush()
 
 async def obey(order):
-    store = SQLiteStore(order["file"])
+    store = open_store(order["file"])
     await store.open()
     say("open")
     sys.stdin.readline()
@@ -519,7 +523,7 @@ for line in sys.stdin:
 ENDLESS = """
 import asyncio, sys
 from interlingua.store.shelf import Post, Put, Tell
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.opening import open_store
 
 async def go_on(store, prefix, lane):
     for n in range(10**9):
@@ -530,7 +534,7 @@ async def go_on(store, prefix, lane):
         print(key, *kept.numbers, flush=True)
 
 async def main():
-    store = SQLiteStore(sys.argv[1])
+    store = open_store(sys.argv[1])
     await store.open()
     await asyncio.gather(*[go_on(store, sys.argv[2], lane) for lane in range(20)])
 
@@ -577,56 +581,54 @@ _bursts = st.lists(
 )
 
 
-@many(25)
+@settings(many(25), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(mine=_bursts, yours=_bursts)
 def test_numbers_and_seqs_have_no_gap_and_no_double_whoever_writes(
-    processes: list[Process], mine: Any, yours: Any
+    processes: list[Process], new_store: Callable[[], Path | str], mine: Any, yours: Any
 ) -> None:
     orders, expected = [], dict[tuple[str, str, int], str]()
     for name, bursts in (("mine", mine), ("yours", yours)):
         lists = [changes for burst in bursts for changes in burst]
-        for at, changes in enumerate(lists):
+        for which, changes in enumerate(lists):
             for place, change in enumerate(changes):
-                change["body"] = f"{name} {at} {place}"
+                change["body"] = f"{name} {which} {place}"
         orders.append((bursts, lists))
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "store.db"
-        migrate(file)
-        for process, (bursts, _) in zip(processes, orders, strict=True):
-            process.say(json.dumps({"file": str(file), "bursts": bursts}))
-        assert [process.hear() for process in processes] == ["open", "open"]
-        for process in processes:
-            process.say("go")
-        first = set[str]()
-        for process, (_, lists) in zip(processes, orders, strict=True):
-            for changes, numbers in zip(lists, process.hear(), strict=True):
-                for change, number in zip(changes, numbers, strict=True) if numbers else ():
-                    if change["kind_of"] == "put":
-                        assert number == 1
-                        assert change["id"] not in first
-                        first.add(change["id"])
-                        continue
-                    shelf = change.get("feed") or change["box"]
-                    assert (change["kind_of"], shelf, number) not in expected
-                    expected[change["kind_of"], shelf, number] = change["body"]
+    file = new_store()
+    for process, (bursts, _) in zip(processes, orders, strict=True):
+        process.say(json.dumps({"file": str(file), "bursts": bursts}))
+    assert [process.hear() for process in processes] == ["open", "open"]
+    for process in processes:
+        process.say("go")
+    first = set[str]()
+    for process, (_, lists) in zip(processes, orders, strict=True):
+        for changes, numbers in zip(lists, process.hear(), strict=True):
+            for change, number in zip(changes, numbers, strict=True) if numbers else ():
+                if change["kind_of"] == "put":
+                    assert number == 1
+                    assert change["id"] not in first
+                    first.add(change["id"])
+                    continue
+                shelf = change.get("feed") or change["box"]
+                assert (change["kind_of"], shelf, number) not in expected
+                expected[change["kind_of"], shelf, number] = change["body"]
 
-        async def check() -> None:
-            async with opened(file) as s:
-                found = dict[tuple[str, str, int], str]()
-                for name in "fg":
-                    told, letters = await s.told(name, 0, 10_000), await s.letters(name, limit=10_000)
-                    assert [t.seq for t in told] == list(range(1, await s.feed_head(name) + 1))
-                    assert [x.number for x in letters] == list(range(1, len(letters) + 1))
-                    assert len({x.key for x in letters}) == len(letters)
-                    found |= {("tell", name, t.seq): t.body.decode() for t in told}
-                    found |= {("post", name, x.number): x.body.decode() for x in letters}
-                assert found == expected
-                assert {d.id for d in await s.documents("s")} == first
+    async def check() -> None:
+        async with opened(file) as s:
+            found = dict[tuple[str, str, int], str]()
+            for name in "fg":
+                told, letters = await s.told(name, 0, 10_000), await s.letters(name, limit=10_000)
+                assert [t.seq for t in told] == list(range(1, await s.feed_head(name) + 1))
+                assert [x.number for x in letters] == list(range(1, len(letters) + 1))
+                assert len({x.key for x in letters}) == len(letters)
+                found |= {("tell", name, t.seq): t.body.decode() for t in told}
+                found |= {("post", name, x.number): x.body.decode() for x in letters}
+            assert found == expected
+            assert {d.id for d in await s.documents("s")} == first
 
-        asyncio.run(check())
+    asyncio.run(check())
 
 
-async def test_what_was_acknowledged_survives_kill_9_and_the_feed_goes_on_without_a_gap(store: Path) -> None:
+async def test_what_was_acknowledged_survives_kill_9_and_the_feed_goes_on_without_a_gap(store: Path | str) -> None:
     dice = random.Random(9)
     acknowledged: dict[str, list[int]] = {}
     for life in range(6):
@@ -653,10 +655,7 @@ async def test_what_was_acknowledged_survives_kill_9_and_the_feed_goes_on_withou
             assert [d.id for d in await s.documents("tasks", limit=100_000)] == [x.key for x in letters]
 
 
-# -- SQLite only -----------------------------------------------------------------------------------------------
-
-
-async def test_lists_are_kept_once_where_a_call_beside_them_has_to_be_undone(store: Path) -> None:
+async def test_lists_are_kept_once_where_a_call_beside_them_has_to_be_undone(store: Path | str) -> None:
     async with opened(store) as s:
         broken = s._write(lambda conn: conn.execute("INSERT INTO nowhere VALUES (1)"))
         futures = [s.keep([Tell("feed", "k", "", b"")]) for _ in range(10)]
@@ -666,11 +665,15 @@ async def test_lists_are_kept_once_where_a_call_beside_them_has_to_be_undone(sto
         assert [t.seq for t in await s.told("feed", 0, 100)] == list(range(1, 11))
 
 
+# -- SQLite only -----------------------------------------------------------------------------------------------
+
+
 async def test_where_the_file_stays_locked_whoever_waits_is_told_and_later_all_is_well(
-    store: Path, monkeypatch: pytest.MonkeyPatch
+    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(store) as s:
-        other = sqlite3.connect(store, isolation_level=None)
+    async with opened(sqlite.path) as s:
+        assert isinstance(s, SQLiteStore)
+        other = sqlite3.connect(sqlite.path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         monkeypatch.setattr(sqlite_writer, "_LOCK_PATIENCE", 0.05)
         with pytest.raises(StoreError, match="locked"):
@@ -680,8 +683,9 @@ async def test_where_the_file_stays_locked_whoever_waits_is_told_and_later_all_i
         assert (await s.keep([Tell("feed", "k", "", b"")])).numbers == [1]
 
 
-async def test_reading_a_page_and_changing_some_costs_the_same_however_much_there_is(store: Path) -> None:
-    async with opened(store) as s:
+async def test_reading_a_page_and_changing_some_costs_the_same_however_much_there_is(sqlite: SQLiteStore) -> None:
+    async with opened(sqlite.path) as s:
+        assert isinstance(s, SQLiteStore)
 
         async def fill(times: int) -> None:
             for _ in range(times):

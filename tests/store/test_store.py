@@ -32,7 +32,12 @@ from interlingua.store.base import (
     Submission,
     WorkerRow,
 )
+from interlingua.store.postgres import PostgresStore
+from interlingua.store.sql import Connection
+from interlingua.store.sql_store import SQLStore
 from interlingua.store.sqlite import SQLiteStore, migrate
+
+from .conftest import at
 
 
 def row(**fields: Any) -> RunRow:
@@ -80,12 +85,7 @@ async def owned(store: Store, **fields: Any) -> RunRow:
     return r
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> SQLiteStore:
-    return SQLiteStore(tmp_path / "store.db")
-
-
-async def test_what_is_appended_is_there_and_in_order(made: SQLiteStore) -> None:
+async def test_what_is_appended_is_there_and_in_order(made: SQLStore) -> None:
     await made.open()
     r = await owned(made)
     r.next_seq = 4
@@ -100,7 +100,7 @@ async def test_what_is_appended_is_there_and_in_order(made: SQLiteStore) -> None
 
 @pytest.mark.parametrize("wrong", ["epoch", "seq"])
 async def test_an_owner_from_before_cannot_write_and_disturbs_nobody_in_the_same_transaction(
-    made: SQLiteStore, wrong: str
+    made: SQLStore, wrong: str
 ) -> None:
     await made.open()
     good, bad = await owned(made), await owned(made)
@@ -117,11 +117,11 @@ async def test_an_owner_from_before_cannot_write_and_disturbs_nobody_in_the_same
     await made.close()
 
 
-async def test_one_refused_call_does_not_undo_its_neighbours(made: SQLiteStore) -> None:
+async def test_one_refused_call_does_not_undo_its_neighbours(made: SQLStore) -> None:
     await made.open()
     r = await owned(made)
 
-    def broken(conn: sqlite3.Connection) -> None:
+    def broken(conn: Connection) -> None:
         conn.execute("INSERT INTO nowhere VALUES (1)")
 
     results = await asyncio.gather(
@@ -136,33 +136,33 @@ async def test_one_refused_call_does_not_undo_its_neighbours(made: SQLiteStore) 
     await made.close()
 
 
-async def test_only_output_need_not_wait_for_the_disk_and_everything_else_does(made: SQLiteStore) -> None:
-    await made.open()
-    r = await owned(made)
+async def test_only_output_need_not_wait_for_the_disk_and_everything_else_does(sqlite: SQLiteStore) -> None:
+    await sqlite.open()
+    r = await owned(sqlite)
     level = []
-    plain_write = made._writer._write
+    plain_write = sqlite._writer._write
 
     def spy(conn: sqlite3.Connection, batch: list[Sealed]) -> None:
         level.append(conn.execute("PRAGMA synchronous").fetchone()[0])
         plain_write(conn, batch)
 
-    made._writer._write = spy  # type: ignore[method-assign]
+    sqlite._writer._write = spy  # type: ignore[method-assign]
     full, normal = 2, 1
     for seq, (kind, expected) in enumerate(
         [("delta", normal), ("recorded", full), ("delta", normal), ("finished", full)], start=2
     ):
         r.next_seq = seq + 1
-        assert await append(made, r, seq, event(r.id, seq, kind)) is None
+        assert await append(sqlite, r, seq, event(r.id, seq, kind)) is None
         assert level[-1] == expected, kind
     r.next_seq += 1
-    assert await append(made, r, r.next_seq - 1, event(r.id, r.next_seq - 1), changes=[DropInbox([1])]) is None
+    assert await append(sqlite, r, r.next_seq - 1, event(r.id, r.next_seq - 1), changes=[DropInbox([1])]) is None
     assert level[-1] == full
-    await made.link("k", "a", "1")
+    await sqlite.link("k", "a", "1")
     assert level[-1] == full
-    await made.close()
+    await sqlite.close()
 
 
-async def test_a_parked_run_with_something_in_its_inbox_is_due_at_once(made: SQLiteStore) -> None:
+async def test_a_parked_run_with_something_in_its_inbox_is_due_at_once(made: SQLStore) -> None:
     await made.open()
     r, s = await owned(made), await owned(made)
     await made.deliver(r.id, "message", b"{}", now())
@@ -173,7 +173,7 @@ async def test_a_parked_run_with_something_in_its_inbox_is_due_at_once(made: SQL
     await made.close()
 
 
-async def test_news_wakes_a_run_that_nobody_owns_and_not_one_in_a_queue(made: SQLiteStore) -> None:
+async def test_news_wakes_a_run_that_nobody_owns_and_not_one_in_a_queue(made: SQLStore) -> None:
     await made.open()
     parked = await owned(made)
     parked.worker = None
@@ -187,7 +187,7 @@ async def test_news_wakes_a_run_that_nobody_owns_and_not_one_in_a_queue(made: SQ
     await made.close()
 
 
-async def test_a_worker_claims_only_what_it_has_code_for_and_only_what_is_due(made: SQLiteStore) -> None:
+async def test_a_worker_claims_only_what_it_has_code_for_and_only_what_is_due(made: SQLStore) -> None:
     await made.open()
     later = now() + 3_600_000_000
     for agent, wake_at in (("a", 0), ("b", 0), ("a", later)):
@@ -200,7 +200,7 @@ async def test_a_worker_claims_only_what_it_has_code_for_and_only_what_is_due(ma
     await made.close()
 
 
-async def test_of_the_suspects_one_is_claimed_at_a_time(made: SQLiteStore) -> None:
+async def test_of_the_suspects_one_is_claimed_at_a_time(made: SQLStore) -> None:
     await made.open()
     for crashes in (0, 2, 2, 2):
         r = row(crashes=crashes)
@@ -211,7 +211,7 @@ async def test_of_the_suspects_one_is_claimed_at_a_time(made: SQLiteStore) -> No
 
 
 async def test_the_runs_of_a_dead_worker_are_handed_back_and_those_of_a_live_one_are_not(
-    made: SQLiteStore, tmp_path: Path
+    made: SQLStore, store: Path | str
 ) -> None:
     await made.open()
     await made.enter(WorkerRow("alive", "here", os.getpid(), now(), []))
@@ -220,9 +220,13 @@ async def test_the_runs_of_a_dead_worker_are_handed_back_and_those_of_a_live_one
     waiting = row(worker="dead", next_seq=2, status=Status.WAITING)
     for r in (mine, lost, waiting):
         assert await append(made, r, 1, event(r.id, 1, "created"), insert=True) is None
-    fd = made._locks._held.pop("dead")
-    os.close(fd)  # as its death would
-    other = SQLiteStore(tmp_path / "store.db")
+    if isinstance(made, SQLiteStore):
+        os.close(made._locks._held.pop("dead"))  # as its death would
+    else:  # it gave no sign for longer than its lease
+        assert isinstance(made, PostgresStore)
+        made._leases.release("dead")
+        await made._write(lambda conn: conn.execute("UPDATE workers SET lease_until=now() WHERE id='dead'"))
+    other = at(store if isinstance(store, Path) else f"{store}&lease=0.001")
     await other.open()
     assert await other.bury() == ["dead"]
     assert await other.bury() == []
@@ -234,7 +238,7 @@ async def test_the_runs_of_a_dead_worker_are_handed_back_and_those_of_a_live_one
     await made.close()
 
 
-async def test_an_answer_is_taken_once(made: SQLiteStore) -> None:
+async def test_an_answer_is_taken_once(made: SQLStore) -> None:
     await made.open()
     r = await owned(made)
     q = Question(new_id(), r.id, "confirm", {}, {}, now())
@@ -252,7 +256,7 @@ async def test_an_answer_is_taken_once(made: SQLiteStore) -> None:
     await made.close()
 
 
-async def test_nothing_can_be_put_into_a_finished_run(made: SQLiteStore) -> None:
+async def test_nothing_can_be_put_into_a_finished_run(made: SQLStore) -> None:
     await made.open()
     r = await owned(made)
     r.status, r.next_seq, r.worker = Status.SUCCEEDED, 3, None
@@ -263,7 +267,7 @@ async def test_nothing_can_be_put_into_a_finished_run(made: SQLiteStore) -> None
     await made.close()
 
 
-async def test_news_for_a_parent_is_written_with_the_childs_end(made: SQLiteStore) -> None:
+async def test_news_for_a_parent_is_written_with_the_childs_end(made: SQLStore) -> None:
     await made.open()
     parent, child = await owned(made), await owned(made)
     child.next_seq = 3
@@ -273,7 +277,7 @@ async def test_news_for_a_parent_is_written_with_the_childs_end(made: SQLiteStor
     await made.close()
 
 
-async def test_a_foreign_id_keeps_its_first_meaning(made: SQLiteStore) -> None:
+async def test_a_foreign_id_keeps_its_first_meaning(made: SQLStore) -> None:
     await made.open()
     assert await made.link("task", "t1", "run-1") == "run-1"
     assert await made.link("task", "t1", "run-2") == "run-1"
@@ -283,10 +287,10 @@ async def test_a_foreign_id_keeps_its_first_meaning(made: SQLiteStore) -> None:
     await made.close()
 
 
-async def test_cards_are_known_to_every_process(made: SQLiteStore, tmp_path: Path) -> None:
+async def test_cards_are_known_to_every_process(made: SQLStore, store: Path | str) -> None:
     await made.open()
     await made.put_cards([AgentCard("a", "1"), AgentCard("a", "2", description="new")])
-    other = SQLiteStore(tmp_path / "store.db")
+    other = at(store)
     await other.open()
     found = await other.card("a", None)
     assert found is not None
@@ -296,11 +300,11 @@ async def test_cards_are_known_to_every_process(made: SQLiteStore, tmp_path: Pat
     await made.close()
 
 
-async def test_a_write_in_one_process_is_noticed_by_another(made: SQLiteStore, tmp_path: Path) -> None:
+async def test_a_write_in_one_process_is_noticed_by_another(made: SQLStore, store: Path | str) -> None:
     noticed = asyncio.Event()
     made.on_foreign_change = noticed.set
     await made.open()
-    other = SQLiteStore(tmp_path / "store.db")
+    other = at(store)
     await other.open()
     await made.link("mine", "x", "y")
     noticed.clear()
@@ -321,20 +325,20 @@ async def test_a_file_from_a_newer_version_is_refused(tmp_path: Path) -> None:
         migrate(path)
 
 
-async def test_many_openings_at_once_make_one_schema(tmp_path: Path) -> None:
-    stores = [SQLiteStore(tmp_path / "store.db") for _ in range(8)]
+async def test_many_openings_at_once_make_one_schema(store: Path | str) -> None:
+    stores = [at(store) for _ in range(8)]
     await asyncio.gather(*(s.open() for s in stores))
     await asyncio.gather(*(s.close() for s in stores))
 
 
-async def test_a_store_that_is_closed_refuses_further_work(made: SQLiteStore) -> None:
+async def test_a_store_that_is_closed_refuses_further_work(made: SQLStore) -> None:
     await made.open()
     await made.close()
     with pytest.raises(StoreError):
         await made.link("a", "b", "c")
 
 
-async def test_batches_gather_while_one_is_being_written(made: SQLiteStore) -> None:
+async def test_batches_gather_while_one_is_being_written(made: SQLStore) -> None:
     await made.open()
     before = made.batches
     await asyncio.gather(*(made.link("k", str(n), "x") for n in range(500)))

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..model.errors import InvalidRequest
+from ..store.opening import is_postgres, shown
 from . import config_file
 from .config_file import NAME, NoVariable, Written, expanded, names_variables
 from .config_setting import Entries, Setting
@@ -50,6 +51,8 @@ class Value(msgspec.Struct, frozen=True):
         """As it may be seen: a secret only as the name of its variable."""
         if self.written is not None and names_variables(self.written):
             return self.written
+        if setting.kind == "path" and self.value is not None and is_postgres(self.value):
+            return shown(self.value)
         return HIDDEN if setting.secret and self.value else self.value
 
 
@@ -182,6 +185,8 @@ def _put_in(setting: Setting, value: Any, environ: Mapping[str, str] | None) -> 
 def _placed(setting: Setting, value: Any, folder: Path) -> Any:
     if setting.kind != "path" or value is None:
         return value
+    if is_postgres(value):  # the one thing that may be in a place of its own and is no file
+        return Path(value)
     return folder / Path(value).expanduser()
 
 

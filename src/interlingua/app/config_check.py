@@ -17,7 +17,7 @@ from ..engine.engine import Engine
 from ..model.errors import DefinitionError, InterlinguaError
 from ..security.auth import Authenticator, check_bind
 from ..security.origins import HostPolicy
-from ..store.sqlite import SQLiteStore
+from ..store.opening import is_postgres, open_store
 from . import config_meaning, sources
 from .config import VARIABLE, Config, Problem
 from .config_table import ENTRIES, SETTINGS
@@ -84,9 +84,9 @@ async def _check_doors(config: Config, loaded: list[sources.Source]) -> None:
     """All that a start would refuse: settings of doors, two agents of one name, a public address without keys."""
     settings = await config_meaning.serve_settings(config)
     path = config["store.path"] or default_store()
-    store = SQLiteStore(path)
+    store = open_store(path)
     keyed = False
-    if path.exists():
+    if is_postgres(path) or path.exists():
         await store.open()
         keyed = await StoredKeys(store).any()
         await store.close()

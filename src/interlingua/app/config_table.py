@@ -61,7 +61,8 @@ SETTINGS: tuple[Setting, ...] = (
     # -- store
     _S(
         "store.path", "path", None,
-        "The store to use; without it, `interlingua/interlingua.db` in `$XDG_DATA_HOME` (`~/.local/share`).",
+        "The store to use: a file, or a PostgreSQL database (`postgresql://…`). Without it, the file "
+        "`interlingua/interlingua.db` in `$XDG_DATA_HOME` (`~/.local/share`).",
         flag="--store", env="INTERLINGUA_STORE", metavar="PATH",
     ),
     _S("store.ttl_runs", "number", None, "Seconds after which a finished run is deleted.", least=0),

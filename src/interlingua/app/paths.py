@@ -15,6 +15,11 @@ def default_store() -> Path:
     chosen = os.environ.get("INTERLINGUA_STORE")
     if chosen:
         return Path(chosen).expanduser()
+    return own_file()
+
+
+def own_file() -> Path:
+    """A private file of this user."""
     data = os.environ.get("XDG_DATA_HOME", "")
     # The XDG specification tells to ignore relative paths.
     base = Path(data) if data.startswith("/") else Path.home() / ".local" / "share"

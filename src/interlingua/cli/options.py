@@ -35,8 +35,13 @@ Trace = Annotated[
 ]  # fmt: skip
 Store = Annotated[
     Path | None,
-    typer.Option("--store", metavar="PATH", help="The store to use, instead of the default one.", show_default=False),
-]
+    typer.Option(
+        "--store",
+        metavar="PATH",
+        help="The store to use, instead of the default one: a file, or postgresql://….",
+        show_default=False,
+    ),
+]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether you are sure.")]
 RunId = Annotated[

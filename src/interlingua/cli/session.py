@@ -65,7 +65,9 @@ async def engine_at(
 
 
 def _is_there(path: Path) -> bool:
-    return path.exists()
+    from ..store.opening import is_postgres
+
+    return is_postgres(path) or path.exists()
 
 
 def interactive() -> bool:

@@ -37,7 +37,7 @@ from ..model.run import OWNER, Caller, Instance, Run, RunRequest
 from ..model.schemas import Validator
 from ..model.status import Status
 from ..store.base import EventRow, KeyTaken, PutKey, RunFilter, RunRow, Store, Submission, Submitted
-from ..store.sqlite import SQLiteStore
+from ..store.opening import open_store
 from . import runlog
 from .agents import Agent, Registry
 from .answering import Answering
@@ -75,7 +75,7 @@ class Engine(Threads, Teams, Answering):
         settings: Settings | None = None,
     ) -> None:
         Teams.__init__(self)
-        self.store: Store = SQLiteStore(store) if isinstance(store, str | Path) else store
+        self.store: Store = open_store(store) if isinstance(store, str | Path) else store
         self.bus: Bus = open_bus(bus) if bus is None or isinstance(bus, str | BusSettings) else bus
         self.settings = settings or Settings()
         self.agents = Registry()
@@ -109,6 +109,7 @@ class Engine(Threads, Teams, Answering):
             raise
         self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
         self.store.on_foreign_change = self.worker.foreign_change
+        self.store.on_lost = self.worker.lost
         await self._publish_cards()
         self.agents.listeners.append(self._agents_changed)
         await self._count_pending()

@@ -24,6 +24,7 @@ from ..store.base import (
     CommitThread,
     DeleteRun,
     EventRow,
+    Fenced,
     InboxItem,
     PutCallback,
     PutInbox,
@@ -93,7 +94,7 @@ class Worker:
     # -- life ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        await self.store.enter(WorkerRow(self.id, socket.gethostname(), os.getpid(), now(), self.registry.keys()))
+        await self._enter_store()
         await self.store.bury()
         self._end_subscription = self.bus.subscribe(WORK, self._ready.set)
         self._ready.set()
@@ -510,6 +511,30 @@ class Worker:
     async def _bury(self) -> None:
         if await self.store.bury():
             self._ready.set()
+
+    def lost(self, worker: str) -> None:
+        """This process was silent for so long that it was taken for dead, and its runs were handed back. What is still
+        entered here is dropped without a word: it could write none. Then it goes on as a worker that has just come."""
+        if worker != self.id or self._stopping:
+            return
+        log_.error("this process gave no sign for too long, and lost its %d runs; it goes on", len(self._executions))
+        for execution in list(self._executions.values()):
+            execution.log.refused(None, Fenced("this process was taken for dead"))
+        self.spawn(self._enter_again())
+
+    async def _enter_again(self) -> None:
+        while not self._stopping:
+            try:
+                await self._enter_store()
+            except InterlinguaError as error:
+                log_.error("could not enter again: %s", error)
+                await asyncio.sleep(self.settings.sweep_every)
+            else:
+                self._ready.set()
+                return
+
+    async def _enter_store(self) -> None:
+        await self.store.enter(WorkerRow(self.id, socket.gethostname(), os.getpid(), now(), self.registry.keys()))
 
     async def _find_orphans(self) -> None:
         """Hand back runs that this worker owns on paper and knows nothing of: the store refused something once."""

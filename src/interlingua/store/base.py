@@ -357,9 +357,10 @@ class WorkerRow(msgspec.Struct):
 
 
 class Store(Protocol):
-    """Implementations: sqlite.py. Every method may be called only on the event loop that opened the store."""
+    """Implementations: sqlite.py, postgres.py. A method may be called only on the event loop that opened the store."""
 
-    on_foreign_change: Callable[[], None]  # somebody else wrote; set by the engine
+    on_foreign_change: Callable[[], None]  # somebody else wrote, or may have; set by the engine
+    on_lost: Callable[[str], None]  # a worker that entered here was taken for dead: its runs are others' now
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...

@@ -19,7 +19,7 @@ from interlingua.conform.base import Finding, Roles, Subject
 from interlingua.conform.connect import suite
 from interlingua.protocols.connect.server import ConnectSettings
 from interlingua.security.keys import make_key
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.opening import open_store
 
 from ...engine.common import PATIENT
 from ..common import AGENTS, INTERLINGUA, ROLES, failures, findings
@@ -64,7 +64,7 @@ async def with_everything(store: Path) -> AsyncIterator[tuple[str, str]]:
     """Our agents in this process, for whoever has a key: its address, and that key. Dropped connections count soon, and
     quiet streams are kept alive often."""
     secret, record = make_key("ada", (), int(time.time() * 1e6))
-    opened = SQLiteStore(store)
+    opened = open_store(store)
     await opened.open()
     await StoredKeys(opened).put(record)
     await opened.close()

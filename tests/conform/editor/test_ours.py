@@ -11,7 +11,7 @@ from interlingua.conform.base import Roles, Subject
 from interlingua.protocols.editor.streams import WebSettings
 from interlingua.protocols.editor.web import WebDoor
 from interlingua.security.keys import make_key
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.opening import open_store
 
 from .. import agents
 from ..common import AGENTS, INTERLINGUA, ROLES, failures, findings
@@ -103,7 +103,7 @@ async def test_logins_of_our_agents_pass(tmp_path: Path) -> None:
 
 
 async def test_keys_of_ours_pass(store: Path) -> None:
-    kept = SQLiteStore(store)
+    kept = open_store(store)
     await kept.open()
     secret, record = make_key("conform", ["*"], 0)
     await StoredKeys(kept).put(record)

@@ -20,7 +20,7 @@ from interlingua.model.authority import Limits
 from interlingua.model.team import Manifest, Options, Rule, Team
 from interlingua.protocols.cap.server import CapSettings
 from interlingua.security.keys import make_key
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.opening import open_store
 from interlingua.transports.sse import Reader, Received
 from tests.engine.common import QUICK
 
@@ -142,7 +142,7 @@ async def door(store: Path, *agents: il.Agent[..., Any], **settings: Any) -> Asy
 
 async def key(store: Path, name: str, *scopes: str) -> str:
     """A key of the store, and what to send."""
-    opened = SQLiteStore(store)
+    opened = open_store(store)
     await opened.open()
     try:
         secret, record = make_key(name, scopes, int(time.time() * 1e6))

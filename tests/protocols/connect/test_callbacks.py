@@ -21,7 +21,8 @@ from interlingua.engine.callbacks import pause_after, tried_for
 from interlingua.engine.engine import Engine
 from interlingua.security import signatures
 from interlingua.store.base import CallbackRow
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.opening import open_store
+from interlingua.store.sql_store import SQLStore
 
 from .test_door import Receiver, mailer, up
 
@@ -101,7 +102,7 @@ class Hanging:
 
 
 async def _rows(store: Path, **where: Any) -> list[CallbackRow]:
-    kept = SQLiteStore(store)
+    kept = open_store(store)
     await kept.open()
     try:
         return await kept.callbacks(**where)
@@ -182,14 +183,14 @@ async def test_a_receiver_that_hangs_is_given_up_on_in_time_and_tried_again(
 async def test_nothing_is_polled_while_a_receiver_rests(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later news of a run wait for the first one, which waits for its receiver: nobody may spin meanwhile."""
     claims = 0
-    claim = SQLiteStore.claim_callbacks
+    claim = SQLStore.claim_callbacks
 
-    async def counted(self: SQLiteStore, *args: Any, **more: Any) -> list[CallbackRow]:
+    async def counted(self: SQLStore, *args: Any, **more: Any) -> list[CallbackRow]:
         nonlocal claims
         claims += 1
         return await claim(self, *args, **more)
 
-    monkeypatch.setattr(SQLiteStore, "claim_callbacks", counted)
+    monkeypatch.setattr(SQLStore, "claim_callbacks", counted)
     async with Receiver() as dead:
         pass
     async with up(store) as s:

@@ -24,7 +24,7 @@ from interlingua.protocols.connect import translate
 from interlingua.protocols.connect.server import ConnectDoor, ConnectSettings
 from interlingua.security import signatures
 from interlingua.security.keys import make_key
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.opening import open_store
 from interlingua.transports.http import HttpLimits
 
 from ...engine.common import QUICK
@@ -1387,7 +1387,7 @@ async def test_a_configured_instance_is_used_in_runs_listed_deleted_and_survives
 
 
 async def _keys(store: Path, *names: str, scopes: tuple[str, ...] = ()) -> list[str]:
-    opened = SQLiteStore(store)
+    opened = open_store(store)
     await opened.open()
     secrets = []
     for name in names:

@@ -20,7 +20,7 @@ from interlingua.model.errors import Denied, Unavailable
 from interlingua.protocols.connect import client
 from interlingua.protocols.connect.client import load
 from interlingua.security.keys import make_key
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.opening import open_store
 from tests.engine.common import engine, finish
 
 from .mount_common import door, local, mounted, remote_runs
@@ -28,7 +28,7 @@ from .reference import Reference, listening
 
 
 async def key_for(store: Path) -> str:
-    opened = SQLiteStore(store)
+    opened = open_store(store)
     await opened.open()
     secret, record = make_key("ada", ["*"], 1)
     await StoredKeys(opened).put(record)

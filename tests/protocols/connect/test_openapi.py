@@ -35,7 +35,7 @@ from interlingua.protocols.connect import openapi
 from interlingua.protocols.connect.server import ConnectDoor
 from interlingua.security.auth import Authenticator
 from interlingua.security.keys import make_key
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.opening import open_store
 
 from ...engine.common import QUICK
 from ...examples import share
@@ -156,7 +156,7 @@ def test_every_reference_in_the_document_leads_somewhere() -> None:
 
 
 async def test_the_document_is_served_without_credentials_and_names_the_schemes(store: Path) -> None:
-    stored = SQLiteStore(store)
+    stored = open_store(store)
     await stored.open()
     _, record = make_key("ada", (), 1)
     await StoredKeys(stored).put(record)

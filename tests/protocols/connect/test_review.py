@@ -427,13 +427,13 @@ async def test_a_delayed_run_keeps_its_strategy(store: Path) -> None:
 # -- errors ---------------------------------------------------------------------------------------------------
 
 
-async def test_keys_that_cannot_be_fetched_are_no_fault_of_ours_and_pass(store: Path) -> None:
+async def test_keys_that_cannot_be_fetched_are_no_fault_of_ours_and_pass(store: Path, tmp_path: Path) -> None:
     issuer = Issuer("https://issuer.example", "interlingua", jwks_url="http://127.0.0.1:9/keys")
     async with up(store, echo, issuers=[issuer]) as s:
         refused = await s.http.post("/runs/search", json={}, headers={"authorization": f"Bearer {token()}"})
         assert (refused.status_code, refused.headers["x-error-transient"]) == (503, "true")
         assert refused.headers["x-error-code"] == "keys_unavailable"
-    async with up(store.with_name("other.db"), echo) as s:
+    async with up(tmp_path / "other.db", echo) as s:
         (listed,) = [error for error in await s.get("/errors") if error["code"] == "keys_unavailable"]
         assert (listed["errcode"], listed["transient"]) == (5032, True)
 

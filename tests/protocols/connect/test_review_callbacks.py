@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,9 @@ from interlingua.model.status import Status
 from interlingua.security.keys import make_key
 from interlingua.security.origins import HostPolicy
 from interlingua.store.base import CallbackRow, PutCallback
-from interlingua.store.sqlite_callbacks import put_callback
+from interlingua.store.sql_callbacks import put_callback
 
+from ...databases import sql
 from .test_callbacks import Hanging
 from .test_door import Receiver, Up, up
 
@@ -84,8 +84,7 @@ async def test_a_run_that_is_forgotten_still_tells_how_it_ended(store: Path, how
         async with asyncio.timeout(20):
             while await s.server.engine.store.callbacks(run=run, state="due"):
                 await asyncio.sleep(0.005)
-    with contextlib.closing(sqlite3.connect(store)) as conn:
-        assert conn.execute("SELECT kept FROM callbacks").fetchall() == [(None,)] * 3, "nothing of it stays"
+    assert sql(store, "SELECT kept FROM callbacks") == [(None,)] * 3, "nothing of it stays"
 
 
 async def test_receivers_that_hang_leave_room_for_one_that_nobody_knows_yet(store: Path) -> None:

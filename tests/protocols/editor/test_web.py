@@ -24,7 +24,7 @@ from interlingua.protocols.editor.streams import StreamsChannel, WebSettings
 from interlingua.protocols.editor.web import WebDoor
 from interlingua.security.keys import make_key
 from interlingua.store.base import RunFilter
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.opening import open_store
 from interlingua.transports.jsonrpc import Call, Notice, RpcError
 from interlingua.transports.outbox import Held, Missed, Outbox
 from interlingua.transports.rpc import Connection, ConnectionLost
@@ -409,7 +409,7 @@ async def test_a_session_that_nobody_reads_holds_up_no_other(store: Path) -> Non
 
 
 async def test_a_connection_is_its_callers_own(store: Path) -> None:
-    kept = SQLiteStore(store)
+    kept = open_store(store)
     await kept.open()
     keys = StoredKeys(kept)
     secrets = []

@@ -15,7 +15,7 @@ from interlingua.app.keys import StoredKeys
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key
 from interlingua.store.base import RunFilter
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.opening import open_store
 
 from .web_common import BOTH, FLOOD, PROGRESS, WAIT, clients, ended, joined, only_run, up
 
@@ -92,7 +92,7 @@ async def test_errors_of_methods_are_answers(store: Path) -> None:
 
 
 async def test_a_session_is_not_there_for_others(store: Path) -> None:
-    kept = SQLiteStore(store)
+    kept = open_store(store)
     await kept.open()
     keys = StoredKeys(kept)
     secrets = []

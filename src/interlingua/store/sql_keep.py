@@ -6,13 +6,13 @@ memory first and then written for all lists together. Nothing here begins or end
 
 from __future__ import annotations
 
-import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, assert_never
 
 from ..model.errors import InterlinguaError, InvalidRequest, StoreError
 from .shelf import Change, Drop, Follow, Kept, Letter, Post, Put, Rewrite, Settle, Tell
+from .sql import Connection, Dialect, Lock
 
 T = TypeVar("T")
 Unit = tuple[Sequence[Change], int]  # a list of changes, and when it was given
@@ -28,28 +28,33 @@ _WIDTHS = (64, 32, 16, 8, 4, 2, 1)
 _RUN = 4  # numbers in a row that are worth a statement of their own
 
 
-def keep(conn: sqlite3.Connection, units: list[Unit]) -> list[Kept | InterlinguaError]:
-    """Apply lists of changes, in order. One that cannot be written gives an error and disturbs no other."""
+def keep(conn: Connection, units: list[Unit]) -> list[Kept | InterlinguaError]:
+    """Apply lists of changes, in order. One that cannot be written gives an error and disturbs no other.
+
+    What counts is locked until the transaction ends: so the numbers of a feed become visible in their order and without
+    a gap, whoever writes and wherever, and nobody has to put them in order afterwards.
+    """
+    conn.lock(*touched(units))
     try:
         return list(_attempt(conn, units))
-    except sqlite3.OperationalError:  # of the database and not of a list: nothing else could be written either
+    except conn.dialect.operational:  # of the database and not of a list: nothing else could be written either
         raise
     except Exception as error:
         if len(units) == 1:
-            return [_told(error)]
+            return [_told(conn.dialect, error)]
     return [result for unit in units for result in keep(conn, [unit])]
 
 
-def _attempt(conn: sqlite3.Connection, units: list[Unit]) -> list[Kept]:
+def _attempt(conn: Connection, units: list[Unit]) -> list[Kept]:
     conn.execute("SAVEPOINT keep")
     try:
         try:
             kept = _Together(conn, set()).apply(units)
-        except sqlite3.IntegrityError:
+        except conn.dialect.integrity:
             # Some letter was there already, which is rare enough not to look for it before.
             conn.execute("ROLLBACK TO keep")
             kept = _Together(conn, _keys_in_use(conn, units)).apply(units)
-    except sqlite3.OperationalError:
+    except conn.dialect.operational:
         raise
     except BaseException:
         conn.execute("ROLLBACK TO keep")
@@ -59,14 +64,23 @@ def _attempt(conn: sqlite3.Connection, units: list[Unit]) -> list[Kept]:
     return kept
 
 
-def _told(error: Exception) -> InterlinguaError:
-    match error:
-        case UnicodeEncodeError():
-            told: InterlinguaError = InvalidRequest("a text with half a character in it cannot be kept")
-        case OverflowError():
-            told = InvalidRequest(f"a number is too large to be kept: {error}")
-        case _:
-            told = StoreError(f"the store could not write: {error}")
+def touched(units: Iterable[Unit]) -> set[Lock]:
+    """What these lists count in, or look at before they are written."""
+    locks = set[Lock]()
+    for changes, _ in units:
+        for change in changes:
+            if isinstance(change, Tell | Follow):
+                locks.add(("feed", change.feed))
+            elif isinstance(change, Put | Drop):
+                locks.add(("space", change.space))
+            else:
+                locks.add(("box", change.box))
+    return locks
+
+
+def _told(dialect: Dialect, error: Exception) -> InterlinguaError:
+    why = dialect.refusal(error)
+    told = StoreError(f"the store could not write: {error}") if why is None else InvalidRequest(why)
     told.__cause__ = error
     return told
 
@@ -97,7 +111,7 @@ def runs(numbers: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
     return ranges, others
 
 
-def _insert(conn: sqlite3.Connection, table: str, columns: Sequence[str], values: list[Any]) -> None:
+def _insert(conn: Connection, table: str, columns: Sequence[str], values: list[Any]) -> None:
     """Many rows, one behind the other, in few statements: each of them gives the GIL away, and must win it back."""
     for rows in chunks(range(len(values) // len(columns))):
         sql = _sql.get((table, len(rows)))
@@ -114,7 +128,7 @@ def marks(values: Sequence[Any]) -> str:
     return f"({','.join('?' * len(values))})"
 
 
-def _find(conn: sqlite3.Connection, select: str, pairs: Iterable[Pair]) -> Iterator[tuple[Any, ...]]:
+def _find(conn: Connection, select: str, pairs: Iterable[Pair]) -> Iterator[tuple[Any, ...]]:
     """Rows by (shelf, name); `select` ends in the term for the names, and says by which index: for many names at once
     SQLite would rather read the whole shelf."""
     by_shelf: defaultdict[str, list[str]] = defaultdict(list)
@@ -125,15 +139,16 @@ def _find(conn: sqlite3.Connection, select: str, pairs: Iterable[Pair]) -> Itera
             yield from conn.execute(f"{select} IN {marks(some)}", [shelf, *some])
 
 
-def _keys_in_use(conn: sqlite3.Connection, units: list[Unit]) -> set[Pair]:
+def _keys_in_use(conn: Connection, units: list[Unit]) -> set[Pair]:
     wanted = {(change.box, change.key) for changes, _ in units for change in changes if type(change) is Post}
-    return set(_find(conn, "SELECT box, key FROM letters INDEXED BY letters_key WHERE box=? AND key", wanted))
+    by = conn.dialect.indexed("letters_key")
+    return set(_find(conn, f"SELECT box, key FROM letters{by} WHERE box=? AND key", wanted))
 
 
 class _Last(dict[str, int]):
     """The last number of everything of one kind that is counted."""
 
-    def __init__(self, conn: sqlite3.Connection, kind: str) -> None:
+    def __init__(self, conn: Connection, kind: str) -> None:
         self._conn = conn
         self._kind = kind
         self._before: dict[str, int] = {}
@@ -169,7 +184,7 @@ class _Cursor(NamedTuple):
 class _Together:
     """Lists of changes that are written together."""
 
-    def __init__(self, conn: sqlite3.Connection, keys: set[Pair]) -> None:
+    def __init__(self, conn: Connection, keys: set[Pair]) -> None:
         self._conn = conn
         self._keys = keys  # of letters, as far as they are known to be in use
         self._boxes, self._feeds, self._spaces = _Last(conn, "box"), _Last(conn, "feed"), _Last(conn, "space")
@@ -201,7 +216,11 @@ class _Together:
                 "INSERT INTO follows (feed, run, upto, ended, updated_at) VALUES (?,?,?,?,?) "
                 "ON CONFLICT (feed, run) DO UPDATE SET upto=excluded.upto, ended=excluded.ended, "
                 "updated_at=excluded.updated_at",
-                [(*key, *now) for key, now in self._cursors.items() if now is not None and now is not cursors[key]],
+                [
+                    (*key, now.upto, int(now.ended), now.updated_at)
+                    for key, now in self._cursors.items()
+                    if now is not None and now is not cursors[key]
+                ],
             )
         counted = [*self._boxes.changed(), *self._feeds.changed(), *self._spaces.changed()]
         if counted:
@@ -231,7 +250,7 @@ class _Together:
                     cursors[change.feed, change.run] = None
         select = (
             "SELECT space, id, place, version, state, topic, owner, created_at, updated_at "
-            "FROM documents INDEXED BY documents_id WHERE space=? AND id"
+            f"FROM documents{self._conn.dialect.indexed('documents_id')} WHERE space=? AND id"
         )
         for space, id_, *found in _find(self._conn, select, documents):
             documents[space, id_] = _Document(*found)
@@ -375,7 +394,8 @@ class _Together:
         else:
             column, value, only = "state", [change.state], [] if change.only is None else [change.only]
         ranges, others = runs(numbers)
-        update, also = f"UPDATE letters SET {column}=? WHERE box=? AND number", " AND +state=?" * len(only)
+        update = f"UPDATE letters SET {column}=? WHERE box=? AND number"
+        also = f" AND {self._conn.dialect.unindexed('state')}=?" * len(only)
         for first, last in ranges:
             sql = f"{update} BETWEEN ? AND ?{also}"
             found += self._conn.execute(sql, [*value, change.box, first, last, *only]).rowcount
@@ -385,6 +405,6 @@ class _Together:
         return found
 
 
-def find_letter(conn: sqlite3.Connection, box: str, key: str) -> Letter | None:
+def find_letter(conn: Connection, box: str, key: str) -> Letter | None:
     row = conn.execute(f"SELECT {LETTER} FROM letters WHERE box=? AND key=?", (box, key)).fetchone()
     return None if row is None else Letter(*row)

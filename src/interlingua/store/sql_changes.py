@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 
 import msgspec
 
@@ -25,13 +24,14 @@ from .base import (
     PutKey,
     PutQuestion,
 )
-from .sqlite_callbacks import keep_run, put_callback
-from .sqlite_delegations import count
-from .sqlite_inbox import FINAL_SQL, put_inbox
-from .sqlite_questions import close_question, put_question
+from .sql import FINAL_SQL, Connection
+from .sql_callbacks import keep_run, put_callback
+from .sql_delegations import count
+from .sql_inbox import put_inbox
+from .sql_questions import close_question, put_question
 
 
-def apply_change(conn: sqlite3.Connection, change: Change, now: int) -> None:
+def apply_change(conn: Connection, change: Change, now: int) -> None:
     match change:
         case PutQuestion():
             put_question(conn, change)
@@ -56,13 +56,14 @@ def apply_change(conn: sqlite3.Connection, change: Change, now: int) -> None:
             raise AssertionError("sealing turns it into a PutInbox")
 
 
-def put_key(conn: sqlite3.Connection, used: PutKey) -> None:
+def put_key(conn: Connection, used: PutKey) -> None:
     put = "INSERT INTO keys (caller, key, run, digest) VALUES (?,?,?,?) ON CONFLICT DO NOTHING"
     if not conn.execute(put, (used.caller, used.key, used.run, used.digest)).rowcount:
         raise KeyTaken(f"idempotency key {used.key!r} was used for another run just now; ask again", transient=True)
 
 
-def _end_turn(conn: sqlite3.Connection, end: CommitThread, now: int) -> None:
+def _end_turn(conn: Connection, end: CommitThread, now: int) -> None:
+    conn.lock(("thread", end.thread))
     row = conn.execute("SELECT version, active FROM threads WHERE id=?", (end.thread,)).fetchone()
     if row is None or row[1] != end.run:
         return  # it never had the thread (cancelled while queued), or the thread was deleted
@@ -93,8 +94,8 @@ def _end_turn(conn: sqlite3.Connection, end: CommitThread, now: int) -> None:
     end.passed_on = pass_on(conn, end.thread, now)
 
 
-def pass_on(conn: sqlite3.Connection, thread: str, now: int) -> bool:
-    """Give the thread to the next run in line, or to nobody. Whether there was one."""
+def pass_on(conn: Connection, thread: str, now: int) -> bool:
+    """Give the thread to the next run in line, or to nobody. Whether there was one. The thread is locked."""
     following = conn.execute(
         "SELECT id FROM runs WHERE thread=? AND queued IS NOT NULL ORDER BY queued LIMIT 1", (thread,)
     ).fetchone()
@@ -105,7 +106,7 @@ def pass_on(conn: sqlite3.Connection, thread: str, now: int) -> bool:
     return heir is not None
 
 
-def add_messages(conn: sqlite3.Connection, thread: str, messages: list[Message], run: str | None) -> int:
+def add_messages(conn: Connection, thread: str, messages: list[Message], run: str | None) -> int:
     """Append to a thread's messages; how many there are now."""
     count: int = conn.execute("SELECT COALESCE(MAX(n), 0) FROM messages WHERE thread=?", (thread,)).fetchone()[0]
     for message in messages:
@@ -117,22 +118,23 @@ def add_messages(conn: sqlite3.Connection, thread: str, messages: list[Message],
     return count
 
 
-def rolled_back(conn: sqlite3.Connection, runs: list[str]) -> list[str]:
+def rolled_back(conn: Connection, runs: list[str]) -> list[str]:
     """Of runs that are ending: those whose owner did not come to read that they shall be forgotten."""
     found = conn.execute(
-        "SELECT run FROM inbox WHERE kind='cancel' AND json_extract(CAST(body AS TEXT), '$.rollback') "
-        "AND run IN (SELECT value FROM json_each(?)) AND run IN (SELECT id FROM runs)",
-        (values.encode(runs).decode(),),
-    )
-    return list(dict.fromkeys(run for (run,) in found))
+        f"SELECT run, body FROM inbox WHERE kind='cancel' AND {conn.dialect.any_of('run')} "
+        "AND run IN (SELECT id FROM runs)",
+        (conn.dialect.many(runs),),
+    ).fetchall()
+    return list(dict.fromkeys(run for run, body in found if values.decode(body).get("rollback")))
 
 
-def delete_run(conn: sqlite3.Connection, run: str, now: int, *, rollback: bool = False) -> list[str]:
+def delete_run(conn: Connection, run: str, now: int, *, rollback: bool = False) -> list[str]:
     """Forget a run that has ended, and its children that have. Returns their ids.
 
     A rollback also takes back what the run did to its thread, and its other children are forgotten when they end.
     """
-    found = conn.execute("SELECT agent, status, next_seq, head, thread FROM runs WHERE id=?", (run,)).fetchone()
+    sql = f"SELECT agent, status, next_seq, head, thread FROM runs WHERE id=?{conn.dialect.for_update}"
+    found = conn.execute(sql, (run,)).fetchone()
     if found is None:
         raise RunNotFound(f"there is no run {run}")
     agent, status, next_seq, head, thread = found
@@ -148,7 +150,9 @@ def delete_run(conn: sqlite3.Connection, run: str, now: int, *, rollback: bool =
             put_inbox(conn, child, "cancel", body, now)
     keep_run(conn, run)
     conn.execute(
-        "INSERT OR REPLACE INTO tombstones (run, agent, status, seq, head, deleted_at) VALUES (?,?,?,?,?,?)",
+        "INSERT INTO tombstones (run, agent, status, seq, head, deleted_at) VALUES (?,?,?,?,?,?) "
+        "ON CONFLICT (run) DO UPDATE SET agent=excluded.agent, status=excluded.status, seq=excluded.seq, "
+        "head=excluded.head, deleted_at=excluded.deleted_at",
         (run, agent, status, next_seq - 1, head, now),
     )
     for table, column in (("events", "run"), ("inbox", "run"), ("questions", "run"), ("keys", "run"), ("runs", "id")):
@@ -156,6 +160,7 @@ def delete_run(conn: sqlite3.Connection, run: str, now: int, *, rollback: bool =
     conn.execute("DELETE FROM links WHERE target=?", (run,))
     conn.execute("DELETE FROM delegations WHERE task=?", (run,))
     if thread is not None:
+        conn.lock(("thread", thread))
         active = conn.execute("SELECT active FROM threads WHERE id=?", (thread,)).fetchone()
         if active is not None and active[0] == run:
             pass_on(conn, thread, now)
@@ -165,7 +170,7 @@ def delete_run(conn: sqlite3.Connection, run: str, now: int, *, rollback: bool =
     return gone
 
 
-def _take_back(conn: sqlite3.Connection, thread: str, run: str, now: int) -> None:
+def _take_back(conn: Connection, thread: str, run: str, now: int) -> None:
     """Give a thread the state back that it had before a run, where nobody has built on what the run left."""
     newest = conn.execute(
         "SELECT c.id, c.version FROM threads t JOIN checkpoints c ON c.id=t.checkpoint WHERE t.id=? AND c.run=? AND "

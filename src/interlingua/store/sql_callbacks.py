@@ -1,4 +1,4 @@
-"""Callbacks in SQLite: what is to be told, and how the receivers do.
+"""Callbacks, as SQL: what is to be told, and how the receivers do.
 
 Every step costs the same however many callbacks wait. A row is `first` where no earlier one of its run is due; of
 those, a receiver's next is found by index, and of each receiver it is noted when something is to be sent to it.
@@ -6,25 +6,19 @@ those, a receiver's next is found by index, and of each receiver it is noted whe
 
 from __future__ import annotations
 
-import asyncio
-import sqlite3
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from ..model.events import RunCreated, body_decoder
 from .base import CallbackRow, Places, PutCallback, RunRow, Standing, receiver_of
-
-if TYPE_CHECKING:
-    from .sqlite_writer import Call
-
-T = TypeVar("T")
+from .sql import Connection, Queries
 
 _CALLBACK = "id, run, url, format, status, time, state, attempts, next_at, error, receiver"
 _WAITING = "state='due' AND first=1"
 _FAILING = "(state='failed' OR (state='due' AND attempts>0))"
 _GIVEN_UP_AT_ONCE = 500
+_FORGOTTEN_AT_ONCE = 1000
 
 
 class _Kept(msgspec.Struct, array_like=True):
@@ -37,22 +31,27 @@ class _Kept(msgspec.Struct, array_like=True):
 _kept = msgspec.json.Decoder(_Kept)
 
 
-def put_callback(conn: sqlite3.Connection, change: PutCallback, now: int) -> None:
-    receiver = receiver_of(change.url)
+def put_callback(conn: Connection, change: PutCallback, now: int) -> None:
+    url = change.url.replace("\0", "%00")  # not every database keeps it; no address has it
+    receiver = receiver_of(url)
+    # Whether it is the first of its run is decided by what is there, and told to nobody before it is committed.
+    conn.lock(("callbacks", change.run), ("receiver", receiver))
     conn.execute(
         "INSERT INTO callbacks (run, url, format, status, time, state, next_at, receiver, first) "
-        "SELECT ?,?,?,?,?,'due',0,?, NOT EXISTS (SELECT 1 FROM callbacks WHERE run=? AND state='due')",
-        (change.run, change.url, change.format, change.status.value, now, receiver, change.run),
+        "SELECT ?,?,?,?,?,'due',0,?, "
+        "CASE WHEN EXISTS (SELECT 1 FROM callbacks WHERE run=? AND state='due') THEN 0 ELSE 1 END",
+        (change.run, url, change.format, change.status.value, now, receiver, change.run),
     )
+    larger, smaller = conn.dialect.larger, conn.dialect.smaller
     conn.execute(
         "INSERT INTO receivers (receiver, standing, failures, rest_until, due_at, seen_at) VALUES (?,'new',0,0,?,?) "
-        "ON CONFLICT (receiver) DO UPDATE SET "
-        "due_at=max(rest_until, min(COALESCE(due_at, excluded.due_at), excluded.due_at))",
+        "ON CONFLICT (receiver) DO UPDATE SET due_at="
+        f"{larger}(receivers.rest_until, {smaller}(COALESCE(receivers.due_at, excluded.due_at), excluded.due_at))",
         (receiver, now, now),
     )
 
 
-def keep_run(conn: sqlite3.Connection, run: str) -> None:
+def keep_run(conn: Connection, run: str) -> None:
     """Before a run is deleted: what its callbacks have still to tell of it is kept with them."""
     if conn.execute("SELECT 1 FROM callbacks WHERE run=? AND state='due'", (run,)).fetchone() is None:
         return
@@ -63,29 +62,24 @@ def keep_run(conn: sqlite3.Connection, run: str) -> None:
     conn.execute("UPDATE callbacks SET kept=? WHERE run=? AND state='due'", (kept, run))
 
 
-def _count_on(conn: sqlite3.Connection, receiver: str) -> None:
+def _count_on(conn: Connection, receiver: str) -> None:
     """Note when the receiver's next is due."""
     conn.execute(
-        f"UPDATE receivers SET due_at=max(rest_until, (SELECT MIN(next_at) FROM callbacks WHERE receiver=? AND "
-        f"{_WAITING})) WHERE receiver=?",
+        f"UPDATE receivers SET due_at=(SELECT {conn.dialect.larger}(receivers.rest_until, next_at) FROM callbacks "
+        f"WHERE receiver=? AND {_WAITING} ORDER BY next_at LIMIT 1) WHERE receiver=?",
         (receiver, receiver),
     )
 
 
-def _next_of(conn: sqlite3.Connection, run: str) -> None:
+def _next_of(conn: Connection, run: str) -> None:
     """One of a run's callbacks is done with: it is the turn of the next."""
     conn.execute(
         "UPDATE callbacks SET first=1 WHERE id=(SELECT MIN(id) FROM callbacks WHERE run=? AND state='due')", (run,)
     )
 
 
-class CallbackQueries:
-    """The part of SQLiteStore that is about callbacks."""
-
-    _write: Callable[[Call], asyncio.Future[Any]]
-
-    async def _read(self, fn: Callable[[sqlite3.Connection], T]) -> T:
-        raise AssertionError("given by SQLiteStore")
+class CallbackQueries(Queries):
+    """The part of a store that is about callbacks."""
 
     async def claim_callbacks(
         self, now: int, lease_until: int, places: Places, *, busy: dict[str, int], per_receiver: int
@@ -96,7 +90,7 @@ class CallbackQueries:
         already (`busy`); any other gets one, and nothing more from anyone until that is settled.
         """
 
-        def claim(conn: sqlite3.Connection) -> list[CallbackRow]:
+        def claim(conn: Connection) -> list[CallbackRow]:
             taken: list[CallbackRow] = []
             room: tuple[tuple[Standing, int], ...] = (
                 ("good", places.all), ("new", places.new), ("failing", places.failing)
@@ -109,6 +103,7 @@ class CallbackQueries:
                     "SELECT receiver, failures FROM receivers WHERE standing=? AND due_at<=? ORDER BY due_at LIMIT ?",
                     (standing, now, left + len(busy)),
                 ).fetchall()
+                due = _still(conn, due, standing, now)
                 for receiver, failures in due:
                     limit = per_receiver - busy.get(receiver, 0) if standing == "good" else 1
                     limit = min(limit, left)
@@ -146,11 +141,14 @@ class CallbackQueries:
     ) -> None:  # fmt: skip
         """How it went: with this one, and with its receiver."""
 
-        def settle(conn: sqlite3.Connection) -> None:
+        why = error and error.replace("\0", "")
+
+        def settle(conn: Connection) -> None:
+            conn.lock(("callbacks", row.run), ("receiver", row.receiver))
             conn.execute(
                 "UPDATE callbacks SET state=?, attempts=?, next_at=?, error=?, kept=CASE WHEN ?='due' THEN kept END "
                 "WHERE id=?",
-                (state, attempts, next_at, error, state, row.id),
+                (state, attempts, next_at, why, state, row.id),
             )
             if state != "due":
                 _next_of(conn, row.run)
@@ -160,16 +158,18 @@ class CallbackQueries:
             )
             _count_on(conn, row.receiver)
 
-        await self._write(settle)
+        await self._write(settle, [("callbacks", row.run), ("receiver", row.receiver)])
 
     async def give_up_callbacks(self, receiver: str, before: int, error: str) -> int:
         """Give up some that have waited for this receiver since before `before`. How many; 0: there are no more."""
 
-        def give_up(conn: sqlite3.Connection) -> int:
+        def give_up(conn: Connection) -> int:
+            conn.lock(("receiver", receiver))
             rows = conn.execute(
                 f"SELECT id, run FROM callbacks WHERE receiver=? AND {_WAITING} AND time<? LIMIT ?",
                 (receiver, before, _GIVEN_UP_AT_ONCE),
             ).fetchall()
+            conn.lock(*(("callbacks", run) for _, run in rows))
             for id_, run in rows:
                 conn.execute("UPDATE callbacks SET state='failed', error=?, kept=NULL WHERE id=?", (error, id_))
                 _next_of(conn, run)
@@ -194,7 +194,7 @@ class CallbackQueries:
         limit: int = 100,
     ) -> list[CallbackRow]:  # fmt: skip
         """`failing`: those that failed and were not taken since, given up or not."""
-        terms, args = ["1"], list[Any]()
+        terms, args = ["1=1"], list[Any]()
         for column, value in (("run", run), ("state", state)):
             if value is not None:
                 terms.append(f"{column}=?")
@@ -214,12 +214,13 @@ class CallbackQueries:
     async def retry_callbacks(self, ids: list[int] | None, now: int) -> list[int]:
         """Make those that failed due now, as if they had never been tried; all of them, or some. Which were there."""
 
-        def retry(conn: sqlite3.Connection) -> list[int]:
+        def retry(conn: Connection) -> list[int]:
             wanted = "" if ids is None else f" AND id IN ({','.join('?' * len(ids))})"
             found = conn.execute(
                 f"SELECT id, run, receiver FROM callbacks WHERE {_FAILING}{wanted} ORDER BY id", ids or []
             ).fetchall()
-            conn.executemany("UPDATE callbacks SET state='due', attempts=0, next_at=? WHERE id=?",
+            conn.lock(*(("callbacks", run) for _, run, _ in found), *(("receiver", name) for _, _, name in found))
+            conn.executemany(f"UPDATE callbacks SET state='due', attempts=0, next_at=? WHERE id=? AND {_FAILING}",
                              [(now, id_) for id_, _, _ in found])  # fmt: skip
             for run in {run for _, run, _ in found}:
                 conn.execute("UPDATE callbacks SET first=0 WHERE run=? AND state='due'", (run,))
@@ -228,7 +229,7 @@ class CallbackQueries:
                 conn.execute(
                     "INSERT INTO receivers (receiver, standing, failures, rest_until, seen_at) VALUES (?,'new',0,0,?) "
                     "ON CONFLICT (receiver) DO UPDATE SET failures=0, rest_until=0, "
-                    "standing=CASE standing WHEN 'good' THEN 'good' ELSE 'new' END",
+                    "standing=CASE receivers.standing WHEN 'good' THEN 'good' ELSE 'new' END",
                     (receiver, now),
                 )
                 _count_on(conn, receiver)
@@ -238,14 +239,38 @@ class CallbackQueries:
         return done
 
     async def forget_callbacks(self, before: int) -> None:
-        def forget(conn: sqlite3.Connection) -> None:
-            conn.execute("DELETE FROM callbacks WHERE state<>'due' AND time<?", (before,))
-            conn.execute("DELETE FROM receivers WHERE due_at IS NULL AND seen_at<?", (before,))
+        """What was told long ago, some at a time: others write meanwhile."""
 
-        await self._write(forget)
+        def forget(conn: Connection) -> int:
+            told: int = conn.execute(
+                "DELETE FROM callbacks WHERE id IN "
+                "(SELECT id FROM callbacks WHERE state<>'due' AND time<? ORDER BY id LIMIT ?)",
+                (before, _FORGOTTEN_AT_ONCE),
+            ).rowcount
+            receivers: int = conn.execute(
+                "DELETE FROM receivers WHERE receiver IN (SELECT receiver FROM receivers "
+                f"WHERE due_at IS NULL AND seen_at<? LIMIT ?{conn.dialect.skip_locked})",
+                (before, _FORGOTTEN_AT_ONCE),
+            ).rowcount
+            return max(told, receivers)
+
+        while await self._write(forget) == _FORGOTTEN_AT_ONCE:
+            pass
 
 
-def _take(conn: sqlite3.Connection, receiver: str, now: int, lease_until: int, limit: int) -> list[tuple[Any, ...]]:
+def _still(conn: Connection, due: list[Any], standing: Standing, now: int) -> list[Any]:
+    """Of the receivers that were due: those that still are, now that nobody else can take anything for them."""
+    if not due or not conn.dialect.for_update:
+        return due
+    conn.lock(*(("receiver", name) for name, _ in due))
+    term = conn.dialect.any_of("receiver")
+    return conn.execute(
+        f"SELECT receiver, failures FROM receivers WHERE standing=? AND due_at<=? AND {term} ORDER BY due_at",
+        (standing, now, conn.dialect.many([name for name, _ in due])),
+    ).fetchall()
+
+
+def _take(conn: Connection, receiver: str, now: int, lease_until: int, limit: int) -> list[tuple[Any, ...]]:
     if limit <= 0:
         return []
     rows: list[tuple[Any, ...]] = conn.execute(

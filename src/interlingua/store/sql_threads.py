@@ -1,11 +1,9 @@
-"""Threads in SQLite: state, checkpoints, messages, and whose turn it is."""
+"""Threads, as SQL: state, checkpoints, messages, and whose turn it is."""
 
 from __future__ import annotations
 
-import asyncio
-import sqlite3
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
@@ -14,11 +12,9 @@ from ..model.content import Message
 from ..model.errors import CheckpointNotFound, Conflict, ThreadBusy, ThreadExists, ThreadNotFound
 from ..model.run import Checkpoint, RunRequest, Thread, ThreadStatus
 from .base import RunRow, ThreadFilter
-from .sqlite_changes import add_messages
-from .sqlite_query import json_matches
-from .sqlite_writer import Call
-
-T = TypeVar("T")
+from .sql import Connection, Queries
+from .sql_changes import add_messages
+from .sql_query import json_matches, pages, select
 
 # The status comes from the run that has the thread: a thread knows no status of its own.
 _THREAD = (
@@ -26,6 +22,7 @@ _THREAD = (
     "CASE WHEN t.active IS NULL THEN CASE WHEN t.failed THEN 'error' ELSE 'idle' END "
     "WHEN (SELECT status FROM runs r WHERE r.id=t.active)='waiting' THEN 'interrupted' ELSE 'busy' END"
 )
+_STATE, _METADATA = 6, 8  # among these
 _CHECKPOINT = "id, thread, version, state, created_at, messages, run, metadata"
 _message = msgspec.json.Decoder(Message)
 
@@ -42,14 +39,14 @@ def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:
     return Checkpoint(row[0], row[1], row[2], values.decode(row[3]), row[4], row[5], row[6], values.decode(row[7]))
 
 
-def _find(conn: sqlite3.Connection, thread: str) -> Thread:
+def _find(conn: Connection, thread: str) -> Thread:
     row = conn.execute(f"SELECT {_THREAD} FROM threads t WHERE t.id=?", (thread,)).fetchone()
     if row is None:
         raise ThreadNotFound(f"there is no thread {thread}")
     return _thread(row)
 
 
-def _put(conn: sqlite3.Connection, t: Thread) -> None:
+def _put(conn: Connection, t: Thread) -> None:
     conn.execute(
         "INSERT INTO threads (id, caller, created_at, updated_at, version, checkpoint, state, metadata) "
         "VALUES (?,?,?,?,?,?,?,?)",
@@ -58,9 +55,10 @@ def _put(conn: sqlite3.Connection, t: Thread) -> None:
     )  # fmt: skip
 
 
-def take_thread(conn: sqlite3.Connection, row: RunRow, request: RunRequest, now: int) -> tuple[Thread, str | None]:
+def take_thread(conn: Connection, row: RunRow, request: RunRequest, now: int) -> tuple[Thread, str | None]:
     """Give the thread to a new run, or put it in line. Returns the thread, and a run that must give way."""
     assert row.thread is not None
+    lock_thread(conn, row.thread)
     try:
         thread = _find(conn, row.thread)
     except ThreadNotFound:
@@ -71,7 +69,7 @@ def take_thread(conn: sqlite3.Connection, row: RunRow, request: RunRequest, now:
     if row.wake_at != 0:
         return thread, None  # delayed: it takes its turn when its time has come
     if thread.active is None:
-        conn.execute("UPDATE threads SET active=?, failed=0, updated_at=? WHERE id=?", (row.id, now, thread.id))
+        conn.execute("UPDATE threads SET active=?, failed=?, updated_at=? WHERE id=?", (row.id, False, now, thread.id))
         return thread, None
     if request.when_busy == "reject":
         raise ThreadBusy(
@@ -83,7 +81,13 @@ def take_thread(conn: sqlite3.Connection, row: RunRow, request: RunRequest, now:
     return thread, None if request.when_busy == "enqueue" else thread.active
 
 
-def place_in_line(conn: sqlite3.Connection, thread: str, when_busy: str, now: int) -> int:
+def lock_thread(conn: Connection, thread: str) -> None:
+    """Nobody else gives the thread to anyone, or takes it away, until the transaction ends."""
+    # Who has it may have to be told to give way; and whoever ends a run locks that before its thread.
+    conn.lock(("turn", thread), ("thread", thread))
+
+
+def place_in_line(conn: Connection, thread: str, when_busy: str, now: int) -> int:
     """At the end, or, for a run that makes the one before it give way, at the front."""
     if when_busy == "enqueue":
         return now
@@ -91,19 +95,12 @@ def place_in_line(conn: sqlite3.Connection, thread: str, when_busy: str, now: in
     return min(now, (front or now) - 1)
 
 
-class ThreadQueries:
-    """The part of SQLiteStore that is about threads."""
-
-    _write: Callable[[Call], asyncio.Future[Any]]
-
-    async def _read(self, fn: Callable[[sqlite3.Connection], T]) -> T:
-        raise AssertionError("given by SQLiteStore")
-
-    async def _search(self, fn: Callable[[sqlite3.Connection], T]) -> T:
-        raise AssertionError("given by SQLiteStore")
+class ThreadQueries(Queries):
+    """The part of a store that is about threads."""
 
     async def create_thread(self, thread: Thread, *, if_exists: Literal["raise", "keep"]) -> Thread:
-        def create(conn: sqlite3.Connection) -> Thread:
+        def create(conn: Connection) -> Thread:
+            conn.lock(("thread", thread.id))
             try:
                 found = _find(conn, thread.id)
             except ThreadNotFound:
@@ -113,7 +110,7 @@ class ThreadQueries:
                 raise ThreadExists(f"there is a thread {thread.id} already")
             return found
 
-        result: Thread = await self._write(create)
+        result: Thread = await self._write(create, [("thread", thread.id)])
         return result
 
     async def thread(self, thread: str) -> Thread | None:
@@ -131,14 +128,18 @@ class ThreadQueries:
             terms.append("status=?")
             args.append(where.status)
         if where.metadata:
-            json_matches("metadata", where.metadata, terms, args)
+            json_matches(self.dialect, "metadata", where.metadata, terms, args)
         if where.values:
-            json_matches("state", where.values, terms, args)
-        sql = (
-            f"SELECT * FROM (SELECT {_THREAD} AS status FROM threads t) {'WHERE ' if terms else ''}"
-            f"{' AND '.join(terms)} ORDER BY id DESC LIMIT ? OFFSET ?"
-        )
-        rows = await self._search(lambda conn: conn.execute(sql, [*args, where.limit, where.offset]).fetchall())
+            json_matches(self.dialect, "state", where.values, terms, args)
+        source, columns = f"(SELECT {_THREAD} AS status FROM threads t) AS found", "*"
+        wanted = {_STATE: where.values, _METADATA: where.metadata}
+        if self.dialect.contains_json or not any(wanted.values()):
+            sql = select(source, columns, terms)
+            rows = await self._search(lambda conn: conn.execute(sql, [*args, where.limit, where.offset]).fetchall())
+        else:
+            rows = await self._search(
+                lambda conn: pages(conn, source, columns, terms, args, wanted, where.limit, where.offset)
+            )
         return [_thread(row) for row in rows]
 
     async def patch_thread(
@@ -147,7 +148,8 @@ class ThreadQueries:
     ) -> Thread:  # fmt: skip
         """Merge metadata; new values (onto checkpoint `base`, or the newest) make a new checkpoint."""
 
-        def patch(conn: sqlite3.Connection) -> Thread:
+        def patch(conn: Connection) -> Thread:
+            conn.lock(("thread", thread))
             found = _find(conn, thread)
             changes_state = values_ is not msgspec.UNSET or bool(messages) or base is not None
             if changes_state and found.active is not None:
@@ -177,13 +179,14 @@ class ThreadQueries:
             conn.execute("UPDATE threads SET metadata=?, updated_at=? WHERE id=?", (values.encode(merged), now, thread))
             return _find(conn, thread)
 
-        result: Thread = await self._write(patch)
+        result: Thread = await self._write(patch, [("thread", thread)])
         return result
 
     async def copy_thread(self, thread: str, new: str, new_id: Callable[[], str], now: int) -> Thread:
         """A thread of its own with the same values, history and messages."""
 
-        def copy(conn: sqlite3.Connection) -> Thread:
+        def copy(conn: Connection) -> Thread:
+            conn.lock(("thread", thread), ("thread", new))
             source = _find(conn, thread)
             ids: dict[str, str] = {}
             for row in conn.execute(
@@ -203,13 +206,14 @@ class ThreadQueries:
             _put(conn, source)
             return _find(conn, new)
 
-        result: Thread = await self._write(copy)
+        result: Thread = await self._write(copy, [("thread", thread), ("thread", new)])
         return result
 
     async def delete_thread(self, thread: str, now: int) -> None:
-        await self._write(lambda conn: self._delete_thread(conn, thread, now))
+        await self._write(lambda conn: self._delete_thread(conn, thread, now), [("thread", thread)])
 
-    def _delete_thread(self, conn: sqlite3.Connection, thread: str, now: int) -> None:
+    def _delete_thread(self, conn: Connection, thread: str, now: int) -> None:
+        conn.lock(("thread", thread))
         found = _find(conn, thread)
         if found.active is not None:
             raise Conflict(f"thread {thread} is busy with run {found.active}; cancel it before deleting the thread")
@@ -226,7 +230,7 @@ class ThreadQueries:
     async def history(self, thread: str, *, before: str | None, limit: int) -> list[Checkpoint]:
         """Newest first, older than checkpoint `before` where that is given."""
 
-        def read(conn: sqlite3.Connection) -> list[tuple[Any, ...]]:
+        def read(conn: Connection) -> list[tuple[Any, ...]]:
             _find(conn, thread)
             top = 1 << 62
             if before is not None:

@@ -4,16 +4,49 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..model import values
 from .base import RunFilter
+from .sql import Connection, Dialect
 
+_PAGE = 1000  # rows
 _LOOKED_FOR = 8  # members whose text is searched for before anything is taken apart
 
 
-def select_runs(columns: str, where: RunFilter) -> tuple[str, list[Any]]:
+def select_runs(dialect: Dialect, columns: str, where: RunFilter) -> tuple[str, list[Any]]:
+    """A SELECT of runs. Where the database does not know what JSON contains, some of them are not wanted."""
+    terms, args = runs_where(dialect, where)
+    return select("runs", columns, terms), [*args, where.limit, where.offset]
+
+
+def select(source: str, columns: str, terms: list[str]) -> str:
+    given = f" WHERE {' AND '.join(terms)}" if terms else ""
+    return f"SELECT {columns} FROM {source}{given} ORDER BY id DESC LIMIT ? OFFSET ?"
+
+
+def pages(
+    conn: Connection, source: str, columns: str, terms: list[str], args: list[Any],
+    wanted: Mapping[int, dict[str, Any] | None], limit: int, offset: int,
+) -> list[Any]:  # fmt: skip
+    """Rows whose JSON in some columns contains what is wanted, where the database cannot tell: what it finds is read a
+    page at a time, and decided here. The id is the first column."""
+    judged = [(place, values.encode(value)) for place, value in wanted.items() if value]
+    sql, first = select(source, columns, [*terms, "id<?"]), select(source, columns, terms)
+    found = list[Any]()
+    last: str | None = None
+    size = 100
+    while len(found) < offset + limit:
+        page = conn.execute(*((first, [*args, size, 0]) if last is None else (sql, [*args, last, size, 0]))).fetchall()
+        found += [row for row in page if all(json_contains(row[place], value) for place, value in judged)]
+        if len(page) < size:
+            break
+        last, size = page[-1][0], _PAGE
+    return found[offset : offset + limit]
+
+
+def runs_where(dialect: Dialect, where: RunFilter) -> tuple[list[str], list[Any]]:
     terms, args = list[str](), list[Any]()
     for column in ("agent", "version", "caller", "thread", "parent", "marked"):
         value = getattr(where, column)
@@ -23,19 +56,17 @@ def select_runs(columns: str, where: RunFilter) -> tuple[str, list[Any]]:
     if not where.sealed:
         terms.append("sealed=0")
     if where.agents is not None:
-        terms.append(f"({' OR '.join(_agent_is(wanted, args) for wanted in where.agents) or '0'})")
+        terms.append(f"({' OR '.join(_agent_is(wanted, args) for wanted in where.agents) or '1=0'})")
     if where.root is not None:
-        terms.append("(id=? OR path LIKE ?)")
-        args.extend([where.root, f"/{where.root}/%"])
+        terms.append("(id=? OR (path>=? AND path<?))")  # 0 comes after /
+        args.extend([where.root, f"/{where.root}/", f"/{where.root}0"])
     if where.status is not None:
         terms.append(f"status IN ({','.join('?' * len(where.status))})")
         args.extend(status.value for status in where.status)
     if where.metadata:
-        json_matches("metadata", where.metadata, terms, args)
-    sql = (
-        f"SELECT {columns} FROM runs {'WHERE ' if terms else ''}{' AND '.join(terms)} ORDER BY id DESC LIMIT ? OFFSET ?"
-    )
-    return sql, [*args, where.limit, where.offset]
+        dialect.narrow(where.metadata, terms, args)
+        json_matches(dialect, "metadata", where.metadata, terms, args)
+    return terms, args
 
 
 def _agent_is(wanted: str, args: list[Any]) -> str:
@@ -47,13 +78,14 @@ def _agent_is(wanted: str, args: list[Any]) -> str:
     return "agent || '@' || version=?" if "@" in wanted else "agent=?"
 
 
-def json_matches(column: str, wanted: dict[str, Any], terms: list[str], args: list[Any]) -> None:
+def json_matches(dialect: Dialect, column: str, wanted: dict[str, Any], terms: list[str], args: list[Any]) -> None:
     """Terms that hold where the JSON in `column` contains `wanted`: objects by member, the rest by equality."""
     for text in itertools.islice(_texts(wanted), _LOOKED_FOR):
-        terms.append(f"instr({column}, ?)")
+        terms.append(dialect.has_bytes(column))
         args.append(text)
-    terms.append(f"json_contains({column}, ?)")
-    args.append(values.encode(wanted))
+    if dialect.contains_json:
+        terms.append(f"json_contains({column}, ?)")
+        args.append(values.encode(wanted))
 
 
 def _texts(wanted: dict[str, Any]) -> Iterator[bytes]:

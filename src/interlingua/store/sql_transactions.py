@@ -6,20 +6,18 @@ changed nothing.
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Any
 
 import msgspec
 
 from ..model import values
 from ..model.errors import KeyReused
+from ..model.events import RunCreated, body_decoder
 from ..model.status import Status
 from .base import EVENT_COLUMNS, SUSPECT, RunRow, Submission, Submitted
-from .sqlite_inbox import FINAL_SQL, put_inbox
-from .sqlite_threads import place_in_line, take_thread
-from .sqlite_writer import RUN_COLUMNS, insert
-
-RUN = ", ".join(RUN_COLUMNS)
+from .sql import FINAL_SQL, RUN, RUN_COLUMNS, Connection, insert, plain
+from .sql_inbox import put_inbox
+from .sql_threads import lock_thread, place_in_line, take_thread
 
 
 def run_row(row: tuple[Any, ...]) -> RunRow:
@@ -28,9 +26,10 @@ def run_row(row: tuple[Any, ...]) -> RunRow:
     return found
 
 
-def submit(conn: sqlite3.Connection, s: Submission) -> Submitted:
+def submit(conn: Connection, s: Submission) -> Submitted:
     row, request = msgspec.structs.replace(s.row), s.request  # a copy: a batch that fails is tried again
     if request.key is not None:
+        conn.lock(("key", f"{row.caller} {request.key}"))  # of two at once, the second finds the run of the first
         found = conn.execute(
             "SELECT run, digest FROM keys WHERE caller=? AND key=?", (row.caller, request.key)
         ).fetchone()
@@ -44,7 +43,7 @@ def submit(conn: sqlite3.Connection, s: Submission) -> Submitted:
         thread, cancel = take_thread(conn, row, request, s.now)
     if row.queued is None and row.wake_at == 0 and s.take is not None:
         row.worker, row.wake_at, row.epoch = s.take, None, 1
-    insert(conn, "runs", RUN_COLUMNS, [[getattr(row, column) for column in RUN_COLUMNS]])
+    conn.dialect.insert_runs(conn, [plain(row)])
     insert(conn, "events", EVENT_COLUMNS, [(e.run, e.seq, e.kind, e.time, e.hash, e.body) for e in s.events])
     if request.key is not None:
         conn.execute(
@@ -56,20 +55,19 @@ def submit(conn: sqlite3.Connection, s: Submission) -> Submitted:
     return Submitted(row, thread=thread, cancel=cancel)
 
 
-def _make_way(conn: sqlite3.Connection, run: str, successor: RunRow, when_busy: str, now: int) -> None:
+def _make_way(conn: Connection, run: str, successor: RunRow, when_busy: str, now: int) -> None:
     why = {"by": successor.caller, "reason": f"run {successor.id} took its thread"}
     put_inbox(conn, run, "cancel", values.encode({**why, "rollback": when_busy == "rollback"}), now)
 
 
-def claim(
-    conn: sqlite3.Connection, worker: str, agents: list[str], now: int, limit: int, suspects: bool
-) -> list[RunRow]:
+def claim(conn: Connection, worker: str, agents: list[str], now: int, limit: int, suspects: bool) -> list[RunRow]:
+    one_of_mine = conn.dialect.any_of("agent || '@' || version")
     due = (
         "SELECT id FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL AND wake_at<=? "
-        f"AND status NOT IN {FINAL_SQL} "
-        "AND agent || '@' || version IN (SELECT value FROM json_each(?)) AND {} ORDER BY wake_at, id LIMIT ?"
+        f"AND status NOT IN {FINAL_SQL} AND {one_of_mine} AND {{}} "
+        f"ORDER BY wake_at, id LIMIT ?{conn.dialect.skip_locked}"
     )
-    mine = values.encode(agents).decode()
+    mine = conn.dialect.many(agents)
     candidates = conn.execute(due.format(f"crashes<{SUSPECT}"), (now, mine, limit)).fetchall()
     if suspects and len(candidates) < limit:
         candidates += conn.execute(due.format(f"crashes>={SUSPECT}"), (now, mine, 1)).fetchall()
@@ -81,8 +79,8 @@ def claim(
     return claimed
 
 
-def take(conn: sqlite3.Connection, worker: str, run: str, now: int | None = None) -> RunRow | None:
-    found = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (run,)).fetchone()
+def take(conn: Connection, worker: str, run: str, now: int | None = None) -> RunRow | None:
+    found = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?{conn.dialect.for_update}", (run,)).fetchone()
     if found is None or found[RUN_COLUMNS.index("worker")] is not None:
         return None
     row = run_row(found)
@@ -91,6 +89,7 @@ def take(conn: sqlite3.Connection, worker: str, run: str, now: int | None = None
     if row.thread is not None and now is not None:
         # A delayed run gets its thread only now. Where that is taken, it does what it was submitted to do then: one
         # that would rather be refused is let in without its thread, and fails.
+        lock_thread(conn, row.thread)
         active = conn.execute("SELECT active FROM threads WHERE id=?", (row.thread,)).fetchone()
         if active is not None and active[0] is None:
             conn.execute("UPDATE threads SET active=?, updated_at=? WHERE id=?", (run, now, row.thread))
@@ -108,9 +107,18 @@ def take(conn: sqlite3.Connection, worker: str, run: str, now: int | None = None
     return row
 
 
-def _when_busy(conn: sqlite3.Connection, run: str) -> str:
+def hand_back(conn: Connection, worker: str, *, crashed: bool) -> None:
+    """A worker is no more: its runs are anybody's."""
+    # A run that only waited did not bring its process down.
+    blame = "CASE WHEN status<>'waiting' THEN 1 ELSE 0 END" if crashed else "0"
+    conn.execute(
+        f"UPDATE runs SET worker=NULL, wake_at=0, epoch=epoch+1, crashes=crashes+{blame} WHERE worker=?", (worker,)
+    )
+    conn.execute("DELETE FROM workers WHERE id=?", (worker,))
+
+
+def _when_busy(conn: Connection, run: str) -> str:
     """What a run was submitted to do where its thread is taken."""
-    found = conn.execute(
-        "SELECT json_extract(CAST(body AS TEXT), '$.request.when_busy') FROM events WHERE run=? AND seq=1", (run,)
-    ).fetchone()
-    return str(found[0]) if found is not None and found[0] is not None else "reject"
+    found = conn.execute("SELECT body FROM events WHERE run=? AND seq=1", (run,)).fetchone()
+    created = None if found is None or found[0] is None else body_decoder.decode(found[0])
+    return created.request.when_busy if isinstance(created, RunCreated) else "reject"

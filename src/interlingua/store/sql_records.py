@@ -1,11 +1,9 @@
-"""Configured instances, API keys and delegations in SQLite."""
+"""Configured instances, API keys and delegations, as SQL."""
 
 from __future__ import annotations
 
-import asyncio
-import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -13,21 +11,14 @@ from ..model import values
 from ..model.errors import NotFound
 from ..model.run import Instance
 from .base import CountDelegation, Counted, DelegationRow
-from .sqlite_delegations import COLUMNS, count_now, counted, started
-from .sqlite_writer import Call
-
-T = TypeVar("T")
+from .sql import Connection, Queries
+from .sql_delegations import COLUMNS, count_now, counted, started
 
 _instances = msgspec.json.Decoder(Instance)
 
 
-class RecordQueries:
-    """The part of SQLiteStore that keeps records which are no runs and no threads."""
-
-    _write: Callable[[Call], asyncio.Future[Any]]
-
-    async def _read(self, fn: Callable[[sqlite3.Connection], T]) -> T:
-        raise AssertionError("given by SQLiteStore")
+class RecordQueries(Queries):
+    """The part of a store that keeps records which are no runs and no threads."""
 
     # -- configured instances -----------------------------------------------------------------------------
 
@@ -50,7 +41,7 @@ class RecordQueries:
         self, *, agent: str | None = None, version: str | None = None, caller: str | None = None,
         limit: int = 100, offset: int = 0,
     ) -> list[Instance]:  # fmt: skip
-        terms, args = ["1"], list[Any]()
+        terms, args = ["1=1"], list[Any]()
         for column, value in (("agent", agent), ("version", version), ("caller", caller)):
             if value is not None:
                 terms.append(f"{column}=?")
@@ -60,7 +51,7 @@ class RecordQueries:
         return [_instances.decode(row[0]) for row in rows]
 
     async def delete_instance(self, instance: str) -> None:
-        def delete(conn: sqlite3.Connection) -> None:
+        def delete(conn: Connection) -> None:
             if not conn.execute("SELECT 1 FROM instances WHERE id=?", (instance,)).fetchone():
                 raise NotFound(f"there is no configured instance {instance}")
             conn.execute("DELETE FROM instances WHERE id=?", (instance,))
@@ -71,15 +62,18 @@ class RecordQueries:
 
     async def put_key(self, id_: str, record: bytes) -> None:
         await self._write(
-            lambda conn: conn.execute("INSERT OR REPLACE INTO api_keys (id, record) VALUES (?,?)", (id_, record))
+            lambda conn: conn.execute(
+                "INSERT INTO api_keys (id, record) VALUES (?,?) ON CONFLICT (id) DO UPDATE SET record=excluded.record",
+                (id_, record),
+            )
         )
 
     async def change_key(self, id_: str, change: Callable[[bytes], bytes | None]) -> bool:
         """Read and write in one transaction: nothing that another process changes meanwhile is undone. Whether there
         was something to change."""
 
-        def apply(conn: sqlite3.Connection) -> bool:
-            found = conn.execute("SELECT record FROM api_keys WHERE id=?", (id_,)).fetchone()
+        def apply(conn: Connection) -> bool:
+            found = conn.execute(f"SELECT record FROM api_keys WHERE id=?{conn.dialect.for_update}", (id_,)).fetchone()
             new = None if found is None else change(found[0])
             if new is not None:
                 conn.execute("UPDATE api_keys SET record=? WHERE id=?", (new, id_))
@@ -94,7 +88,7 @@ class RecordQueries:
 
     async def key_records(self, limit: int = -1) -> list[bytes]:
         sql = "SELECT record FROM api_keys ORDER BY id LIMIT ?"
-        rows = await self._read(lambda conn: conn.execute(sql, (limit,)).fetchall())
+        rows = await self._read(lambda conn: conn.execute(sql, (limit if limit >= 0 else 1 << 62,)).fetchall())
         return [row[0] for row in rows]
 
     # -- delegations --------------------------------------------------------------------------------------
@@ -111,7 +105,7 @@ class RecordQueries:
         # Most were counted with the log of the run that delegates, and then there is nothing to write.
         found = await self._read(lambda conn: counted(conn, wanted.run))
         if found is None:
-            found = await self._write(lambda conn: count_now(conn, wanted))
+            found = await self._write(lambda conn: count_now(conn, wanted), [("task", wanted.task)])
         return found
 
     async def labelled(self, label: str) -> list[DelegationRow]:

@@ -1,4 +1,4 @@
-"""Questions in SQLite: asking, closing, answering, finding and reminding.
+"""Questions, as SQL: asking, closing, answering, finding and reminding.
 
 Each question is one row, wherever it shows; whoever closes it does so `where state='open'`, so that one wins. Every
 change gets the next number of one count, by which one can follow them all.
@@ -6,10 +6,8 @@ change gets the next number of one count, by which one can follow them all.
 
 from __future__ import annotations
 
-import asyncio
-import sqlite3
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,55 +17,55 @@ from ..model.events import RunCreated, body_decoder
 from ..model.run import Answer, Question, QuestionRecord
 from ..model.status import Status
 from .base import PutCallback, PutQuestion, QuestionFilter, Reminder
-from .sqlite_callbacks import put_callback
-from .sqlite_inbox import put_inbox
-
-if TYPE_CHECKING:
-    from .sqlite_writer import Call
-
-T = TypeVar("T")
+from .sql import Connection, Lock, Queries
+from .sql_callbacks import put_callback
+from .sql_inbox import put_inbox
 
 _COLUMNS = (
     "q.question, q.state, q.path, q.answer, q.by, q.door, q.closed_at, q.reason, q.remind, q.reminded, q.reminded_at, "
     "q.remind_at, q.change"
 )
-_ANSWERER = "json_extract(CAST(q.question AS TEXT), '$.answerer')"
+# Every change takes the next number of one count, and nobody else gets one before that is committed: so whoever follows
+# the changes by their numbers misses none.
+COUNT: Lock = ("questions", "")
 
 _questions = msgspec.json.Decoder(Question)
 _times = msgspec.json.Decoder(list[int])
 
 
-def put_question(conn: sqlite3.Connection, put: PutQuestion) -> None:
+def put_question(conn: Connection, put: PutQuestion) -> None:
     q, path = put.question, put.path
     conn.execute(
-        "INSERT INTO questions (id, run, path, root, state, asked_at, question, remind, remind_at, change) "
-        "VALUES (?,?,?,?,?,?,?,?,?,?)",
+        "INSERT INTO questions (id, run, path, root, state, asked_at, question, remind, remind_at, change, answerer) "
+        "VALUES (?,?,?,?,?,?,?,?,?,?,?)",
         (
             q.id, q.run, path, path.split("/", 2)[1], "open", q.asked_at, values.encode(q),
             values.encode(put.remind) if put.remind else None, put.remind[0] if put.remind else None, _next(conn),
+            q.answerer,
         ),
     )  # fmt: skip
 
 
-def close_question(conn: sqlite3.Connection, question: str, state: str, reason: str, now: int) -> bool:
+def close_question(conn: Connection, question: str, state: str, reason: str, now: int) -> bool:
     """Whether it was still open."""
+    # One statement decides: where two close it, the second finds that it is not open any more.
     done = conn.execute(
         "UPDATE questions SET state=?, reason=?, closed_at=? WHERE id=? AND state='open'",
-        (state, reason or None, now, question),
+        (state, reason.replace("\0", "") or None, now, question),
     )
     if done.rowcount == 1:
         _changed(conn, question)
     return done.rowcount == 1
 
 
-def _changed(conn: sqlite3.Connection, question: str) -> None:
+def _changed(conn: Connection, question: str) -> None:
     conn.execute("UPDATE questions SET change=? WHERE id=?", (_next(conn), question))
 
 
-def _next(conn: sqlite3.Connection) -> int:
+def _next(conn: Connection) -> int:
     sql = (
         "INSERT INTO counters (kind, name, value) VALUES ('questions', '', 1) "
-        "ON CONFLICT (kind, name) DO UPDATE SET value=value+1 RETURNING value"
+        "ON CONFLICT (kind, name) DO UPDATE SET value=counters.value+1 RETURNING value"
     )
     return int(conn.execute(sql).fetchone()[0])
 
@@ -82,20 +80,23 @@ def _record(row: Sequence[Any]) -> QuestionRecord:
     )  # fmt: skip
 
 
-class QuestionQueries:
-    """The part of SQLiteStore that is about questions."""
-
-    _write: Callable[[Call], asyncio.Future[Any]]
-
-    async def _read(self, fn: Callable[[sqlite3.Connection], T]) -> T:
-        raise AssertionError("given by SQLiteStore")
+class QuestionQueries(Queries):
+    """The part of a store that is about questions."""
 
     async def answer(self, question: str, value: Any, by: str, now: int, door: str = "") -> tuple[str, int, str | None]:
         """The first answer wins. Returns the run, the inbox id and the run's owner."""
 
-        def put(conn: sqlite3.Connection) -> tuple[str, int, str | None] | AlreadyAnswered:
+        def put(conn: Connection) -> tuple[str, int, str | None] | AlreadyAnswered:
+            if conn.dialect.for_update:
+                # The run before its question, which is the order in which its owner locks them.
+                conn.execute(
+                    f"SELECT 1 FROM runs WHERE id=(SELECT run FROM questions WHERE id=?){conn.dialect.for_update}",
+                    (question,),
+                )
             row = conn.execute(
-                f"SELECT {_COLUMNS}, r.worker FROM questions q JOIN runs r ON r.id=q.run WHERE q.id=?", (question,)
+                f"SELECT {_COLUMNS}, r.worker FROM questions q JOIN runs r ON r.id=q.run WHERE q.id=?"
+                f"{conn.dialect.for_update}",
+                (question,),
             ).fetchone()
             if row is None:
                 raise QuestionNotFound(f"there is no question {question}")
@@ -116,14 +117,19 @@ class QuestionQueries:
             body = values.encode({"question": question, "answer": Answer(value, by, door)})
             return run, put_inbox(conn, run, "answer", body, now), worker
 
-        result: tuple[str, int, str | None] | AlreadyAnswered = await self._write(put)
+        locks: list[Lock] = [COUNT]
+        if self.dialect.for_update:
+            sql = "SELECT run FROM questions WHERE id=?"
+            asked = await self._read(lambda conn: conn.execute(sql, (question,)).fetchone())
+            locks += [("run", run) for run in asked or ()]
+        result: tuple[str, int, str | None] | AlreadyAnswered = await self._write(put, locks)
         if isinstance(result, AlreadyAnswered):
             raise result
         return result
 
     async def close_question(self, question: str, state: str, now: int, reason: str = "") -> bool:
         """Whether it was still open."""
-        closed: bool = await self._write(lambda conn: close_question(conn, question, state, reason, now))
+        closed: bool = await self._write(lambda conn: close_question(conn, question, state, reason, now), [COUNT])
         return closed
 
     # -- finding ------------------------------------------------------------------------------------------
@@ -135,20 +141,21 @@ class QuestionQueries:
 
     async def questions(self, where: QuestionFilter) -> list[QuestionRecord]:
         """Oldest first, or in the order of their changes. Those of a run include its descendants'."""
-        terms, args = ["1"], list[Any]()
+        terms, args = ["1=1"], list[Any]()
         if where.state is not None:
             terms.append("q.state=?")
             args.append(where.state)
         if where.run is not None:
             terms.append(
-                "q.root=COALESCE((SELECT substr(path, 2, 36) FROM runs WHERE id=? AND path<>''), ?) AND q.path LIKE ?"
+                "q.root=COALESCE((SELECT substr(path, 2, 36) FROM runs WHERE id=? AND path<>''), ?) "
+                f"AND {self.dialect.position}(q.path, ?)>0"
             )
-            args.extend([where.run, where.run, f"%/{where.run}/%"])
+            args.extend([where.run, where.run, f"/{where.run}/"])
         if where.caller is not None:
             if not where.anyones:
                 terms.append("EXISTS (SELECT 1 FROM runs r WHERE r.id=q.root AND r.caller=?)")
                 args.append(where.caller)
-            terms.append(f"COALESCE({_ANSWERER}, ?)=?")
+            terms.append("COALESCE(q.answerer, ?)=?")
             args.extend([where.caller, where.caller])
         if where.after is not None:
             terms.append("q.change>?")
@@ -177,7 +184,7 @@ class QuestionQueries:
     # -- reminding ----------------------------------------------------------------------------------------
 
     async def claim_reminders(self, now: int, limit: int, formats: Sequence[str]) -> list[Reminder]:
-        claimed: list[Reminder] = await self._write(lambda conn: _claim(conn, now, limit, formats))
+        claimed: list[Reminder] = await self._write(lambda conn: _claim(conn, now, limit, formats), [COUNT])
         return claimed
 
     async def next_reminder(self) -> int | None:
@@ -186,10 +193,11 @@ class QuestionQueries:
         return None if row is None else row[0]
 
 
-def _claim(conn: sqlite3.Connection, now: int, limit: int, formats: Sequence[str]) -> list[Reminder]:
+def _claim(conn: Connection, now: int, limit: int, formats: Sequence[str]) -> list[Reminder]:
     rows = conn.execute(
         f"SELECT {_COLUMNS}, r.agent FROM questions q JOIN runs r ON r.id=q.run "
-        "WHERE q.state='open' AND q.remind_at<=? ORDER BY q.remind_at LIMIT ?",
+        "WHERE q.state='open' AND q.remind_at<=? ORDER BY q.remind_at LIMIT ?"
+        f"{conn.dialect.skip_locked_of('q')}",
         (now, limit),
     ).fetchall()
     claimed: list[Reminder] = []
@@ -212,7 +220,7 @@ def _claim(conn: sqlite3.Connection, now: int, limit: int, formats: Sequence[str
     return claimed
 
 
-def _remind_callback(conn: sqlite3.Connection, run: str, now: int, formats: Sequence[str]) -> None:
+def _remind_callback(conn: Connection, run: str, now: int, formats: Sequence[str]) -> None:
     """Who is told of changes of a run's status is told once more that it waits."""
     sql = (
         "SELECT body FROM events WHERE run=? AND seq=1 AND EXISTS (SELECT 1 FROM runs WHERE id=? AND status='waiting')"

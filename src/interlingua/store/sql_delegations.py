@@ -6,12 +6,12 @@ each of them is decided by how many there are: so they are counted in SQL, and n
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 
 import msgspec
 
 from .base import CountDelegation, Counted, DelegationRow
+from .sql import Connection
 
 COLUMNS = ", ".join(DelegationRow.__struct_fields__)
 
@@ -19,7 +19,7 @@ COLUMNS = ", ".join(DelegationRow.__struct_fields__)
 class SQLTally:
     """What counts of a task."""
 
-    def __init__(self, conn: sqlite3.Connection, task: str) -> None:
+    def __init__(self, conn: Connection, task: str) -> None:
         self._conn = conn
         self._task = task
 
@@ -31,15 +31,16 @@ class SQLTally:
         return int(self._conn.execute(sql, (self._task, agent)).fetchone()[0])
 
 
-def started(conn: sqlite3.Connection, task: str, runs: Sequence[str]) -> list[int]:
+def started(conn: Connection, task: str, runs: Sequence[str]) -> list[int]:
     """How many runs count that were started below each of these."""
-    below = ", ".join(["COALESCE(SUM(instr(path, ?) > 0), 0)"] * len(runs))
+    below = ", ".join([f"COUNT(CASE WHEN {conn.dialect.position}(path, ?)>0 THEN 1 END)"] * len(runs))
     sql = f"SELECT {below} FROM delegations WHERE task=? AND review=0"
     return list(conn.execute(sql, (*(f"/{run}/" for run in runs), task)).fetchone())
 
 
-def count(conn: sqlite3.Connection, wanted: CountDelegation) -> None:
+def count(conn: Connection, wanted: CountDelegation) -> None:
     """Count a run, once. Raises what `admit` raises, and has changed nothing then."""
+    conn.lock(("task", wanted.task))
     if conn.execute("SELECT 1 FROM delegations WHERE run=?", (wanted.run,)).fetchone():
         return
     number = wanted.admit(SQLTally(conn, wanted.task))
@@ -48,7 +49,7 @@ def count(conn: sqlite3.Connection, wanted: CountDelegation) -> None:
     conn.execute(f"INSERT INTO delegations ({COLUMNS}) VALUES (?,?,?,?,?,?,?)", msgspec.structs.astuple(row))
 
 
-def counted(conn: sqlite3.Connection, run: str) -> Counted | None:
+def counted(conn: Connection, run: str) -> Counted | None:
     """What became of a run that was counted."""
     found = conn.execute(f"SELECT {COLUMNS} FROM delegations WHERE run=?", (run,)).fetchone()
     if found is None:
@@ -58,20 +59,21 @@ def counted(conn: sqlite3.Connection, run: str) -> Counted | None:
     return Counted(row, below - (not row.review))
 
 
-def count_now(conn: sqlite3.Connection, wanted: CountDelegation) -> Counted:
+def count_now(conn: Connection, wanted: CountDelegation) -> Counted:
     count(conn, wanted)
     found = counted(conn, wanted.run)
     assert found is not None
     return found
 
 
-def _label(conn: sqlite3.Connection, task: str, parent: str) -> str:
+def _label(conn: Connection, task: str, parent: str) -> str:
     """What the next part of a task is called: T1.3 where T1.1, T1.2 and T1.2.1 are there."""
     if not parent:
         known = conn.execute("SELECT number FROM task_numbers WHERE run=?", (task,)).fetchone()
-        number = known[0] if known else conn.execute("INSERT INTO task_numbers (run) VALUES (?)", (task,)).lastrowid
-        return f"T{number}"
+        made = known or conn.execute("INSERT INTO task_numbers (run) VALUES (?) RETURNING number", (task,)).fetchone()
+        return f"T{made[0]}"
     # As an integer, 2.1 is 2.
-    sql = "SELECT COALESCE(MAX(CAST(substr(label, ?) AS INTEGER)), 0) FROM delegations WHERE label>? AND label<?"
+    number = conn.dialect.leading_number("substr(label, ?)")
+    sql = f"SELECT COALESCE(MAX({number}), 0) FROM delegations WHERE label>? AND label<?"
     (last,) = conn.execute(sql, (len(parent) + 2, f"{parent}.", f"{parent}/")).fetchone()
     return f"{parent}.{last + 1}"

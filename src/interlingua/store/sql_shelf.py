@@ -1,24 +1,21 @@
-"""Documents, letters and feeds in SQLite: gathering what is to be kept, reading it in order, and forgetting it.
+"""Documents, letters and feeds as SQL: gathering what is to be kept, reading it in order, and forgetting it.
 
-How changes become SQL is in `sqlite_keep`. Reads follow an index to what they give back, and nothing else is read.
+How changes become SQL is in `sql_keep`. Reads follow an index to what they give back, and nothing else is read.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..model.errors import InterlinguaError, NotFound, StoreError
 from .base import settle
 from .shelf import Change, Document, Heed, Kept, Letter, Told
-from .sqlite_keep import LETTER, Unit, chunks, find_letter, keep, marks
-from .sqlite_writer import Call
-
-T = TypeVar("T")
+from .sql import Connection, Dialect, Lock, Queries
+from .sql_keep import LETTER, Unit, chunks, find_letter, keep, marks, touched
 
 _MOST = 2000  # lists of changes per transaction: others wait for it
 _TRIMMED = 2000  # news per transaction
@@ -31,17 +28,12 @@ _TOLD = ", ".join(Told.__struct_fields__)
 _Queued = tuple[list[Unit], asyncio.Future[Any], bool, Heed | None]
 
 
-class ShelfQueries:
-    """The part of SQLiteStore that keeps what a door has besides runs and threads."""
-
-    _write: Callable[[Call], asyncio.Future[Any]]
+class ShelfQueries(Queries):
+    """The part of a store that keeps what a door has besides runs and threads."""
 
     def __init__(self) -> None:
         self._shelved: deque[_Queued] = deque()  # not taken by the writer's thread yet
         self._shelving = False  # the writer has a call for them
-
-    async def _read(self, fn: Callable[[sqlite3.Connection], T]) -> T:
-        raise AssertionError("given by SQLiteStore")
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -67,11 +59,15 @@ class ShelfQueries:
         taken: list[_Queued] = []
         units: list[Unit] = []
 
-        def apply(conn: sqlite3.Connection) -> list[Kept | InterlinguaError]:
+        def take() -> set[Lock]:
             while self._shelved and len(units) < _MOST:  # a call that is tried again begins with what it had
                 queued = self._shelved.popleft()
                 taken.append(queued)
                 units.extend(queued[0])
+            return touched(units)
+
+        def apply(conn: Connection) -> list[Kept | InterlinguaError]:
+            take()
             return keep(conn, units)
 
         def done(call: asyncio.Future[list[Kept | InterlinguaError]]) -> None:
@@ -92,7 +88,7 @@ class ShelfQueries:
                     while self._shelved:
                         settle(self._shelved.popleft()[1], None, closed)
 
-        self._write(apply).add_done_callback(done)
+        self._write(apply, take).add_done_callback(done)
         self._shelving = True
 
     # -- documents ----------------------------------------------------------------------------------------
@@ -113,7 +109,7 @@ class ShelfQueries:
         if wanted == []:
             return []
 
-        def select(conn: sqlite3.Connection) -> list[tuple[Any, ...]]:
+        def select(conn: Connection) -> list[tuple[Any, ...]]:
             terms, args = list[str](), list[Any]()
             if after is not None:
                 found = conn.execute("SELECT place FROM documents WHERE space=? AND id=?", (space, after)).fetchone()
@@ -122,7 +118,9 @@ class ShelfQueries:
                 terms.append("place<?" if newest else "place>?")
                 args.append(found[0])
             order = "place DESC" if newest else "place"
-            sql, args = _numbers("documents", "space", "place", space, wanted, topic, owner, terms, args, order, limit)
+            sql, args = _numbers(
+                self.dialect, "documents", "space", "place", space, wanted, topic, owner, terms, args, order, limit
+            )
             return conn.execute(
                 f"SELECT {_DOCUMENT} FROM documents WHERE space=? AND place IN ({sql}) ORDER BY {order}",
                 [space, *args],
@@ -154,7 +152,9 @@ class ShelfQueries:
             terms.append("number<?" if newest else "number>?")
             args.append(after)
         order = "rank DESC, number" if ranked else "number DESC" if newest else "number"
-        sql, args = _numbers("letters", "box", "number", box, wanted, topic, owner, terms, args, order, limit)
+        sql, args = _numbers(
+            self.dialect, "letters", "box", "number", box, wanted, topic, owner, terms, args, order, limit
+        )
         sql = f"SELECT {LETTER} FROM letters WHERE box=? AND number IN ({sql}) ORDER BY {order}"
         return [Letter(*row) for row in await self._read(lambda conn: conn.execute(sql, [box, *args]).fetchall())]
 
@@ -167,25 +167,26 @@ class ShelfQueries:
         wanted = _distinct(states) or []
         if not wanted:
             return 0
+        state = self.dialect.unindexed("state")
 
-        def old(conn: sqlite3.Connection) -> list[int]:
+        def old(conn: Connection) -> list[int]:
             # Numbers rise with time: from the first young one on, nothing need be looked at.
             young = conn.execute(
                 "SELECT number FROM letters WHERE box=? AND time>=? ORDER BY number LIMIT 1", (box, before)
             ).fetchone()
             upto, args = ("", list[Any]()) if young is None else (" AND number<?", [young[0]])
             rows = conn.execute(
-                f"SELECT number FROM letters WHERE box=?{upto} AND +state IN {marks(wanted)} ORDER BY number LIMIT ?",
+                f"SELECT number FROM letters WHERE box=?{upto} AND {state} IN {marks(wanted)} ORDER BY number LIMIT ?",
                 [box, *args, *wanted, limit],
             )
             return [row[0] for row in rows]
 
         numbers = await self._read(old)
 
-        def delete(conn: sqlite3.Connection) -> int:
+        def delete(conn: Connection) -> int:
             return sum(
                 conn.execute(
-                    f"DELETE FROM letters WHERE box=? AND number IN {marks(some)} AND +state IN {marks(wanted)}",
+                    f"DELETE FROM letters WHERE box=? AND number IN {marks(some)} AND {state} IN {marks(wanted)}",
                     [box, *some, *wanted],
                 ).rowcount
                 for some in chunks(numbers)
@@ -207,7 +208,7 @@ class ShelfQueries:
         return await self._read(lambda conn: _head(conn, feed))
 
     async def trim_feed(self, feed: str, keep: int) -> int:
-        def trim(conn: sqlite3.Connection) -> tuple[int, bool]:
+        def trim(conn: Connection) -> tuple[int, bool]:
             last = _head(conn, feed) - keep
             first = conn.execute("SELECT seq FROM told WHERE feed=? ORDER BY seq LIMIT 1", (feed,)).fetchone()
             if first is None or first[0] > last:
@@ -224,12 +225,14 @@ class ShelfQueries:
     async def following(self, feed: str) -> list[tuple[str, int]]:
         return await self._read(
             lambda conn: conn.execute(
-                "SELECT run, upto FROM follows INDEXED BY follows_open WHERE feed=? AND ended=0 ORDER BY run", (feed,)
+                f"SELECT run, upto FROM follows{conn.dialect.indexed('follows_open')} WHERE feed=? AND ended=0 "
+                "ORDER BY run",
+                (feed,),
             ).fetchall()
         )
 
     async def forget_followed(self, feed: str, before: int, limit: int = 1000) -> int:
-        def delete(conn: sqlite3.Connection) -> int:
+        def delete(conn: Connection) -> int:
             return conn.execute(
                 "DELETE FROM follows WHERE feed=? AND run IN "
                 "(SELECT run FROM follows WHERE feed=? AND ended=1 AND updated_at<? ORDER BY updated_at LIMIT ?)",
@@ -243,7 +246,7 @@ class ShelfQueries:
     ) -> int:
         if states == []:
             return 0
-        source, terms, args = _from(table, shelf, name, states, topic, owner)
+        source, terms, args = _from(self.dialect, table, shelf, name, states, topic, owner)
         if states is not None:
             terms.append(f"state IN {marks(states)}")
             args.extend(states)
@@ -275,7 +278,7 @@ def _hand_out(taken: list[_Queued], results: list[Kept | InterlinguaError]) -> N
             future.set_result(result)
 
 
-def _head(conn: sqlite3.Connection, feed: str) -> int:
+def _head(conn: Connection, feed: str) -> int:
     row = conn.execute("SELECT value FROM counters WHERE kind='feed' AND name=?", (feed,)).fetchone()
     return 0 if row is None else int(row[0])
 
@@ -292,7 +295,7 @@ def _add_term(column: str, value: str, terms: list[str], args: list[Any]) -> Non
 
 
 def _from(
-    table: str, shelf: str, name: str, states: list[str] | None, topic: str | None, owner: str | None
+    dialect: Dialect, table: str, shelf: str, name: str, states: list[str] | None, topic: str | None, owner: str | None
 ) -> tuple[str, list[str], list[Any]]:
     """Where to look, and for what, without the states. The index is named, because without statistics SQLite takes
     every shelf for a small one and reads all of it."""
@@ -308,26 +311,26 @@ def _from(
         index = _BY_STATE[table]
     else:
         return table, terms, args
-    return f"{table} INDEXED BY {index}", terms, args
+    return table + dialect.indexed(index), terms, args
 
 
 def _numbers(
-    table: str, shelf: str, number: str, name: str, states: list[str] | None, topic: str | None, owner: str | None,
-    terms: list[str], args: list[Any], order: str, limit: int,
+    dialect: Dialect, table: str, shelf: str, number: str, name: str, states: list[str] | None, topic: str | None,
+    owner: str | None, terms: list[str], args: list[Any], order: str, limit: int,
 ) -> tuple[str, list[Any]]:  # fmt: skip
     """A SELECT of the numbers of what is wanted. Bodies are no part of it, so that nothing large is ever sorted."""
-    source, given, values = _from(table, shelf, name, states, topic, owner)
+    source, given, values = _from(dialect, table, shelf, name, states, topic, owner)
     terms, args = [*given, *terms], [*values, *args]
     columns = f"{number}, rank" if "rank" in order else number
     sort = f" ORDER BY {order} LIMIT ?"
-    if states and (table == "letters" or source.endswith(_BY_STATE[table])):
+    if states and (table == "letters" or not (topic or owner)):
         # Each state by itself, because only within one does the index have the right order.
         each = f"SELECT {columns} FROM {source} WHERE {' AND '.join(terms)} AND state=?{sort}"
-        sql = " UNION ALL ".join([f"SELECT * FROM ({each})"] * len(states)) + sort
+        sql = " UNION ALL ".join([f"SELECT * FROM ({each}) AS one"] * len(states)) + sort
         args = [*(arg for state in states for arg in (*args, state, limit)), limit]
     else:
         if states is not None:
             terms.append(f"state IN {marks(states)}")
             args.extend(states)
         sql, args = f"SELECT {columns} FROM {source} WHERE {' AND '.join(terms)}{sort}", [*args, limit]
-    return f"SELECT {number} FROM ({sql})", args
+    return f"SELECT {number} FROM ({sql}) AS chosen", args

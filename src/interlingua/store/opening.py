@@ -1,0 +1,45 @@
+"""Which store an address means: a PostgreSQL database for `postgresql://…`, a SQLite file for anything else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..model.errors import Unavailable
+
+if TYPE_CHECKING:
+    from .base import Store
+
+# One slash is enough: a Path has made one of several.
+_POSTGRES = re.compile("(postgres(?:ql)?):/+")
+
+
+def is_postgres(where: str | Path) -> bool:
+    return _POSTGRES.match(str(where)) is not None
+
+
+def shown(where: str | Path) -> str:
+    """An address as it may be seen: without its password."""
+    if not is_postgres(where):
+        return str(where)
+    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:***@", _whole(where))
+
+
+def _whole(where: str | Path) -> str:
+    return _POSTGRES.sub(r"\1://", str(where), count=1)
+
+
+def open_store(where: str | Path) -> Store:
+    """The store at an address. It is opened by its `open`."""
+    if not is_postgres(where):
+        from .sqlite import SQLiteStore
+
+        return SQLiteStore(where)
+    try:
+        from .postgres import PostgresStore
+    except ImportError as error:
+        raise Unavailable(
+            f"a store on PostgreSQL needs a package that is not there ({error}): pip install 'interlingua[postgres]'"
+        ) from error
+    return PostgresStore(_whole(where))

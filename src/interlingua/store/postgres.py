@@ -1,0 +1,209 @@
+"""The store for many machines: a PostgreSQL database, or a schema of one, shared by as many processes as like.
+
+The SQL is that of every store. What is here is how one comes to a connection and to a new one when the server was away,
+who is alive (leases by the database's clock), and the schema. Without a bus, what others write is found by looking.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from importlib import resources
+from typing import TypeVar
+from uuid import uuid4
+
+import psycopg
+from psycopg import sql as text
+
+from ..model import values
+from ..model.errors import Conflict, StoreError
+from . import sql_transactions as transactions
+from .base import WorkerRow
+from .postgres_connection import POSTGRES, Place, PostgresConnection, connect, lost, place
+from .postgres_lease import Leases
+from .postgres_writer import PostgresWriter
+from .sql import Connection, Dialect
+from .sql_store import SQLStore
+
+T = TypeVar("T")
+
+_READ_PATIENCE = 10.0  # seconds that a read waits for a server that is away
+_PAUSE = 0.1
+_FORGOTTEN = "7 days"  # what a writer that was killed has left
+
+# Dead are those whose lease has run out, and those who own runs and have no row (any more). The workers that own runs
+# are found one after the other by the index, however many runs that are. A server that has just started has heard of
+# nobody for a while, through no fault of theirs.
+_RUN_OUT = (
+    "lease_until<clock_timestamp() AND pg_postmaster_start_time()+make_interval(secs => ?)<clock_timestamp()"
+)  # fmt: skip
+_DEAD = (
+    f"SELECT id FROM workers WHERE {_RUN_OUT} UNION ALL "
+    "SELECT worker FROM (WITH RECURSIVE owner AS ("
+    "(SELECT worker FROM runs WHERE worker IS NOT NULL ORDER BY worker LIMIT 1) UNION ALL "
+    "SELECT (SELECT r.worker FROM runs r WHERE r.worker>owner.worker ORDER BY r.worker LIMIT 1) "
+    "FROM owner WHERE owner.worker IS NOT NULL) SELECT worker FROM owner WHERE worker IS NOT NULL) AS owners "
+    "WHERE NOT EXISTS (SELECT 1 FROM workers w WHERE w.id=owners.worker)"
+)
+_ENTER = (
+    "INSERT INTO workers (id, host, pid, started_at, agents, lease_until) "
+    "VALUES (?,?,?,?,?, clock_timestamp()+make_interval(secs => ?)) "
+    "ON CONFLICT (id) DO UPDATE SET host=excluded.host, pid=excluded.pid, started_at=excluded.started_at, "
+    "agents=excluded.agents, lease_until=excluded.lease_until"
+)
+
+
+class PostgresStore(SQLStore):
+    dialect: Dialect = POSTGRES
+    _writer: PostgresWriter
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.where = place(url)
+        self._local = threading.local()
+        self._connections: list[PostgresConnection] = []
+        self._entered = set[str]()  # workers of this process
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        self._start_threads()
+        try:
+            await self._loop.run_in_executor(self._readers, migrate, self.where)
+            self._writer = PostgresWriter(self.where, str(uuid4()), self._loop)
+            await self._loop.run_in_executor(self._readers, self._writer.start)
+        except BaseException as error:
+            self._stop_threads()
+            if isinstance(error, psycopg.Error):
+                raise StoreError(f"the store cannot be opened: {' '.join(str(error).split())}") from error
+            raise
+        self._leases = Leases(self.where, self._tell_lost)
+        self._look = self._loop.call_later(self.where.poll, self._looked)
+
+    async def close(self) -> None:
+        self._look.cancel()
+        await self._writer.close()
+        await self._loop.run_in_executor(None, self._leases.close)
+        self._stop_threads()
+        for conn in self._connections:
+            conn.raw.close()
+        self._connections.clear()
+
+    def _looked(self) -> None:
+        """Nobody says when others have written: it may always be."""
+        self._look = self._loop.call_later(self.where.poll, self._looked)
+        self.on_foreign_change()
+
+    def _with_connection(self, fn: Callable[[Connection], T]) -> T:
+        deadline = None
+        while True:
+            conn: PostgresConnection | None = getattr(self._local, "conn", None)
+            try:
+                if conn is None:
+                    conn = connect(self.where, writes=False)
+                    self._local.conn = conn
+                    self._connections.append(conn)
+                return fn(conn)
+            except psycopg.OperationalError as error:
+                if not lost(conn, error):
+                    raise
+                if conn is not None:  # it had one, and that broke: at once on a new one
+                    self._local.conn = None
+                    self._connections.remove(conn)
+                    conn.raw.close()
+                    if deadline is None:
+                        deadline = time.monotonic() + _READ_PATIENCE
+                        continue
+                if deadline is None:
+                    deadline = time.monotonic() + _READ_PATIENCE
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE)
+
+    # -- workers ------------------------------------------------------------------------------------------
+
+    async def enter(self, worker: WorkerRow) -> None:
+        lease = self.where.lease
+        await self._write(
+            lambda conn: conn.execute(
+                _ENTER,
+                (worker.id, worker.host, worker.pid, worker.started_at, values.encode(worker.agents), lease),
+            )
+        )
+        self._entered.add(worker.id)
+        self._leases.hold(worker.id)
+
+    async def leave(self, worker: str) -> None:
+        self._entered.discard(worker)
+        self._leases.release(worker)
+        await self._write(lambda conn: transactions.hand_back(conn, worker, crashed=False), [("worker", worker)])
+
+    def _lives(self, conn: Connection, worker: str) -> bool:
+        """One that was buried and has not heard of it yet takes nothing: that would at once be taken away again."""
+        if worker not in self._entered:
+            return True
+        sql = "SELECT 1 FROM workers WHERE id=? FOR KEY SHARE"  # nobody buries it until this is committed
+        return conn.execute(sql, (worker,)).fetchone() is not None
+
+    async def bury(self) -> list[str]:
+        """Hand back the runs of workers that died. Returns those workers."""
+        lease = self.where.lease
+        rows = await self._read(lambda conn: conn.execute(_DEAD, (lease,)).fetchall())
+        found = [row[0] for row in rows if not self._leases.holds(row[0])]
+        if not found:
+            return []
+
+        def hand_back(conn: Connection) -> list[str]:
+            buried = []
+            conn.lock(*(("worker", worker) for worker in found))
+            for worker in found:
+                # It may have come back since, or somebody else may have buried it: that is decided by its row, which
+                # nobody renews while it is locked.
+                dead = conn.execute(f"SELECT {_RUN_OUT} FROM workers WHERE id=? FOR UPDATE", (lease, worker)).fetchone()
+                if dead is not None and not dead[0]:
+                    continue
+                transactions.hand_back(conn, worker, crashed=True)
+                buried.append(worker)
+            return buried
+
+        buried: list[str] = await self._write(hand_back, [("worker", worker) for worker in found])
+        return buried
+
+    def _tell_lost(self, worker: str) -> None:
+        self._loop.call_soon_threadsafe(lambda: self.on_lost(worker))
+
+
+def migrate(where: Place) -> None:
+    """Bring the schema to the newest version. Safe to call from many processes at once."""
+    steps = sorted(
+        (
+            entry
+            for entry in resources.files(__package__).joinpath("migrations/postgres").iterdir()
+            if entry.name.endswith(".sql")
+        ),
+        key=lambda entry: entry.name,
+    )
+    conn = connect(where, writes=True)
+    raw = conn.raw
+    try:
+        with raw.transaction():
+            conn.begun()
+            conn.lock(("schema", ""))
+            if where.schema is not None:
+                raw.execute(text.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(text.Identifier(where.schema)))
+            raw.execute(
+                "CREATE TABLE IF NOT EXISTS schema_migrations "
+                "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TIMESTAMPTZ NOT NULL DEFAULT now())"
+            )
+            found = raw.execute("SELECT COALESCE(max(version), 0) FROM schema_migrations").fetchone()
+            done = int(found[0]) if found else 0
+            if done > len(steps):
+                newer = f"the store was written by a newer version of Interlingua (schema {done}); upgrade first"
+                raise Conflict(newer)
+            for number, step in enumerate(steps[done:], done + 1):
+                raw.execute(step.read_text().encode())
+                raw.execute("INSERT INTO schema_migrations (version, name) VALUES (%s, %s)", (number, step.name))
+            raw.execute("DELETE FROM writers WHERE seen_at<now()-CAST(%s AS interval)", (_FORGOTTEN,))
+    finally:
+        raw.close()

@@ -1,0 +1,259 @@
+"""A connection to PostgreSQL that understands the SQL of the store, and how PostgreSQL says what differs.
+
+Thin on purpose: `?` becomes `%s`, results come in binary, and `lock` waits for others. It begins and ends nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from uuid import uuid4
+
+import msgspec
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from ..model import values
+from ..model.errors import InvalidRequest
+from .sql import RUN_COLUMNS, Connection, Cursor, Dialect, Lock, insert
+
+_METADATA = RUN_COLUMNS.index("metadata")
+_COLUMNS = (*RUN_COLUMNS, "terms")
+_LOOKED_FOR = 8  # members of metadata, in one search
+_PREPARED = 500  # statements that a connection keeps
+
+# A connection whose other end has gone must not be waited for until the system gives up on it.
+_LIVELY = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+           "tcp_user_timeout": 20_000}  # fmt: skip
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a store is, and how it is used: what the query of its URL may say beside what libpq knows."""
+
+    conninfo: str
+    schema: str | None = None  # of its own, so that several stores share a database; None: as the server has it
+    poll: float = 1.0  # seconds between looks for what others wrote
+    lease: float = 10.0  # seconds after which a worker that gives no sign is dead
+    patience: float = 60.0  # seconds that writes wait for a server that is away
+
+
+def place(url: str) -> Place:
+    """What a URL says."""
+    parts = urlsplit(url)
+    given: dict[str, Any] = {}
+    others = list[tuple[str, str]]()
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name in Place.__struct_fields__[1:]:
+            given[name] = value
+        else:
+            others.append((name, value))
+    try:
+        for name in ("poll", "lease", "patience"):
+            if name in given:
+                given[name] = float(given[name])
+                if not 0 < given[name] < 1e6:
+                    raise ValueError(f"{name} is a number of seconds")
+        plain = urlunsplit(parts._replace(query=urlencode(others)))
+        known: dict[str, Any] = {**_LIVELY, "application_name": "interlingua", **conninfo_to_dict(plain)}
+        return Place(make_conninfo(**known), **given)
+    except (ValueError, psycopg.Error) as error:
+        raise InvalidRequest(f"the address of the store is not understood: {error}") from error
+
+
+class _Postgres(Dialect):
+    error = psycopg.Error
+    operational = psycopg.OperationalError
+    integrity = psycopg.IntegrityError
+    larger, smaller = "greatest", "least"
+    position = "strpos"
+    for_update = " FOR UPDATE"
+    skip_locked = " FOR UPDATE SKIP LOCKED"
+    contains_json = False  # jsonb knows no \u0000, and other numbers as equal than we do
+
+    def skip_locked_of(self, table: str) -> str:
+        return f" FOR UPDATE OF {table} SKIP LOCKED"
+
+    def any_of(self, column: str) -> str:
+        return f"{column}=ANY(?)"
+
+    def many(self, wanted: Sequence[str]) -> Any:
+        return list(wanted)
+
+    def has_bytes(self, column: str) -> str:
+        return f"position(? in {column})>0"
+
+    def narrow(self, metadata: dict[str, Any], terms: list[str], args: list[Any]) -> None:
+        terms.append("terms @> CAST(? AS bigint[])")
+        args.append([_looked_for(name, value) for name, value in itertools.islice(metadata.items(), _LOOKED_FOR)])
+
+    def leading_number(self, text: str) -> str:
+        return f"CAST(split_part({text}, '.', 1) AS bigint)"
+
+    def indexed(self, index: str) -> str:
+        return ""
+
+    def unindexed(self, column: str) -> str:
+        return column
+
+    def refusal(self, error: Exception) -> str | None:
+        if isinstance(error, psycopg.DataError):  # a NUL in a text, a number beyond 64 bits
+            return f"this cannot be kept: {error}"
+        return super().refusal(error)
+
+    def insert_runs(self, conn: Connection, rows: list[Any]) -> None:
+        insert(conn, "runs", _COLUMNS, [(*row, metadata_terms(row[_METADATA])) for row in rows])
+
+
+POSTGRES = _Postgres()
+
+
+# -- metadata as something an index knows ------------------------------------------------------------------
+
+
+def metadata_terms(metadata: bytes) -> list[int] | None:
+    """Of every member its name, and its name with its value where that is no object and no list."""
+    if metadata == b"{}":
+        return None
+    found = set[int]()
+    for name, value in values.decode(metadata).items():
+        found.add(_term(name, None))
+        found.add(_looked_for(name, value))
+    return sorted(found)
+
+
+def _looked_for(name: str, value: Any) -> int:
+    return _term(name, None if isinstance(value, dict | list) else _one_way(value))
+
+
+def _one_way(value: Any) -> bytes:
+    """A value, in the same way for all that are equal: 1 and 1.0 are."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return values.encode(value)
+
+
+def _term(name: str, value: bytes | None) -> int:
+    text = values.encode(name) if value is None else values.encode(name) + b":" + value
+    return _number(text)
+
+
+def _number(text: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
+
+
+# -- the connection ----------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(4096)
+def translated(sql: str) -> str:
+    """`?` as `%s`. There is no `?` in any text of ours."""
+    return sql.replace("%", "%%").replace("?", "%s")
+
+
+_NOWHERE = f"\uffff{uuid4()}"
+_LOCK_RUNS = "SELECT 1 FROM runs WHERE id=ANY(?) ORDER BY id FOR UPDATE"
+_LOCK_TURNS = (
+    "SELECT 1 FROM runs WHERE id=ANY(CAST(? AS text[]) || ARRAY(SELECT active FROM threads WHERE id=ANY(?))) "
+    "ORDER BY id FOR UPDATE"
+)
+
+
+class PostgresConnection:
+    dialect: Dialect = POSTGRES
+
+    def __init__(self, raw: psycopg.Connection[Any], schema: str) -> None:
+        self.raw = raw
+        self._schema = schema
+        self._held = set[Lock]()  # in this transaction
+
+    def execute(self, sql: str, args: Sequence[Any] = (), /) -> Cursor:
+        cursor = self.raw.cursor(binary=True)
+        try:
+            cursor.execute(translated(sql), args)
+        except psycopg.DataError:
+            if not sql.startswith(("SELECT", "DELETE")) or not any(
+                isinstance(arg, str) and "\0" in arg for arg in args
+            ):
+                raise
+            # A text with a NUL in it is never kept, so what is looked for by one is not there. (Nothing has been sent.)
+            args = [arg.replace("\0", _NOWHERE) if isinstance(arg, str) else arg for arg in args]
+            cursor.execute(translated(sql), args)
+        return cursor
+
+    def executemany(self, sql: str, args: Iterable[Sequence[Any]], /) -> None:
+        given = list(args)
+        if given:
+            self.raw.cursor().executemany(translated(sql), given)
+
+    def begun(self) -> None:
+        self._held.clear()
+
+    def lock(self, *names: Lock) -> None:
+        self.lock_all(names)
+
+    def lock_all(self, names: Collection[Lock]) -> None:
+        """The rows of runs first, then what has only a name; each in one order for everybody. Each waits in a statement
+        of its own: what is read afterwards is as those who were waited for have left it."""
+        new = {name for name in names if name not in self._held}
+        if not new:
+            return
+        runs = [name for kind, name in new if kind == "run" and _can_be(name)]
+        turns = [name for kind, name in new if kind == "turn" and _can_be(name)]
+        named = sorted({self._key(lock) for lock in new if lock[0] not in ("run", "turn")})
+        if turns:
+            self.execute(_LOCK_TURNS, (runs, turns))
+        elif runs:
+            self.execute(_LOCK_RUNS, (runs,))
+        if named:
+            self.execute("SELECT pg_advisory_xact_lock(k) FROM unnest(CAST(? AS bigint[])) AS k", (named,))
+        self._held |= new
+
+    def _key(self, lock: Lock) -> int:
+        """Of a lock that counts in the whole database, where there may be other stores in other schemas."""
+        return _number("\0".join((self._schema, *lock)).encode(errors="surrogatepass"))
+
+
+def _can_be(id_: str) -> bool:
+    """Whether there may be something of this id: what cannot be written is told to whoever wants to."""
+    return "\0" not in id_ and not any("\ud800" <= letter <= "\udfff" for letter in id_)
+
+
+def connect(where: Place, *, writes: bool) -> PostgresConnection:
+    options = []
+    if where.schema is not None:
+        options.append(f"-c search_path={_option(where.schema)}")
+    if writes:
+        # All that is written is found by an index. Without statistics (a new store, a store that grew quickly)
+        # PostgreSQL would take every table for a small one, and keep to that in what it has prepared.
+        options += ["-c enable_seqscan=off", "-c enable_hashjoin=off", "-c enable_mergejoin=off"]
+    else:
+        options.append("-c default_transaction_read_only=on")
+    known: dict[str, Any] = conninfo_to_dict(where.conninfo)
+    known["options"] = " ".join([str(known.get("options") or ""), *options]).strip()
+    raw = psycopg.connect(make_conninfo(**known), autocommit=True)
+    raw.prepare_threshold = 3
+    raw.prepared_max = _PREPARED
+    raw.add_notice_handler(lambda notice: None)
+    schema = where.schema
+    if schema is None:
+        found = raw.execute("SELECT current_schema()").fetchone()
+        schema = str(found[0]) if found else ""
+    return PostgresConnection(raw, schema)
+
+
+def _option(text: str) -> str:
+    """As libpq wants a value in `options`, and PostgreSQL the name of a schema."""
+    quoted = '"' + text.replace('"', '""') + '"'
+    return "".join(f"\\{letter}" if letter in "\\ " else letter for letter in quoted)
+
+
+def lost(conn: PostgresConnection | None, error: BaseException) -> bool:
+    """Whether it was the connection that failed, and another one may do better."""
+    if not isinstance(error, psycopg.OperationalError):
+        return False
+    state = error.sqlstate or ""
+    return conn is None or bool(conn.raw.closed) or not state or state.startswith(("08", "57P"))

@@ -1,0 +1,366 @@
+"""Everything that a store does in SQL, whichever database it is.
+
+What is left to each of them is how one comes to a connection, who writes, and how it is known who is alive. SQL that
+concerns threads is in `sql_threads`, questions in `sql_questions`, and so on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from ..model import chain, values
+from ..model.card import AgentCard
+from ..model.errors import AlreadyFinished, InvalidRequest, RunNotFound, StoreError
+from ..model.events import Event, body_decoder
+from ..model.status import Status
+from . import sql_transactions as transactions
+from .base import (
+    Appender,
+    EventRow,
+    InboxItem,
+    RunFilter,
+    RunRow,
+    Submission,
+    Submitted,
+    Tombstone,
+    WorkerRow,
+)
+from .sql import FINAL_SQL, RUN, RUN_COLUMNS, Call, Connection, Lock, LockList
+from .sql_callbacks import CallbackQueries
+from .sql_changes import delete_run
+from .sql_inbox import put_inbox
+from .sql_query import pages, runs_where, select_runs
+from .sql_questions import QuestionQueries
+from .sql_records import RecordQueries
+from .sql_shelf import ShelfQueries
+from .sql_threads import ThreadQueries
+from .sql_transactions import run_row
+from .writer import Writer
+
+T = TypeVar("T")
+
+_cards = msgspec.json.Decoder(AgentCard)
+_METADATA = RUN_COLUMNS.index("metadata")
+
+
+class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, ShelfQueries):
+    _writer: Writer
+
+    def __init__(self) -> None:
+        ShelfQueries.__init__(self)
+        self.on_foreign_change: Callable[[], None] = lambda: None
+        self.on_lost: Callable[[str], None] = lambda worker: None
+
+    def append(self, log: Appender) -> None:
+        self._writer.append(log)
+
+    def backlog(self) -> int:
+        return self._writer.backlog() + len(self._shelved)
+
+    @property
+    def batches(self) -> int:
+        return self._writer.batches
+
+    # -- reading and writing ------------------------------------------------------------------------------
+
+    def _start_threads(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._readers = ThreadPoolExecutor(4, thread_name_prefix="interlingua-reader")
+        self._searchers = ThreadPoolExecutor(2, thread_name_prefix="interlingua-search")
+
+    def _stop_threads(self) -> None:
+        self._readers.shutdown(wait=True)
+        self._searchers.shutdown(wait=True)
+
+    def _with_connection(self, fn: Callable[[Connection], T]) -> T:
+        """Call it in a thread that reads, with that thread's own connection."""
+        raise NotImplementedError
+
+    async def _read(self, fn: Callable[[Connection], T]) -> T:
+        return await self._read_on(self._readers, fn)
+
+    async def _search(self, fn: Callable[[Connection], T]) -> T:
+        return await self._read_on(self._searchers, fn)
+
+    async def _read_on(self, threads: ThreadPoolExecutor, fn: Callable[[Connection], T]) -> T:
+        try:
+            return await self._loop.run_in_executor(threads, self._with_connection, fn)
+        except UnicodeEncodeError:
+            raise InvalidRequest("an id with half a character in it; ids are plain text") from None
+        except (self.dialect.error, msgspec.DecodeError) as error:
+            if (why := self.dialect.refusal(error)) is not None:
+                raise InvalidRequest(why) from error
+            raise StoreError(f"the store could not be read: {error}") from error
+
+    def _write(self, fn: Call, locks: LockList = ()) -> asyncio.Future[Any]:
+        return self._writer.call(fn, locks=locks)
+
+    # -- runs ---------------------------------------------------------------------------------------------
+
+    def key_is_free(self, caller: str, key: str) -> bool:
+        return False  # it is not known without asking a server, and that is what `submit` does
+
+    async def submit(self, submission: Submission, then: Callable[[Submitted], None] | None = None) -> Submitted:
+        row, key = submission.row, submission.request.key
+        locks = list[Lock]()
+        if key is not None:
+            locks.append(("key", f"{row.caller} {key}"))
+        if row.thread is not None:
+            locks += [("turn", row.thread), ("thread", row.thread)]
+        result: Submitted = await self._writer.call(lambda conn: transactions.submit(conn, submission), then, locks)
+        return result
+
+    async def run(self, run: str) -> RunRow | None:
+        row = await self._read(lambda conn: conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (run,)).fetchone())
+        return run_row(row) if row else None
+
+    async def runs(self, where: RunFilter) -> list[RunRow]:
+        if self.dialect.contains_json or not where.metadata:
+            sql, args = select_runs(self.dialect, RUN, where)
+            rows = await self._search(lambda conn: conn.execute(sql, args).fetchall())
+        else:
+            terms, args = runs_where(self.dialect, where)
+            wanted = {_METADATA: where.metadata}
+            rows = await self._search(
+                lambda conn: pages(conn, "runs", RUN, terms, args, wanted, where.limit, where.offset)
+            )
+        return [run_row(row) for row in rows]
+
+    async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]:
+        rows = await self._read(
+            lambda conn: conn.execute(
+                "SELECT run, seq, kind, time, hash, body, erased FROM events "
+                "WHERE run=? AND seq>? ORDER BY seq LIMIT ?",
+                (run, after, limit),
+            ).fetchall()
+        )
+        return [EventRow(*row) for row in rows]
+
+    async def events(self, run: str, after: int, limit: int) -> list[Event]:
+        return [
+            Event(r.run, r.seq, r.time, r.hash, None, r.seq)
+            if r.body is None
+            else Event(r.run, r.seq, r.time, r.hash, body_decoder.decode(r.body), r.seq, len(r.body))
+            for r in await self.event_rows(run, after, limit)
+        ]
+
+    async def last_event(self, run: str) -> Event | None:
+        row = await self._read(
+            lambda conn: conn.execute(
+                "SELECT run, seq, time, hash, body FROM events WHERE run=? ORDER BY seq DESC LIMIT 1", (run,)
+            ).fetchone()
+        )
+        if row is None:
+            return None
+        run, seq, stamp, digest, body = row
+        return Event(run, seq, stamp, digest, None if body is None else body_decoder.decode(body), seq)
+
+    async def tombstone(self, run: str) -> Tombstone | None:
+        """What is left of a run that was deleted; None where there never was one, or it is still there."""
+        sql = "SELECT run, agent, status, seq, head, deleted_at FROM tombstones WHERE run=?"
+        found = await self._read(lambda conn: conn.execute(sql, (run,)).fetchone())
+        if found is None:
+            return None
+        run, agent, status, seq, head, deleted_at = found
+        return Tombstone(run, agent, Status(status), seq, head, deleted_at)
+
+    async def known(self, run: str) -> Literal["run", "tombstone"] | None:
+        """Whether there is such a run, or was one."""
+        sql = "SELECT 'run' FROM runs WHERE id=? UNION ALL SELECT 'tombstone' FROM tombstones WHERE run=?"
+        found = await self._read(lambda conn: conn.execute(sql, (run, run)).fetchone())
+        return found[0] if found is not None else None
+
+    async def delete_run(self, run: str, now: int, *, rollback: bool = False) -> list[str]:
+        gone: list[str] = await self._write(lambda conn: delete_run(conn, run, now, rollback=rollback), [("run", run)])
+        return gone
+
+    async def erase_event(self, run: str, seq: int) -> None:
+        """Forget a body. Its hash stays, so the chain still verifies."""
+
+        def erase(conn: Connection) -> None:
+            row = conn.execute(
+                f"SELECT body FROM events WHERE run=? AND seq=?{conn.dialect.for_update}", (run, seq)
+            ).fetchone()
+            if row is None:
+                raise RunNotFound(f"run {run} has no event {seq}")
+            if row[0] is not None:
+                conn.execute(
+                    "UPDATE events SET body=NULL, erased=? WHERE run=? AND seq=?", (chain.body_hash(row[0]), run, seq)
+                )
+
+        await self._write(erase)
+
+    async def count_pending(self, now: int, upto: int) -> int:
+        """How many runs wait though their time has come."""
+        row = await self._read(
+            lambda conn: conn.execute(
+                "SELECT count(*) FROM (SELECT 1 FROM runs WHERE worker IS NULL AND wake_at<=? LIMIT ?) AS due",
+                (now, upto),
+            ).fetchone()
+        )
+        return int(row[0])
+
+    # -- inboxes ------------------------------------------------------------------------------------------
+
+    async def deliver(self, run: str, kind: str, body: bytes, now: int) -> tuple[int, str | None]:
+        def put(conn: Connection) -> tuple[int, str | None]:
+            row = conn.execute(
+                f"SELECT worker, status FROM runs WHERE id=?{conn.dialect.for_update}", (run,)
+            ).fetchone()
+            if row is None:
+                raise RunNotFound(f"there is no run {run}")
+            if Status(row[1]).final:
+                raise AlreadyFinished(f"run {run} has already {row[1].replace('_', ' ')}")
+            return put_inbox(conn, run, kind, body, now), row[0]
+
+        result: tuple[int, str | None] = await self._write(put, [("run", run)])
+        return result
+
+    async def inbox(self, *, run: str | None = None, worker: str | None = None) -> list[InboxItem]:
+        if run is not None:
+            sql, arg = "SELECT id, run, kind, body FROM inbox WHERE run=? ORDER BY id", run
+        else:
+            sql = (
+                "SELECT i.id, i.run, i.kind, i.body FROM inbox i JOIN runs r ON r.id=i.run "
+                "WHERE r.worker=? ORDER BY i.id"
+            )
+            arg = worker or ""
+        rows = await self._read(lambda conn: conn.execute(sql, (arg,)).fetchall())
+        return [InboxItem(*row) for row in rows]
+
+    # -- workers ------------------------------------------------------------------------------------------
+
+    async def workers(self) -> list[WorkerRow]:
+        rows = await self._read(
+            lambda conn: conn.execute("SELECT id, host, pid, started_at, agents FROM workers").fetchall()
+        )
+        return [WorkerRow(row[0], row[1], row[2], row[3], values.decode(row[4])) for row in rows]
+
+    async def claim(
+        self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True
+    ) -> list[RunRow]:
+        """Take runs that are due. Of those that were there at several crashes at most one, or none."""
+        rows: list[RunRow] = await self._write(
+            lambda conn: (
+                transactions.claim(conn, worker, agents, now, limit, suspects) if self._lives(conn, worker) else []
+            )
+        )
+        return rows
+
+    def _lives(self, conn: Connection, worker: str) -> bool:
+        """Whether a worker may take something: one that says so lives, where nothing else is known."""
+        return True
+
+    async def claim_one(self, worker: str, run: str) -> RunRow | None:
+        """Take a run that nobody owns, whatever its agent: to end it."""
+        row: RunRow | None = await self._write(
+            lambda conn: transactions.take(conn, worker, run) if self._lives(conn, worker) else None, [("run", run)]
+        )
+        return row
+
+    async def next_wake(self, agents: list[str]) -> int | None:
+        one_of_these = self.dialect.any_of("agent || '@' || version")
+        row = await self._read(
+            lambda conn: conn.execute(
+                "SELECT wake_at FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL "
+                f"AND {one_of_these} ORDER BY wake_at LIMIT 1",
+                (conn.dialect.many(agents),),
+            ).fetchone()
+        )
+        return None if row is None else row[0]
+
+    async def owned(self, worker: str) -> list[str]:
+        """The runs that a worker owns on paper."""
+        rows = await self._read(lambda conn: conn.execute("SELECT id FROM runs WHERE worker=?", (worker,)).fetchall())
+        return [row[0] for row in rows]
+
+    async def release(self, worker: str, runs: list[str], *, crashed: bool = False) -> None:
+        """Hand runs back. Whoever still thinks that it owns one cannot write any more."""
+        await self._write(
+            lambda conn: conn.executemany(
+                "UPDATE runs SET worker=NULL, wake_at=0, epoch=epoch+1, crashes=crashes+? WHERE id=? AND worker=?",
+                [(int(crashed), run, worker) for run in runs],
+            ),
+            [("run", run) for run in runs],
+        )
+
+    # -- cards --------------------------------------------------------------------------------------------
+
+    async def put_cards(self, cards: list[AgentCard]) -> None:
+        await self._write(
+            lambda conn: conn.executemany(
+                "INSERT INTO cards (name, version, card) VALUES (?,?,?) "
+                "ON CONFLICT (name, version) DO UPDATE SET card=excluded.card WHERE cards.card<>excluded.card",
+                [(card.name, card.version, values.encode(card)) for card in sorted(cards, key=lambda card: card.key)],
+            )
+        )
+
+    async def card(self, name: str, version: str | None) -> AgentCard | None:
+        found = [card for card in await self.cards() if card.name == name and version in (None, card.version)]
+        return found[-1] if found else None
+
+    async def cards(self) -> list[AgentCard]:
+        rows = await self._read(lambda conn: conn.execute("SELECT card FROM cards ORDER BY name, version").fetchall())
+        return [_cards.decode(row[0]) for row in rows]
+
+    # -- foreign ids --------------------------------------------------------------------------------------
+
+    async def link(self, kind: str, foreign: str, target: str) -> str:
+        """What a foreign id means; the first meaning stays. Returns it."""
+
+        def put(conn: Connection) -> str:
+            conn.execute(
+                "INSERT INTO links (kind, foreign_id, target) VALUES (?,?,?) ON CONFLICT DO NOTHING",
+                (kind, foreign, target),
+            )
+            found = conn.execute("SELECT target FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)).fetchone()
+            return str(found[0])
+
+        result: str = await self._write(put)
+        return result
+
+    async def linked(self, kind: str, foreign: str) -> str | None:
+        row = await self._read(
+            lambda conn: conn.execute(
+                "SELECT target FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)
+            ).fetchone()
+        )
+        return row[0] if row else None
+
+    async def unlink(self, kind: str, foreign: str) -> None:
+        await self._write(lambda conn: conn.execute("DELETE FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)))
+
+    # -- upkeep -------------------------------------------------------------------------------------------
+
+    async def expire(self, *, runs_before: int | None, threads_before: int | None, now: int, limit: int) -> list[str]:
+        """Delete what is older than it may be. Returns the runs that are gone."""
+
+        def sweep(conn: Connection) -> list[str]:
+            gone: list[str] = []
+            if runs_before is not None:
+                rows = conn.execute(
+                    f"SELECT id FROM runs WHERE status IN {FINAL_SQL} AND updated_at<? AND parent IS NULL "
+                    f"LIMIT ?{conn.dialect.skip_locked}",
+                    (runs_before, limit),
+                ).fetchall()
+                for (run,) in rows:
+                    gone.extend(delete_run(conn, run, now))
+            if threads_before is not None:
+                unused = (
+                    "SELECT id FROM threads t WHERE active IS NULL AND updated_at<? AND NOT EXISTS "
+                    f"(SELECT 1 FROM runs r WHERE r.thread=t.id AND r.status NOT IN {FINAL_SQL})"
+                )
+                rows = conn.execute(f"{unused} ORDER BY updated_at LIMIT ?", (threads_before, limit)).fetchall()
+                conn.lock(*(("thread", thread) for (thread,) in rows))
+                for (thread,) in rows:  # somebody may have used it before it was locked
+                    if conn.execute(f"{unused} AND id=?", (threads_before, thread)).fetchone() is not None:
+                        self._delete_thread(conn, thread, now)
+            return gone
+
+        gone: list[str] = await self._write(sweep)
+        return gone

@@ -1,0 +1,243 @@
+"""The one thread of a process that writes to the store.
+
+Whatever is queued on the event loop becomes one transaction; while it commits, the next batch gathers. There is no
+timer. How a transaction is made is each database's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ..model.errors import InterlinguaError, StoreError
+from .base import Appender, CommitThread, DeleteRun, Fenced, Sealed, settle
+from .sql import Call, Connection, LockList
+from .sql_changes import apply_change, rolled_back
+
+log = logging.getLogger("interlingua.store")
+
+# What to do, who waits, what then, and what it touches.
+Asked = tuple[Call, asyncio.Future[Any], Callable[[Any], None] | None, LockList]
+
+_MAX_LOGS = 2000  # per transaction
+_PATIENCE = 4  # turns of the loop in which nothing is added to a batch that waits for more
+_MOST_TURNS = 8  # that it waits at all
+
+
+class Batch:
+    def __init__(self, sealed: list[Sealed], calls: list[Asked]) -> None:
+        self.sealed = sealed
+        self.calls = calls
+        self.refusals: dict[int, BaseException] = {}  # by place in `sealed`
+        self.results: list[tuple[Any, BaseException | None]] = []
+
+    @property
+    def only_output(self) -> bool:
+        """Nothing here was acknowledged to anyone, so it need not wait for the disk."""
+        return not self.calls and all(
+            not s.insert and not s.changes and s.row.worker and all(e.kind == "delta" for e in s.events)
+            for s in self.sealed
+        )
+
+
+class Writer:
+    """Gathers, seals, and tells. A database's own writer says how to begin, to commit, and to end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._logs: deque[Appender] = deque()
+        self._calls: list[Asked] = []
+        self._kick_due = False
+        self._queued_then = self._patience = self._turns = 0
+        self._crowd = False  # the last commit was of several
+        self._busy = False
+        self._closing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self.batches = 0  # committed so far
+        self._thread = threading.Thread(target=self._run, name="interlingua-writer", daemon=True)
+
+    # -- on the event loop --------------------------------------------------------------------------------
+
+    def append(self, log: Appender) -> None:
+        if self._closing:
+            raise StoreError("the store is closed")
+        self._logs.append(log)
+        self._schedule()
+
+    def call(self, fn: Call, then: Callable[[Any], None] | None = None, locks: LockList = ()) -> asyncio.Future[Any]:
+        if self._closing:
+            raise StoreError("the store is closed")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._calls.append((fn, future, then, locks))
+        self._schedule()
+        return future
+
+    def backlog(self) -> int:
+        return len(self._logs) + len(self._calls)
+
+    async def close(self) -> None:
+        while self._logs or self._calls or self._busy:
+            await self._idle.wait()
+        self._closing = True
+        self._work.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    def _schedule(self) -> None:
+        self._idle.clear()
+        if not self._kick_due and not self._busy:
+            self._kick_due = True
+            self._queued_then, self._turns = len(self._logs), _MOST_TURNS
+            # Those whose runs were just committed come back with the next ones: together they are one commit, not two.
+            self._patience = _PATIENCE if self._crowd else 0
+            self._loop.call_soon(self._kick)
+
+    def _kick(self) -> None:
+        # Not at once: a client that was just woken submits in this turn of the loop and its agent runs in the next, and
+        # then a whole short run is one commit. So as long as the queue grew in this turn, wait for one more.
+        queued = len(self._logs)
+        if queued and not self._busy and self._turns and (queued > self._queued_then or self._patience):
+            self._turns -= 1
+            self._patience -= queued == self._queued_then
+            self._queued_then = queued
+            self._loop.call_soon(self._kick)
+            return
+        self._kick_due = False
+        if self._busy:
+            return
+        logs, sealed = self._logs, list[Sealed]()
+        while logs and len(sealed) < _MAX_LOGS:
+            entry = logs.popleft()
+            try:
+                sealed.append(entry.seal())
+            except Exception as error:  # one log that cannot be written must not take its neighbours along
+                self._guarded(entry.refused, None, self._told(error))
+        calls, self._calls = self._calls, []
+        if not sealed and not calls:
+            self._idle.set()
+            return
+        self._busy = True
+        self._work.put(Batch(sealed, calls))
+
+    def _done(self, batch: Batch) -> None:
+        self._busy = False
+        self._crowd = len(batch.sealed) > 1
+        self.batches += 1
+        for place, sealed in enumerate(batch.sealed):
+            error = batch.refusals.get(place) if batch.refusals else None
+            if error is None:
+                self._guarded(sealed.log.committed, sealed)
+            else:
+                self._guarded(sealed.log.refused, sealed, error)
+        for (_, future, then, _), (result, error) in zip(batch.calls, batch.results, strict=True):
+            if then is not None and error is None:
+                self._guarded(then, result)
+            settle(future, result, error)
+        if self._logs or self._calls:
+            self._schedule()
+        elif not self._kick_due:
+            self._idle.set()
+
+    @staticmethod
+    def _guarded(tell: Callable[..., None], *args: Any) -> None:
+        try:
+            tell(*args)
+        except Exception:
+            log.exception("a log could not take the news of its own writing")
+
+    # -- in the thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Take batches from `_work` until None comes; commit each, and tell the event loop that it is `_done`."""
+        raise NotImplementedError
+
+    def _transaction(
+        self,
+        sealed: list[Sealed],
+        calls: list[Asked],
+        results: list[tuple[Any, BaseException | None]],
+    ) -> None:
+        """Write all of it, or raise and have written nothing."""
+        raise NotImplementedError
+
+    def _hopeless(self, error: Exception) -> bool:
+        """Whether every other write would meet the same: then trying them one by one only makes everybody wait."""
+        raise NotImplementedError
+
+    def _tell(self, fn: Callable[..., None], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is listening any more
+            self._loop.call_soon_threadsafe(fn, *args)
+
+    def _commit(self, batch: Batch) -> None:
+        try:
+            self._transaction(batch.sealed, batch.calls, batch.results)
+            return
+        except Exception as error:
+            if len(batch.sealed) + len(batch.calls) == 1 or self._hopeless(error):
+                self._refuse_all(batch, error)
+                return
+        # Something in it cannot be written. One by one, so that it disturbs nothing else.
+        batch.results.clear()
+        for place, sealed in enumerate(batch.sealed):
+            try:
+                self._transaction([sealed], [], [])
+            except Exception as error:
+                batch.refusals[place] = self._told(error)
+        for call in batch.calls:
+            alone: list[tuple[Any, BaseException | None]] = []
+            try:
+                self._transaction([], [call], alone)
+            except Exception as error:
+                alone = [(None, self._told(error))]
+            batch.results.extend(alone)
+
+    def _refuse_all(self, batch: Batch, error: Exception) -> None:
+        batch.results.clear()
+        for place in range(len(batch.sealed)):
+            batch.refusals[place] = self._told(error)
+        batch.results.extend((None, self._told(error)) for _ in batch.calls)
+
+    def _told(self, error: Exception) -> BaseException:
+        if isinstance(error, Fenced | InterlinguaError):
+            return error
+        log.error("the store could not write: %s", error)
+        wrapped = StoreError(f"the store could not write: {error}")
+        wrapped.__cause__ = error
+        return wrapped
+
+
+def answered(conn: Connection, calls: list[Asked], results: list[tuple[Any, BaseException | None]]) -> None:
+    """Do what was asked for, one after the other."""
+    for fn, _, _, _ in calls:
+        try:
+            results.append((fn(conn), None))
+        except InterlinguaError as error:  # refused before anything was written
+            results.append((None, error))
+
+
+def write_changes(conn: Connection, batch: list[Sealed]) -> None:
+    """What logs change beside themselves, and what follows from their end."""
+    thread_ends: list[CommitThread] = []
+    for sealed in batch:
+        for change in sealed.changes:
+            if isinstance(change, CommitThread):
+                thread_ends.append(change)
+            else:
+                apply_change(conn, change, sealed.row.updated_at)
+    for end in thread_ends:
+        apply_change(conn, end, batch[0].row.updated_at)
+    ended = [sealed.row.id for sealed in batch if sealed.row.status.final and not sealed.insert]
+    if ended:
+        forgotten = rolled_back(conn, ended)
+        conn.executemany("DELETE FROM inbox WHERE run=?", [(run,) for run in ended])  # nobody will read it
+        for run in forgotten:
+            apply_change(conn, DeleteRun(run), batch[0].row.updated_at)
+        for sealed in batch:
+            sealed.forgotten = sealed.row.id in forgotten

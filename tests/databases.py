@@ -1,0 +1,52 @@
+"""Behind a store's back: looking into its database, changing it, and keeping it from committing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from interlingua.store.postgres_connection import connect, place
+
+
+def sql(store: Path | str, query: str, *args: Any) -> list[Any]:
+    """One statement, committed, and the rows that it gives back. Values are `?`."""
+    if isinstance(store, str):
+        conn = connect(place(store), writes=True)
+        try:
+            found = conn.execute(query, args)
+            return found.fetchall() if _has_rows(found) else []
+        finally:
+            conn.raw.close()
+    file = sqlite3.connect(store, timeout=10)
+    try:
+        rows = file.execute(query, args).fetchall()
+        file.commit()
+    finally:
+        file.close()
+    return rows
+
+
+def _has_rows(cursor: Any) -> bool:
+    return cursor.description is not None
+
+
+@contextmanager
+def disk_is_busy(store: Path | str) -> Iterator[None]:
+    """As long as this lasts, nothing can be committed."""
+    if isinstance(store, str):
+        conn = connect(place(store), writes=True)
+        with conn.raw.transaction():
+            conn.execute("LOCK TABLE writers IN EXCLUSIVE MODE")  # every transaction notes itself there
+            yield
+        conn.raw.close()
+        return
+    file = sqlite3.connect(store, isolation_level=None)
+    file.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        file.execute("ROLLBACK")
+        file.close()

@@ -1,0 +1,46 @@
+"""Everything here that asks for a store runs on each of the databases; what is true of one only names that one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlingua.store.postgres import PostgresStore
+from interlingua.store.sql_store import SQLStore
+from interlingua.store.sqlite import SQLiteStore
+
+from ..postgres import fresh
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where a new store is."""
+    if request.param == "sqlite":
+        return tmp_path / "store.db"
+    return fresh(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Gives where a new store is, as often as it is called."""
+    if request.param == "sqlite":
+        return lambda: tmp_path_factory.mktemp("store") / "store.db"
+    url = request.getfixturevalue("postgres")
+    return lambda: fresh(url)
+
+
+def at(where: Path | str) -> SQLStore:
+    """The store there, not open yet."""
+    return PostgresStore(where) if isinstance(where, str) else SQLiteStore(where)
+
+
+@pytest.fixture
+def made(store: Path | str) -> SQLStore:
+    return at(store)
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> SQLiteStore:
+    return SQLiteStore(tmp_path / "store.db")

@@ -1,0 +1,405 @@
+"""What is true of PostgreSQL only: leases, a server that goes away and comes back, and what an address may say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import interlingua as il
+from interlingua.app.local_servers import LocalPostgres
+from interlingua.engine.ids import now
+from interlingua.model.errors import Conflict, InvalidRequest, RunNotFound, StoreError, Unavailable
+from interlingua.model.run import RunRequest
+from interlingua.store.base import RunFilter, Submission, WorkerRow
+from interlingua.store.opening import open_store, shown
+from interlingua.store.postgres import PostgresStore, migrate
+from interlingua.store.postgres_connection import place
+from interlingua.store.shelf import Post, Tell
+from interlingua.store.sql_query import select_runs
+from interlingua.store.sqlite import SQLiteStore
+
+from ..databases import sql
+from ..engine.common import engine, log, submit
+from ..engine.test_processes import server
+from ..postgres import fresh, own_server
+from .test_store import append, event, owned, row
+
+
+@pytest.fixture
+def url(postgres: str) -> str:
+    return fresh(postgres)
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[LocalPostgres]:
+    """A server that may be stopped."""
+    with own_server() as made:
+        yield made
+
+
+# -- leases ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_was_stopped_for_longer_than_its_lease_loses_its_runs_and_goes_on_as_a_new_one(
+    url: str,
+) -> None:
+    url += "&lease=1"
+    settings = il.Settings(sweep_every=0.05, stall_warning=0, park_after=0)
+    async with server(url) as first, engine(url, settings=settings) as eng:
+        run = await submit(eng, "endless")
+        async for seen in eng.events(run.id):
+            if seen.kind == "thought":
+                break
+        before = await eng.store.run(run.id)
+        assert before is not None
+        first.send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(20):  # this engine has not its code: nobody takes the run, but it is taken away
+            while (taken := await eng.store.run(run.id)) is None or taken.worker is not None:
+                await asyncio.sleep(0.01)
+        assert (taken.epoch, taken.crashes) == (before.epoch + 1, 1)
+        written = len(await log(eng, run.id))
+        assert [w.id for w in await eng.store.workers()] == [eng.worker.id]
+        first.send_signal(signal.SIGCONT)
+        async with asyncio.timeout(20):
+            while len(await eng.store.workers()) < 2:
+                await asyncio.sleep(0.01)
+            # It enters again, and takes the run up again as anybody might: after all that was written before.
+            while (taken := await eng.store.run(run.id)) is None or taken.worker != before.worker:
+                await asyncio.sleep(0.01)
+        assert taken.epoch == before.epoch + 2
+        events = await log(eng, run.id)
+        assert [e.seq for e in events] == list(range(1, len(events) + 1))
+        assert [e.kind for e in events].count("started") <= 2
+        assert len(events) >= written
+        await eng.cancel(run.id)
+        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+
+
+async def test_a_lease_is_renewed_while_the_event_loop_is_blocked_and_the_writer_waits(url: str) -> None:
+    store, other = PostgresStore(url + "&lease=0.4"), PostgresStore(url + "&lease=0.1")
+    await store.open()
+    await other.open()
+    await store.enter(WorkerRow("w", "here", os.getpid(), now(), []))
+
+    def busy(conn: Any) -> None:
+        conn.execute("SELECT pg_sleep(1.5)")
+
+    slow = asyncio.ensure_future(store._write(busy))
+    await asyncio.to_thread(lambda: None)
+    ends = asyncio.get_running_loop().time() + 1.2
+    while asyncio.get_running_loop().time() < ends:  # without a turn for anybody else
+        pass
+    assert await other.bury() == []
+    await slow
+    assert [w.id for w in await other.workers()] == ["w"]
+    await store.close()
+    assert await other.bury() == ["w"], "one that closes without a word has died"
+    await other.close()
+
+
+async def test_whoever_was_buried_is_told_once_and_may_enter_again(url: str) -> None:
+    store, other = PostgresStore(url + "&lease=0.2"), PostgresStore(url + "&lease=0.001")
+    await other.open()
+    told: asyncio.Queue[str] = asyncio.Queue()
+    store.on_lost = told.put_nowait
+    await store.open()
+    await store.enter(WorkerRow("w", "here", os.getpid(), now(), []))
+    r = await owned(store)
+    buried = []
+    async with asyncio.timeout(10):
+        while not buried:  # a renewal may have been quicker
+            sql(url, "UPDATE workers SET lease_until=now()-interval '1 hour'")
+            assert await store.bury() == [], "nobody takes itself for dead"
+            buried = await other.bury()
+        assert await told.get() == "w"
+    r.next_seq = 3
+    assert await append(store, r, 2, event(r.id, 2)) is not None, "its epoch is one of before"
+    await store.enter(WorkerRow("w", "here", os.getpid(), now(), []))
+    assert await store.bury() == []
+    assert await other.bury() == []
+    assert told.empty()
+    await store.close()
+    await other.close()
+
+
+async def test_a_server_that_has_just_started_takes_nobody_for_dead(machine: LocalPostgres) -> None:
+    url = fresh(machine.url) + "&lease=60"
+    store, other = PostgresStore(url), PostgresStore(url)
+    await store.open()
+    await other.open()
+    await store.enter(WorkerRow("w", "here", os.getpid(), now(), []))
+    await asyncio.to_thread(machine.stop, at_once=True)
+    await asyncio.to_thread(machine.start)
+    sql(url, "UPDATE workers SET lease_until=now()-interval '1 hour'")  # it was away for so long
+    assert await other.bury() == []
+    assert [w.id for w in await other.workers()] == ["w"]
+    await store.close()
+    await other.close()
+
+
+# -- a server that goes away -----------------------------------------------------------------------------------
+
+
+async def test_a_server_that_is_killed_again_and_again_loses_nothing_and_nothing_is_written_twice(
+    machine: LocalPostgres,
+) -> None:
+    store = PostgresStore(fresh(machine.url))
+    await store.open()
+    acknowledged: dict[str, list[int]] = {}
+    over = False
+
+    async def go_on(lane: int) -> None:
+        n = 0
+        while not over:
+            key = f"{lane}-{n}"
+            kept = await store.keep([Post("in", key, b""), Tell("feed", "k", "", key.encode())])
+            assert kept.stale is None, "it had been written, and was written again"
+            acknowledged[key] = [number for number in kept.numbers if number is not None]
+            n += 1
+
+    async def append_on() -> int:
+        r = await owned(store)
+        while not over:
+            seq = r.next_seq
+            r.next_seq += 1
+            assert await append(store, r, seq, event(r.id, seq)) is None
+        assert [e.seq for e in await store.event_rows(r.id, 0, 10**6)] == list(range(1, r.next_seq))
+        return r.next_seq
+
+    lanes = [asyncio.create_task(go_on(lane)) for lane in range(10)]
+    lanes += [asyncio.create_task(append_on()) for _ in range(5)]  # type: ignore[arg-type]
+    for life in range(4):
+        upto = len(acknowledged) + 50 * (life + 1)
+        async with asyncio.timeout(30):
+            while len(acknowledged) < upto and not any(lane.done() for lane in lanes):
+                await asyncio.sleep(0.001)
+        await asyncio.to_thread(machine.stop, at_once=True)
+        await asyncio.to_thread(machine.start)
+    upto = len(acknowledged) + 50
+    async with asyncio.timeout(30):
+        while len(acknowledged) < upto and not any(lane.done() for lane in lanes):
+            await asyncio.sleep(0.001)
+    over = True
+    await asyncio.gather(*lanes)
+    told = await store.told("feed", 0, 10**6)
+    assert [t.seq for t in told] == list(range(1, len(told) + 1))
+    assert {x.key: [x.number, x.number] for x in await store.letters("in", limit=10**6)} == acknowledged
+    assert [t.body.decode() for t in told] == sorted(acknowledged, key=lambda key: acknowledged[key][1])
+    await store.close()
+
+
+async def test_runs_go_on_after_the_server_was_away(machine: LocalPostgres) -> None:
+    @il.agent
+    async def slow(n: int, ctx: il.Context[None, None]) -> Any:
+        for word in range(n):
+            yield f"{word} "
+            await asyncio.sleep(0.005)
+
+    async with engine(fresh(machine.url), slow, settings=il.Settings(sweep_every=0.05, stall_warning=0)) as eng:
+        runs = [await submit(eng, "slow", {"n": 200}) for _ in range(10)]
+        async for _ in eng.events(runs[0].id):
+            break
+        await asyncio.to_thread(machine.stop, at_once=True)
+        await asyncio.to_thread(machine.start)
+        for run in runs:
+            done = await eng.wait(run.id, timeout=60)
+            assert done.output == {"text": "".join(f"{word} " for word in range(200))}, done.error
+            assert [e.kind for e in await log(eng, run.id)].count("started") == 1
+
+
+class Proxy:
+    """Between a store and its server. Told to, it cuts the connection at the next COMMIT, before or after it."""
+
+    def __init__(self, url: str) -> None:
+        self._parts = urlsplit(url)
+        self.cut: str | None = None
+        self.cuts = 0
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        self.url = self._parts._replace(
+            netloc=f"{self._parts.username}:{self._parts.password}@127.0.0.1:{port}"
+        ).geturl()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+        for writer in list(self._open):
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, to_there = await asyncio.open_connection(self._parts.hostname, self._parts.port)
+        self._open |= {writer, to_there}
+        swallow = asyncio.Event()
+
+        async def back() -> None:
+            while data := await there.read(65536):
+                if not swallow.is_set():
+                    writer.write(data)
+                elif b"COMMIT\0" in data:  # it is done, and nobody will hear of it
+                    writer.close()
+                    return
+
+        answering = asyncio.create_task(back())
+        try:
+            while data := await reader.read(65536):
+                if self.cut is not None and b"COMMIT" in data:
+                    cut, self.cut = self.cut, None
+                    self.cuts += 1
+                    if cut == "before":
+                        break
+                    swallow.set()
+                to_there.write(data)
+        finally:
+            answering.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await answering
+            for end in (writer, to_there):
+                end.close()
+                self._open.discard(end)
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+@pytest.mark.parametrize("what", ["call", "log"])
+async def test_a_connection_that_breaks_at_a_commit_leaves_one_of_what_was_written(
+    url: str, cut: str, what: str
+) -> None:
+    async with Proxy(url) as proxy:
+        store = PostgresStore(proxy.url)
+        await store.open()
+        r = await owned(store)
+        for n in range(1, 6):
+            proxy.cut = cut
+            if what == "call":
+                kept = await store.keep([Post("in", str(n), b""), Tell("feed", "k", "", b"")])
+                assert (kept.stale, kept.numbers) == (None, [n, n])
+            else:
+                r.next_seq = n + 2
+                assert await append(store, r, n + 1, event(r.id, n + 1)) is None
+            assert proxy.cuts == n
+        if what == "call":
+            assert [t.seq for t in await store.told("feed", 0, 100)] == [1, 2, 3, 4, 5]
+        else:
+            assert [e.seq for e in await store.event_rows(r.id, 0, 100)] == [1, 2, 3, 4, 5, 6]
+        await store.close()
+
+
+async def test_what_cannot_be_written_in_time_is_refused_as_transient_and_later_all_is_well(
+    machine: LocalPostgres,
+) -> None:
+    store = PostgresStore(fresh(machine.url) + "&patience=0.3")
+    await store.open()
+    await asyncio.to_thread(machine.stop)
+    with pytest.raises(StoreError) as refused:
+        await store.link("k", "a", "1")
+    assert refused.value.transient
+    await asyncio.to_thread(machine.start)
+    assert await store.link("k", "a", "2") == "2"
+    assert await store.linked("k", "a") == "2"
+    await store.close()
+
+
+# -- addresses, schemas, and what cannot be kept ---------------------------------------------------------------
+
+
+async def test_stores_in_two_schemas_of_one_database_know_nothing_of_each_other(postgres: str) -> None:
+    one, other = PostgresStore(fresh(postgres)), PostgresStore(fresh(postgres).replace("schema=", "schema=odd%20%22"))
+    await one.open()
+    await other.open()
+    await one.link("k", "a", "1")
+    assert await other.linked("k", "a") is None
+    assert await other.link("k", "a", "2") == "2"
+    await one.close()
+    await other.close()
+
+
+async def test_a_schema_from_a_newer_version_is_refused(url: str) -> None:
+    migrate(place(url))
+    sql(url, "INSERT INTO schema_migrations (version, name) VALUES (999, 'later')")
+    with pytest.raises(Conflict, match="newer version"):
+        await PostgresStore(url).open()
+
+
+@pytest.mark.parametrize("query", ["poll=soon", "lease=-1", "patience=nan", "nosuch=1"])
+def test_an_address_that_says_something_odd_is_refused(query: str) -> None:
+    with pytest.raises(InvalidRequest, match="not understood"):
+        PostgresStore(f"postgresql://h/db?{query}")
+
+
+def test_an_address_says_which_store_it_is(tmp_path: Path) -> None:
+    assert isinstance(open_store("postgres://h/db"), PostgresStore)
+    through_a_path = open_store(Path("postgresql://u:p@h:5/db?schema=x"))
+    assert isinstance(through_a_path, PostgresStore)
+    assert through_a_path.where.schema == "x"
+    assert "host=h" in through_a_path.where.conninfo
+    file = open_store(tmp_path / "postgresql.db")
+    assert isinstance(file, SQLiteStore)
+
+
+def test_without_psycopg_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "interlingua.store.postgres", None)
+    with pytest.raises(Unavailable, match=r"pip install 'interlingua\[postgres\]'"):
+        open_store("postgresql://h/db")
+
+
+async def test_a_text_with_a_nul_in_it_is_refused_and_looked_for_in_vain(url: str) -> None:
+    store = PostgresStore(url)
+    await store.open()
+    results = await asyncio.gather(
+        store.link("k", "a\0b", "1"), store.link("k", "b", "1"), store.linked("k", "a\0b"), return_exceptions=True
+    )
+    assert [type(result) for result in results] == [InvalidRequest, str, type(None)]
+    with pytest.raises(RunNotFound):
+        await store.deliver("a\0b", "message", b"", now())
+    await store.close()
+
+
+async def test_a_search_by_metadata_reads_only_what_an_index_leads_to(url: str) -> None:
+    store = PostgresStore(url)
+    await store.open()
+    for n in range(30):
+        await asyncio.gather(
+            *(
+                append(store, r, 1, event(r.id, 1), insert=True)
+                for m in range(100)
+                for r in (row(metadata=b'{"user":%d,"all":true}' % (n * 100 + m)),)
+            )
+        )
+    late = row(metadata=b'{"user":7.0,"deep":{"a":[1]}}')
+    await store.submit(Submission(late, RunRequest("a"), "d", [event(late.id, 1)], None, now()))
+    sql(url, "ANALYZE runs")
+    found = await store.runs(RunFilter(metadata={"user": 7}))
+    assert found[0].id == late.id
+    assert len(found) == 2
+    query, args = select_runs(store.dialect, "id", RunFilter(metadata={"user": 7}))
+    plan = await store._read(lambda conn: conn.execute(f"EXPLAIN {query}", args).fetchall())
+    assert any("runs_terms" in line for (line,) in plan), plan
+    assert len(await store.runs(RunFilter(metadata={"deep": {"a": [1]}}))) == 1
+    assert len(await store.runs(RunFilter(metadata={"all": True}, limit=25, offset=2990))) == 10
+    assert await store.runs(RunFilter(metadata={"all": 1})) == []
+    await store.close()
+
+
+async def test_a_server_that_is_not_there_and_a_wrong_password_are_told_in_one_sentence(postgres: str) -> None:
+    for wrong in ("postgresql://nobody@127.0.0.1:1/x", postgres.replace("interlingua:", "interlingua:wrong")):
+        with pytest.raises(StoreError, match="the store cannot be opened: ") as refused:
+            await PostgresStore(wrong).open()
+        assert "wrong" not in refused.value.message
+        assert "\n" not in refused.value.message
+
+
+def test_an_address_is_shown_without_its_password() -> None:
+    assert shown(Path("postgresql://u:se:cret@h/db?schema=x")) == "postgresql://u:***@h/db?schema=x"
+    assert shown("postgres://h/db") == "postgres://h/db"
+    assert shown(Path("a/b@c.db")) == "a/b@c.db"
