@@ -10,27 +10,32 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from ...engine.engine import Engine
 from ...engine.log import LiveLog
+from ...engine.placed import Placed
+from ...engine.replicas import Replica
 from ...model.errors import InterlinguaError
 from ...model.run import Caller
 from ...security.auth import Authenticator
+from ...store.shelf import Document
 from ...transports import tap
 from ...transports.http import json_response, read_body
 from ...transports.rpc_http import refusal, refused
 from .. import BEGUN
-from . import short, wire
+from . import noted, short, wire
 from .posted import SESSION, VERSION, Asked, accepts, by_name, check_modern, is_modern, read
 from .server import McpDoor, McpSettings
 from .sessions import OldSession, Session, Single
 from .streams import Refused, WebSettings
 
+_SESSION = SESSION.encode()
 _METHODS = ["GET", "POST", "DELETE"]
 
 
@@ -46,6 +51,7 @@ class WebDoor:
         self.auth = auth
         self.mcp = McpDoor(engine, mcp)
         self.sessions: dict[str, Session | OldSession] = {}
+        self.placed = Placed(engine, "mcp", self.settings.idle, noted.STREAMS)
         self.singles: set[Single] = set()
         self._short = 0  # requests that need no connection
         self._ending: set[asyncio.Task[None]] = set()
@@ -67,6 +73,8 @@ class WebDoor:
         task = asyncio.get_running_loop().create_task(client.end(runs_go_on=runs_go_on))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+        if isinstance(client, Session) and not self._closed:
+            self.mcp.spawn(self.placed.drop(client.id))
 
     async def close(self) -> None:
         """The server stops: what is open ends now, and nobody waits for a time-out."""
@@ -75,6 +83,25 @@ class WebDoor:
         for client in [*self.sessions.values(), *self.singles]:
             self.forget(client)
         await asyncio.gather(*self._ending)
+
+    # -- other replicas -----------------------------------------------------------------------------------
+
+    def elsewhere(self, scope: Scope) -> str | None:
+        named = _named(scope) if scope["type"] == "http" else None
+        return named if named is not None and named not in self.sessions and self.placed.foreign(named) else None
+
+    async def locate(self, named: str, caller: Caller) -> Replica | None:
+        async def adopt(note: Document, times: int) -> None:
+            self._make_room(caller)
+            session = Session(self, caller, named, times)
+            session.enter()
+            try:
+                await session.notes.restore(note)
+            finally:
+                session.leave()
+            self.sessions[named] = session
+
+        return await self.placed.locate(named, lambda note: noted.is_of(note, named, caller), adopt)
 
     # -- Streamable HTTP ----------------------------------------------------------------------------------
 
@@ -91,7 +118,9 @@ class WebDoor:
             if version is not None and version not in wire.LEGACY:
                 raise Refused(400, f"revision {version!r} is not spoken here", wire.UNSUPPORTED_VERSION)
             if request.method == "DELETE":
-                self.forget(self._session(request.headers, caller))
+                session = self._session(request.headers, caller)
+                self.forget(session)
+                await self.placed.drop(session.id)  # nobody makes it anew
                 return Response(status_code=204)
             _check_stream(request.headers)
             return self._session(request.headers, caller).listen(request.headers.get("last-event-id"))
@@ -240,6 +269,18 @@ class WebDoor:
             return refusal(error.status, error.error)
         except InterlinguaError as error:
             return refused(error)
+
+
+def _named(scope: Scope) -> str | None:
+    """The session that a request names."""
+    if scope["path"].endswith("/messages/"):
+        found = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("session_id")
+        return found[0] if found else None
+    for name, value in scope["headers"]:
+        if name == _SESSION:
+            told: str = value.decode("latin-1")
+            return told
+    return None
 
 
 def _same(one: Caller, other: Caller) -> bool:
