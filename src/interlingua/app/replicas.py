@@ -76,6 +76,9 @@ class Passing:
     async def _elsewhere(self, bound: Bound, named: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             caller = await self._auth.authenticate(Headers(scope=scope))
+        except InterlinguaError:
+            caller = None  # the door says in its own words what is wrong
+        try:
             for _ in range(_TRIES):
                 replica = await bound.locate(named, caller)
                 if replica is None:
@@ -88,8 +91,8 @@ class Passing:
                     if not await self._replicas.gone(replica):
                         await _answer(scope, receive, send, 503, "the replica that has this cannot be reached")
                         return
-        except InterlinguaError:
-            pass  # the door says in its own words what is wrong
+        except InterlinguaError as error:
+            log.error("what belongs to another replica could not be found: %s", error)
         await self._app(scope, receive, send)
 
     async def _pass_on(self, replica: Replica, scope: Scope, receive: Receive, send: Send) -> None:

@@ -52,8 +52,9 @@ class Bound(Protocol_):
         reads nothing."""
         ...
 
-    async def locate(self, named: str, caller: Caller) -> Replica | None:
-        """The replica that has it. None: it is here now, or nobody has it, and the answer is this one's to give."""
+    async def locate(self, named: str, caller: Caller | None) -> Replica | None:
+        """The replica that has it. None: it is here now, or nobody has it, and the answer is this one's to give. Who
+        asks may be unknown."""
         ...
 
 

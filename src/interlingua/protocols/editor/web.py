@@ -205,7 +205,10 @@ class WebDoor:
             named = next((value.decode("latin-1") for name, value in scope["headers"] if name == _CONNECTION), None)
         return named if named is not None and named not in self.connections and self.placed.foreign(named) else None
 
-    async def locate(self, named: str, caller: Caller) -> Replica | None:
+    async def locate(self, named: str, caller: Caller | None) -> Replica | None:
+        if caller is None:
+            return None
+
         async def adopt(note: Document, times: int) -> None:
             if self._closed:
                 return

@@ -90,7 +90,10 @@ class WebDoor:
         named = _named(scope) if scope["type"] == "http" else None
         return named if named is not None and named not in self.sessions and self.placed.foreign(named) else None
 
-    async def locate(self, named: str, caller: Caller) -> Replica | None:
+    async def locate(self, named: str, caller: Caller | None) -> Replica | None:
+        if caller is None:
+            return None
+
         async def adopt(note: Document, times: int) -> None:
             self._make_room(caller)
             session = Session(self, caller, named, times)
