@@ -17,7 +17,10 @@ from typing import Any
 import httpx2
 import msgspec
 
+import interlingua as il
 from interlingua.engine.replicas import Replica
+from interlingua.model.status import Status
+from interlingua.store.base import RunFilter
 from interlingua.store.sqlite import SQLiteStore
 from tests.cli import warm
 from tests.cli.conftest import process_env
@@ -180,6 +183,12 @@ class Fleet:
             return [msgspec.json.decode(row.body, type=Replica) for row in await store.documents("replicas")]
         finally:
             await store.close()
+
+    async def ended(self) -> Status:
+        """How the only run ends."""
+        async with il.Engine(self.home / "store.db") as engine:
+            [run] = await engine.runs(RunFilter())
+            return (await engine.wait(run.id, timeout=WAIT)).status
 
     async def holder(self, id_: str) -> Member:
         """The process that an id names."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx2
 
+from interlingua.model.status import Status
 from tests.protocols.mcp.web_common import Answer, Client, Message, clients, joined
 
 from .fleet import Fleet, fleet
@@ -177,10 +178,7 @@ async def test_a_run_that_ended_while_nobody_listened_is_answered_to_who_comes_b
         await (await all_.holder(client.headers["mcp-session-id"])).kill()
         await broken(stream)
         (tmp_path / "open").touch()
-        async with httpx2.AsyncClient(base_url=all_.address) as http:
-            [run] = (await http.post("/connect/runs/search", json={})).json()
-            done = (await http.get(f"/connect/runs/{run['run_id']}/wait", timeout=30)).json()
-        assert done["run"]["status"] == "success"
+        assert await all_.ended() is Status.SUCCEEDED
         seen += await (await taken_up(client, stream.last_id)).rest()
         assert joined(seen) == {"text": "one two three"}
         assert seen[-1]["result"]["output"] == {"text": "one two three"}
@@ -215,10 +213,7 @@ async def test_a_request_of_a_dead_process_can_be_taken_back(tmp_path: Path) -> 
         params = {"requestId": client.id}
         told = await client.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
         assert told.status == 202
-        async with httpx2.AsyncClient(base_url=all_.address) as http:
-            [run] = (await http.post("/connect/runs/search", json={})).json()
-            done = (await http.get(f"/connect/runs/{run['run_id']}/wait", timeout=30)).json()
-        assert (done["output"]["type"], done["output"]["errcode"]) == ("error", 499), done
+        assert await all_.ended() is Status.CANCELLED
 
 
 async def test_a_server_that_is_started_again_knows_its_sessions(tmp_path: Path) -> None:

@@ -78,13 +78,14 @@ class Passing:
             caller = await self._auth.authenticate(Headers(scope=scope))
         except InterlinguaError:
             caller = None  # the door says in its own words what is wrong
+        body = _Body(receive)
         try:
             for _ in range(_TRIES):
                 replica = await bound.locate(named, caller)
                 if replica is None:
                     break
                 try:
-                    await self._pass_on(replica, scope, receive, send)
+                    await self._pass_on(replica, scope, body, send)
                     return
                 except _NotThere as error:
                     log.info("replica %s does not answer: %s", replica.id, error)
@@ -92,28 +93,23 @@ class Passing:
                         await _answer(scope, receive, send, 503, "the replica that has this cannot be reached")
                         return
         except InterlinguaError as error:
-            log.error("what belongs to another replica could not be found: %s", error)
-        await self._app(scope, receive, send)
+            log.error("what belongs to another replica could not be had: %s", error)
+            await _answer(scope, receive, send, 503, "what this belongs to cannot be had now")
+            return
+        await self._app(scope, body.again, send)
 
-    async def _pass_on(self, replica: Replica, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass_on(self, replica: Replica, scope: Scope, body: _Body, send: Send) -> None:
         target = replica.address + self._added + _path(scope)
         headers = [(name, value) for name, value in scope["headers"] if name not in _OF_ONE_CONNECTION]
         headers.append((MARK, replica.id.encode()))
         if scope["type"] == "websocket":
             try:
-                await pass_socket_on(target, headers, WebSocket(scope, receive, send))
+                await pass_socket_on(target, headers, WebSocket(scope, body.again, send))
             except OSError as error:
                 raise _NotThere(str(error)) from error
             self._replicas.passed_on += 1
             return
-        await self._request(target, headers, scope, receive, send)
-
-    async def _request(
-        self, target: str, headers: list[tuple[bytes, bytes]], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        body = _Body(receive)
-        content = await body.first()
-        request = httpx2.Request(scope["method"], target, headers=headers, content=content)
+        request = httpx2.Request(scope["method"], target, headers=headers, content=await body.content())
         request.extensions["timeout"] = {"connect": _CONNECT}
         working = asyncio.ensure_future(self._exchange(request, send, body))
         leaving = asyncio.ensure_future(body.left())
@@ -130,7 +126,7 @@ class Passing:
         try:
             response = await self._transport.handle_async_request(request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            if body.streamed:
+            if body.begun:
                 await _say(send, 503, "the replica that has this cannot be reached")
                 return
             raise _NotThere(str(error)) from error
@@ -144,7 +140,7 @@ class Passing:
         stream = response.stream
         assert isinstance(stream, httpx2.AsyncByteStream)
         try:
-            if response.status_code == 421 and MARK.decode() in response.headers and not body.streamed:
+            if response.status_code == 421 and MARK.decode() in response.headers and not body.begun:
                 raise _NotThere("another one is there now")
             self._replicas.passed_on += 1
             told = [(name.lower(), value) for name, value in response.headers.raw if name.lower() not in _OURS]
@@ -161,27 +157,36 @@ class Passing:
 
 
 class _Body:
-    """What a client sends. Most often it is one piece, and is there already."""
+    """What a client sends. Most often it is one piece, and is there already. What was read of it can be read again, as
+    long as nobody else has had any of it."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
+        self._first: Message | None = None
         self._whole = asyncio.Event()
         self._gone = asyncio.Event()
-        self.streamed = False  # it cannot be sent twice
+        self.begun = False  # it comes in pieces, and some of them were sent: it cannot be sent again
 
-    async def first(self) -> bytes | AsyncIterator[bytes] | None:
-        message = await self._receive()
+    async def again(self) -> Message:
+        """As the server's own `receive`, for who answers here after all."""
+        if self._first is not None:
+            message, self._first = self._first, None
+            return message
+        return await self._receive()
+
+    async def content(self) -> bytes | AsyncIterator[bytes] | None:
+        if self._first is None:
+            self._first = await self._receive()
+        message = self._first
         if message["type"] == "http.disconnect":
             self._gone.set()
-            self._whole.set()
-            return None
-        if message.get("more_body"):
-            self.streamed = True
+        elif message.get("more_body"):
             return self._rest(message)
         self._whole.set()
         return message.get("body") or None
 
     async def _rest(self, message: Message) -> AsyncIterator[bytes]:
+        self.begun = True
         try:
             async with asyncio.timeout(_BODY):
                 while True:

@@ -21,7 +21,7 @@ from ...engine.engine import Engine
 from ...engine.log import LiveLog
 from ...engine.placed import Placed
 from ...engine.replicas import Replica
-from ...model.errors import InterlinguaError
+from ...model.errors import InterlinguaError, Overloaded
 from ...model.run import Caller
 from ...security.auth import Authenticator
 from ...store.shelf import Document
@@ -104,7 +104,10 @@ class WebDoor:
                 session.leave()
             self.sessions[named] = session
 
-        return await self.placed.locate(named, lambda note: noted.is_of(note, named, caller), adopt)
+        try:
+            return await self.placed.locate(named, lambda note: noted.is_of(note, named, caller), adopt)
+        except Refused as error:
+            raise Overloaded(str(error)) from None
 
     # -- Streamable HTTP ----------------------------------------------------------------------------------
 
