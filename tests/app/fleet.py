@@ -12,7 +12,6 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import msgspec
@@ -145,9 +144,8 @@ class Fleet:
         self._server.close()
 
     def _turns(self) -> Iterator[Member]:
-        for _ in self.members:
-            self._next += 1
-            yield self.members[self._next % len(self.members)]
+        self._next = first = (self._next + 1) % len(self.members)
+        yield from (*self.members[first:], *self.members[:first])
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request, at the next process that answers, and then the end of the connection."""
@@ -210,7 +208,7 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @contextlib.asynccontextmanager
-async def fleet(home: Path, count: int = 3, *args: str, **each: Any) -> AsyncIterator[Fleet]:
+async def fleet(home: Path, count: int = 3, *args: str) -> AsyncIterator[Fleet]:
     (home / "agents.py").write_text(AGENTS)
     members = [Member(home, *(args or ("--no-peer-ports",))) for _ in range(count)]
     made = Fleet(home, members)
