@@ -140,8 +140,8 @@ class Fleet:
         self.address = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def end(self) -> None:
-        assert self._server is not None
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
 
     def _turns(self) -> Iterator[Member]:
         self._next = first = (self._next + 1) % len(self.members)
@@ -218,7 +218,7 @@ async def fleet(home: Path, count: int = 3, *args: str) -> AsyncIterator[Fleet]:
                 await member.up()
             await made.begin()
             yield made
-            await made.end()
     finally:
+        await made.end()
         for member in members:
             await member.kill()
