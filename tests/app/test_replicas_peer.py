@@ -15,7 +15,6 @@ import httpx2
 import websockets.asyncio.client
 
 import interlingua as il
-from interlingua.protocols.peer.hosting import Hosting
 from interlingua.protocols.peer.node import Node
 from interlingua.protocols.peer.settings import NodeSettings
 from tests.protocols.peer.processes import free_port
@@ -37,14 +36,12 @@ async def guest(home: Path, link: str) -> AsyncIterator[Node]:
     """A peer that has connected."""
     settings = NodeSettings(name="Guest", listens=False, join=(link,), reconnect_first=0.1, reconnect_last=0.3)
     async with il.Engine(home / "guest.db") as engine:
-        host = Hosting(Node(engine, settings))
-        await host.hold()
-        await host.start(None)
+        node = Node(engine, settings)
+        await node.start()
         try:
-            yield host.node
+            yield node
         finally:
-            await host.close()
-            await host.stop()
+            await node.stop()
 
 
 def link_of(member: Member) -> str:
