@@ -15,6 +15,7 @@ from interlingua.app.replicas import MARK
 from interlingua.security.keys import make_key
 from interlingua.store.sqlite import SQLiteStore
 from interlingua.transports.sse import Reader
+from tests.protocols.cap.door_common import notice
 from tests.protocols.mcp.web_common import Client, clients
 
 from .fleet import WAIT, fleet
@@ -55,10 +56,25 @@ async def test_a_stream_of_connect_is_taken_up_at_another_server(tmp_path: Path)
         (tmp_path / "open").touch()
         headers = {"last-event-id": place}
         after, _ = await events(http, f"{second.address}/connect/runs/{run}/stream", headers, "")
-        told = json.dumps([*before, *after])
-        assert [told.count(word) for word in ("one ", "two ", "three")] == [1, 1, 1], told
+        deltas = [told["update"]["delta"]["text"] for told in (*before, *after) if told["type"] == "custom"]
+        assert "".join(deltas) == "one two three", "nothing is missing and nothing is told twice"
         ended = (await http.get(f"{second.address}/connect/runs/{run}/wait")).json()
         assert ended["output"]["values"] == {"text": "one two three"}
+
+
+async def test_a_stream_of_cap_is_taken_up_at_another_server(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 2) as all_, httpx2.AsyncClient(timeout=WAIT) as http:
+        first, second = all_.members
+        posted = await http.post(f"{first.address}/cap/messages", json=notice("T1", "helper", "gate open"))
+        assert posted.status_code < 300, posted.text
+        before, place = await events(http, f"{first.address}/cap/tasks/T1/events", {}, "one ")
+        await first.kill()
+        (tmp_path / "open").touch()
+        headers = {"last-event-id": place}
+        after, _ = await events(http, f"{second.address}/cap/tasks/T1/events", headers, "")
+        told = json.dumps([event for event in (*before, *after) if "delta" in event])
+        assert [told.count(word) for word in ("one ", "two ", "three")] == [1, 1, 1], told
+        assert "one two three" in json.dumps((await http.get(f"{second.address}/cap/tasks/T1")).json())
 
 
 async def test_servers_tell_of_each_other_at_their_start_and_in_their_metrics(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from ..store.shelf import Change, Document, Drop, Put
 if TYPE_CHECKING:
     from .engine import Engine
     from .replicas import Replica
+
+_NAME = re.compile("[0-9a-f]{8}")  # of a replica: nothing is looked for under any other
 
 Fits = Callable[[Document], bool]
 """Whether a note is of who asks: others do not even find out that there is one."""
@@ -74,7 +77,8 @@ class Placed:
     async def locate(self, id_: str, fits: Fits, adopt: Adopt) -> Replica | None:
         """The replica that has it; None where that is this one, or nobody. What a dead one had is taken over. To be
         asked for what is not here."""
-        first = self._replicas.living(self._moved.get(id_) or id_.partition(".")[0])
+        named = self._moved.get(id_) or id_.partition(".")[0]
+        first = await self._replicas.find(named) if _NAME.fullmatch(named) else None
         if first is not None and first.id != self._replicas.id:
             return first
         taking = self._taking.get(id_)
