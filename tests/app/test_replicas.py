@@ -13,10 +13,11 @@ import httpx2
 from interlingua.app.keys import StoredKeys
 from interlingua.app.replicas import MARK
 from interlingua.security.keys import make_key
+from interlingua.store.shelf import Drop
 from interlingua.store.sqlite import SQLiteStore
 from interlingua.transports.sse import Reader
 from tests.protocols.cap.door_common import notice
-from tests.protocols.mcp.web_common import Client, clients
+from tests.protocols.mcp.web_common import Client, clients, joined
 
 from .fleet import WAIT, fleet
 
@@ -152,6 +153,27 @@ async def test_the_mark_of_what_was_passed_on_opens_nothing(tmp_path: Path) -> N
         assert await ask(holder, ids[holder.address], host="evil.example") == 403
         assert await ask(holder, ids[holder.address], origin="https://evil.example") == 403
         assert await ask(holder, ids[holder.address], **{"x-api-key": "wrong"}) == 401
+
+
+async def test_a_server_that_others_took_for_dead_goes_on_with_what_is_in_the_store(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 2) as all_, clients(all_) as client:  # type: ignore[arg-type]
+        await client.begin()
+        stream = await client.run("gate open")
+        seen = [await stream.next()]
+        holder = next(one for one in await all_.replicas() if client.headers["mcp-session-id"].startswith(one.id))
+        store = SQLiteStore(tmp_path / "store.db")
+        await store.open()
+        try:
+            await store.keep([Drop("replicas", holder.id)])
+        finally:
+            await store.close()
+        seen += await stream.rest()  # it ends when the server has noticed
+        again = await client.listen(stream.last_id)
+        assert again.status == 200
+        (tmp_path / "open").touch()
+        seen += await again.rest()
+        assert seen[-1]["result"]["output"] == joined(seen) == {"text": "one two three"}
+        assert {one.id for one in await all_.replicas()} >= {holder.id}, "it is there again"
 
 
 async def test_a_long_body_is_passed_on_in_pieces_and_within_the_same_limits(tmp_path: Path) -> None:

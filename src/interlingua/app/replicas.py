@@ -68,12 +68,15 @@ class Passing:
         if marked is not None and marked != self._replicas.id.encode():
             # Whoever passed it on knew somebody else at this address.
             await _answer(scope, receive, send, 421, "this is another replica than the one that was meant")
-        elif bound is None or named is None or marked is not None:
+        elif bound is None or named is None:
             await self._app(scope, receive, send)
         else:
-            await self._elsewhere(bound, named, scope, receive, send)
+            await self._elsewhere(bound, named, scope, receive, send, last=marked is not None)
 
-    async def _elsewhere(self, bound: Bound, named: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _elsewhere(
+        self, bound: Bound, named: str, scope: Scope, receive: Receive, send: Send, *, last: bool
+    ) -> None:
+        """`last`: it was passed on already, and is answered here."""
         try:
             caller = await self._auth.authenticate(Headers(scope=scope))
         except InterlinguaError:
@@ -82,7 +85,7 @@ class Passing:
         try:
             for _ in range(_TRIES):
                 replica = await bound.locate(named, caller)
-                if replica is None:
+                if replica is None or last:
                     break
                 try:
                     await self._pass_on(replica, scope, body, send)

@@ -31,9 +31,12 @@ Adopt = Callable[[Document, int], Awaitable[None]]
 class Placed:
     """Things of one kind."""
 
-    def __init__(self, engine: Engine, kind: str, keep: float, beside: str | None = None) -> None:
-        """`keep`: seconds after which a note is dropped whose process is dead and that nobody asks for. `beside`: a
-        space of documents whose topic is the key of a note, dropped with it."""
+    def __init__(
+        self, engine: Engine, kind: str, keep: float, let_go: Callable[[], None], beside: str | None = None
+    ) -> None:
+        """`keep`: seconds after which a note is dropped whose process is dead and that nobody asks for. `let_go`: ends
+        all that is here, and leaves the notes. `beside`: a space of documents whose topic is the key of a note, dropped
+        with it."""
         self._engine = engine
         self._replicas = engine.replicas
         self._space = f"placed:{kind}"
@@ -43,6 +46,9 @@ class Placed:
         self._orphans: dict[str, float] = {}  # notes without a living process: since when that is known here
         self._taking: dict[str, asyncio.Task[Replica | None]] = {}
         self._swept = 0.0
+        self._let_go = let_go
+        self._was_given_up = False
+        self._replicas.given_up.append(self._given_up)
         self._replicas.duties.append(self._sweep)
 
     def id(self, secret: str) -> str:
@@ -72,7 +78,11 @@ class Placed:
     def foreign(self, id_: str) -> bool:
         """Whether an id that is not here may be somewhere else. Costs nothing."""
         name, mark, _ = id_.partition(".")
-        return bool(mark) and name != self._replicas.id
+        return bool(mark) and (self._was_given_up or name != self._replicas.id)
+
+    def _given_up(self) -> None:
+        self._was_given_up = True
+        self._let_go()
 
     async def locate(self, id_: str, fits: Fits, adopt: Adopt) -> Replica | None:
         """The replica that has it; None where that is this one, or nobody. What a dead one had is taken over. To be

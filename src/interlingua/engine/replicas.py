@@ -44,6 +44,8 @@ class Replicas:
         self.passed_on = 0  # requests, to others
         self.taken_over = 0  # of what others had
         self.duties: list[Callable[[], Awaitable[None]]] = []  # done now and then
+        self.given_up: list[Callable[[], None]] = []  # called when others took this process for dead
+        self._me: Replica | None = None  # once it has entered
         self._engine = engine
         self._known: dict[str, Replica] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -59,8 +61,8 @@ class Replicas:
         others = self.others()
         # Whoever had this address on this machine cannot have it any more: it died, and nobody has noticed yet.
         gone = [other for other in others if other.address == me.address and other.host == host]
-        body = msgspec.json.encode(me)
-        await store.keep([*(Drop(_SPACE, other.id) for other in gone), Put(_SPACE, self.id, body)])
+        await store.keep([*(Drop(_SPACE, other.id) for other in gone), _note(me)])
+        self._me = me
         self._known = {other.id: other for other in others if other not in gone} | {self.id: me}
         self._loop = asyncio.get_running_loop().create_task(self._keep_looking())
         notes = []
@@ -81,6 +83,7 @@ class Replicas:
         loop, self._loop = self._loop, None
         if loop is None:
             return
+        self._me = None
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)
         self._known.clear()
@@ -135,6 +138,15 @@ class Replicas:
         if dead:
             log.info("replicas that are gone: %s", ", ".join(dead))
             await store.keep([Drop(_SPACE, id_) for id_ in dead])
+        me = self._me
+        if me is not None and me.id not in found:
+            # What it had may be at others by now. Nothing of that is lost: it is in the store, and is found or made
+            # anew like what a dead one had.
+            log.error("other replicas took this one for dead; it goes on without what it had")
+            for tell in self.given_up:
+                tell()
+            await store.keep([_note(me)])
+            found[me.id] = me
         self._known = found
 
     async def gone(self, replica: Replica) -> bool:
@@ -151,3 +163,7 @@ class Replicas:
             replica.id, replica.address,
         )  # fmt: skip
         return False
+
+
+def _note(replica: Replica) -> Put:
+    return Put(_SPACE, replica.id, msgspec.json.encode(replica))

@@ -169,7 +169,7 @@ class WebDoor:
         self.auth = auth
         self.editors = EditorDoor(engine, editor)
         self.connections: dict[str, HttpConnection] = {}
-        self.placed = Placed(engine, "editor", self.settings.idle)
+        self.placed = Placed(engine, "editor", self.settings.idle, self._let_go)
         self._sockets: set[WebSocketChannel] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -177,9 +177,16 @@ class WebDoor:
     def routes(self) -> list[BaseRoute]:
         return [Route("/", _Endpoint(self)), WebSocketRoute("/", self.socket)]
 
-    def forget(self, connection: HttpConnection) -> None:
+    def _let_go(self) -> None:
+        """What is here is at another replica by now, or is made anew when somebody asks for it."""
+        for connection in list(self.connections.values()):
+            self.forget(connection, keeps_note=True)
+
+    def forget(self, connection: HttpConnection, *, keeps_note: bool = False) -> None:
         self.connections.pop(connection.id, None)
-        task = asyncio.get_running_loop().create_task(self._end(connection, forgotten=not self._closed))
+        task = asyncio.get_running_loop().create_task(
+            self._end(connection, forgotten=not self._closed and not keeps_note)
+        )
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...engine.placed import Placed
-from ...model.errors import Conflict, NotFound
+from ...model.errors import Conflict, InterlinguaError, NotFound
 from ...model.run import Caller
 from ...store.shelf import Document, Drop, Put
 from ...transports.jsonrpc import Id
@@ -118,7 +118,7 @@ class Notes:
             return None
         exchange.noted = True
         body = msgspec.json.encode(waiting)
-        return self._store.keep([Put(STREAMS, self._place(exchange), body, state=exchange.name, topic=self._key)])
+        return self._keep(Put(STREAMS, self._place(exchange), body, state=exchange.name, topic=self._key))
 
     def _place(self, exchange: Exchange) -> str:
         return f"{self._key}/{exchange.name}"
@@ -126,7 +126,15 @@ class Notes:
     def _let_go(self, exchange: Exchange) -> None:
         if exchange.noted:
             self._lost.pop(exchange.name, None)
-            self._store.keep([Drop(STREAMS, self._place(exchange))])
+            self._keep(Drop(STREAMS, self._place(exchange)))
+
+    def _keep(self, change: Put | Drop) -> asyncio.Future[Any] | None:
+        """A note is worth nothing to who cannot write it: then a stream cannot be taken up elsewhere."""
+        with contextlib.suppress(InterlinguaError):
+            kept = self._store.keep([change])
+            kept.add_done_callback(lambda done: done.cancelled() or done.exception())
+            return kept
+        return None
 
     def take_up(self, after: str) -> None:
         """A client comes back to a stream. One of another process goes on here, with the runs that it waited for."""

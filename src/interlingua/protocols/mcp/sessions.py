@@ -157,7 +157,7 @@ class Session:
         exchange.asked = asked.messages
         noted = self.notes.stream(exchange)
         if noted is not None:
-            await noted  # an id that the client has seen can be taken up anywhere
+            await asyncio.wait({noted})  # an id that the client has seen can be taken up anywhere
         return self._stream(exchange.outbox, reader)
 
     # -- GET ----------------------------------------------------------------------------------------------

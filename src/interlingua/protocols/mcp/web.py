@@ -8,6 +8,7 @@ come back with Last-Event-ID until then. Its runs go on, as they do when the ser
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from urllib.parse import parse_qs
@@ -51,7 +52,7 @@ class WebDoor:
         self.auth = auth
         self.mcp = McpDoor(engine, mcp)
         self.sessions: dict[str, Session | OldSession] = {}
-        self.placed = Placed(engine, "mcp", self.settings.idle, noted.STREAMS)
+        self.placed = Placed(engine, "mcp", self.settings.idle, self._let_go, noted.STREAMS)
         self.singles: set[Single] = set()
         self._short = 0  # requests that need no connection
         self._ending: set[asyncio.Task[None]] = set()
@@ -64,7 +65,9 @@ class WebDoor:
             Route("/messages/", self.old_post, methods=["POST"]),
         ]
 
-    def forget(self, client: Session | OldSession | Single, *, runs_go_on: bool = False) -> None:
+    def forget(
+        self, client: Session | OldSession | Single, *, runs_go_on: bool = False, keeps_note: bool = False
+    ) -> None:
         """The client is gone, or is sent away."""
         if isinstance(client, Single):
             self.singles.discard(client)
@@ -73,8 +76,17 @@ class WebDoor:
         task = asyncio.get_running_loop().create_task(client.end(runs_go_on=runs_go_on))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
-        if isinstance(client, Session) and not self._closed:
-            self.mcp.spawn(self.placed.drop(client.id))
+        if isinstance(client, Session) and not self._closed and not keeps_note:
+            self.mcp.spawn(self._drop(client.id))
+
+    async def _drop(self, session: str) -> None:
+        with contextlib.suppress(InterlinguaError):  # it is swept later
+            await self.placed.drop(session)
+
+    def _let_go(self) -> None:
+        """What is here is at another replica by now, or is made anew when somebody asks for it."""
+        for client in list(self.sessions.values()):
+            self.forget(client, runs_go_on=True, keeps_note=True)
 
     async def close(self) -> None:
         """The server stops: what is open ends now, and nobody waits for a time-out."""
