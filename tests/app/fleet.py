@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import httpx2
@@ -208,9 +208,11 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @contextlib.asynccontextmanager
-async def fleet(home: Path, count: int = 3, *args: str) -> AsyncIterator[Fleet]:
+async def fleet(home: Path, count: int = 3, *args: str, each: Sequence[Sequence[str]] = ()) -> AsyncIterator[Fleet]:
+    """`args`: of all of them; `each`: more, of single ones."""
     (home / "agents.py").write_text(AGENTS)
-    members = [Member(home, *(args or ("--no-peer-ports",))) for _ in range(count)]
+    more = [*each, *[()] * (count - len(each))]
+    members = [Member(home, *(args or ("--no-peer-ports",)), *own) for own in more]
     made = Fleet(home, members)
     try:
         async with asyncio.timeout(100):

@@ -18,6 +18,7 @@ from interlingua.store.sqlite import SQLiteStore
 from interlingua.transports.sse import Reader
 from tests.protocols.cap.door_common import notice
 from tests.protocols.mcp.web_common import Client, clients, joined
+from tests.protocols.peer.processes import free_port
 
 from .fleet import WAIT, fleet
 
@@ -174,6 +175,20 @@ async def test_a_server_that_others_took_for_dead_goes_on_with_what_is_in_the_st
         seen += await again.rest()
         assert seen[-1]["result"]["output"] == joined(seen) == {"text": "one two three"}
         assert {one.id for one in await all_.replicas()} >= {holder.id}, "it is there again"
+
+
+async def test_a_port_of_a_single_door_passes_on_too(tmp_path: Path) -> None:
+    ports = [free_port(), free_port()]
+    each = [("--mcp-port", str(port)) for port in ports]
+    async with fleet(tmp_path, 2, "--no-peer-ports", each=each) as all_, clients(all_) as client:  # type: ignore[arg-type]
+        await client.begin()
+        holder = await all_.holder(client.headers["mcp-session-id"])
+        for port in ports:
+            client.url = f"http://127.0.0.1:{port}"
+            assert (await client.ask("ping")).status == 200
+        await holder.kill()
+        client.url = f"http://127.0.0.1:{ports[1 - all_.members.index(holder)]}"
+        assert (await client.ask("ping")).status == 200
 
 
 async def test_a_long_body_is_passed_on_in_pieces_and_within_the_same_limits(tmp_path: Path) -> None:

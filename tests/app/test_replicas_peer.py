@@ -17,6 +17,7 @@ import websockets.asyncio.client
 import interlingua as il
 from interlingua.protocols.peer.errors import Refusal
 from interlingua.protocols.peer.node import Node
+from interlingua.protocols.peer.peers import Peer
 from interlingua.protocols.peer.settings import NodeSettings
 from tests.protocols.peer.processes import free_port
 
@@ -43,6 +44,13 @@ async def guest(home: Path, link: str) -> AsyncIterator[Node]:
             yield node
         finally:
             await node.stop()
+
+
+async def connected(node: Node) -> Peer:
+    async with asyncio.timeout(WAIT):
+        while not (peers := [peer for peer in node.peers if peer.connected]):
+            await asyncio.sleep(0.01)
+    return peers[0]
 
 
 def link_of(member: Member) -> str:
@@ -86,16 +94,26 @@ async def test_the_stream_of_the_node_is_read_at_any_server(tmp_path: Path) -> N
             assert told, "an event of the node"
 
 
+async def test_a_port_of_a_server_that_has_not_the_node_leads_to_it(tmp_path: Path) -> None:
+    ports = [free_port() for _ in range(4)]
+    each = [("--peer-port", str(port), "--peer-tcp-port", str(tcp)) for port, tcp in (ports[:2], ports[2:])]
+    async with fleet(tmp_path, 2, "--peer-http-port", "0", each=each) as all_:
+        first, _ = all_.members
+        link = link_of(first)
+        assert f":{ports[0]}/" in link
+        async with guest(tmp_path, link.replace(f":{ports[0]}/", f":{ports[2]}/")) as node:
+            peer = await connected(node)
+            body = {"role": "user", "text": "hello", "skill_id": "helper", "sync": True, "timeout": 20}
+            assert "heard hello" in json.dumps((await node.sending.send(body, peer_id=peer.id))["reply"])
+
+
 async def test_another_server_takes_the_node_over_and_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
     async with servers(tmp_path) as (all_, port), httpx2.AsyncClient(timeout=WAIT) as http:
         first, *others = all_.members
         link = link_of(first)
         assert f":{port}/" in link
         async with guest(tmp_path, link) as node:
-            async with asyncio.timeout(WAIT):
-                while not (peers := [peer for peer in node.peers if peer.connected]):
-                    await asyncio.sleep(0.01)
-            [peer] = peers
+            peer = await connected(node)
             await first.kill()
             for number in range(5):  # they wait on the shelf until somebody is there
                 body = {"role": "user", "text": f"message {number}", "skill_id": "helper"}
