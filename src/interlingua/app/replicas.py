@@ -63,12 +63,14 @@ class Passing:
             return
         path: str = scope["path"]
         bound = self._bound.get("/" + path[1:].partition("/")[0] if not self._added else self._added)
-        named = bound.elsewhere(scope) if bound is not None else None
-        marked = _marked(scope)
+        if bound is None:
+            await self._app(scope, receive, send)
+            return
+        named, marked = bound.elsewhere(scope), _marked(scope)
         if marked is not None and marked != self._replicas.id.encode():
             # Whoever passed it on knew somebody else at this address.
             await _answer(scope, receive, send, 421, "this is another replica than the one that was meant")
-        elif bound is None or named is None:
+        elif named is None:
             await self._app(scope, receive, send)
         else:
             await self._elsewhere(bound, named, scope, receive, send, last=marked is not None)
