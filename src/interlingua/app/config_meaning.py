@@ -29,6 +29,7 @@ from .mount_entry import MountEntry, Mounting
 from .peer import Flags, from_config, settings_of
 from .serve import ServeSettings
 from .targets import ADDRESSES, COMMANDS, TargetError, parse, spelled
+from .work import WorkSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,9 +67,14 @@ async def serve_settings(config: Config) -> ServeSettings:
         options=options(config),
         without=[name for name in DOORS if not config[f"doors.{name}.enabled"]],
         own_ports=ports,
-        mounting=_of(Mounting, config, "mounting"),
-        bus=_of(BusSettings, config, "bus"),
-        engine=engine_settings(config),
+        **msgspec.structs.asdict(work_settings(config)),
+    )
+
+
+def work_settings(config: Config) -> WorkSettings:
+    """What a process that runs agents is made with, with doors or without."""
+    return WorkSettings(
+        mounting=_of(Mounting, config, "mounting"), bus=_of(BusSettings, config, "bus"), engine=engine_settings(config)
     )
 
 

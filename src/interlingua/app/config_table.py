@@ -145,7 +145,8 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _S(
         "limits.max_running", "whole", 1000,
-        "Agents that run at once in this process. Waiting ones that are parked do not count.", least=1,
+        "Agents that run at once in this process. Waiting ones that are parked do not count. With 0 it runs none, and "
+        "leaves them to the other processes of its store.", least=0,
     ),
     _S(
         "limits.max_pending", "whole", 100_000, "Runs that may wait for a slot before new ones are refused.", least=1,

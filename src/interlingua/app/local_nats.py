@@ -83,6 +83,7 @@ class LocalNats:
             self._process = subprocess.Popen(  # noqa: S603 - our own words
                 ["/bin/sh", "-c", _KEEPER, "sh", program(), "-c", str(config)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output,
+                start_new_session=True,  # a Ctrl-C is its owner's, who ends it when nobody needs it any more
             )  # fmt: skip
         assert self._process.stdout is not None
         self.pid = int(self._process.stdout.readline())

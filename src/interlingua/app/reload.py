@@ -19,8 +19,8 @@ from . import config_meaning
 from .config import Config
 from .config_table import SETTINGS
 from .files import forget_modules
-from .serve import Server
 from .sources import Source, Stamp, origins, said, stamp_of
+from .work import Workplace
 
 log = logging.getLogger("interlingua.reload")
 
@@ -28,10 +28,10 @@ POLL = 0.5  # seconds
 
 
 class Reloader:
-    """Keeps a server's agents, teams and mounts as its settings say. `read` reads those anew."""
+    """Keeps the agents, teams and mounts of a process as its settings say. `read` reads those anew."""
 
-    def __init__(self, server: Server, config: Config, sources: list[Source], read: Callable[[], Config]) -> None:
-        self._server = server
+    def __init__(self, place: Workplace, config: Config, sources: list[Source], read: Callable[[], Config]) -> None:
+        self._place = place
         self._started = config
         self._sources = sources
         self._read = read
@@ -74,9 +74,9 @@ class Reloader:
         for source in self._sources:
             if source.problem:
                 problems.append(source.problem + ("; what was loaded before stays" if source.agents else ""))
-        added, removed = await self._server.mounts.change(entries, wait=0)
+        added, removed = await self._place.mounts.change(entries, wait=0)
         if look:
-            self._server.mounts.look()
+            self._place.mounts.look()
         new = {source.origin.same for source in self._sources} - known.keys()
         self._say(fresh, new, gone, added, removed, problems)
         return problems
@@ -84,7 +84,7 @@ class Reloader:
     def _put_in_place(self, gone: list[Source], fresh: list[tuple[Source, list[Agent[..., Any]]]]) -> None:
         """All at once, so that an agent can move from one file to another; where that cannot be, one after the other,
         so that those that can be there are."""
-        engine = self._server.engine
+        engine = self._place.engine
         if fresh:
             engine.worker.processes.renew()
         leaving = [agent for source in gone for agent in source.agents]

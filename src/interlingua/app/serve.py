@@ -29,6 +29,7 @@ from .keys import StoredKeys
 from .mount_entry import MountEntry, Mounting
 from .mounts import Mounts
 from .trace import TracedApp, WireTrace
+from .work import Workplace
 
 if TYPE_CHECKING:
     from ..security.tokens import TokenVerifier
@@ -72,14 +73,13 @@ class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
     engine: Settings = Settings()
 
 
-class Server:
+class Server(Workplace):
     """A server that is up. `address` is where."""
 
     def __init__(
         self, engine: Engine, app: HttpApp, address: str, notes: Iterable[str] = (), mounts: Mounts | None = None
     ) -> None:
-        self.engine = engine
-        self.mounts = mounts if mounts is not None else Mounts(engine)
+        super().__init__(engine, mounts)
         self.app = app
         self.address = address
         self.notes = list(notes)  # what doors want the owner to read: addresses of their own, ports that gave way

@@ -17,6 +17,7 @@ from . import (
     config,
     conform,
     demo,
+    dev,
     inspect,
     keys,
     manifest,
@@ -31,8 +32,10 @@ from . import (
     stdio,
     team,
     threads,
+    worker,
+    workers,
 )
-from .flags import SettingsCommand
+from .flags import SettingsCommand, WorkCommand
 from .options import EPILOG, examples
 
 app = typer.Typer(
@@ -79,6 +82,9 @@ def interlingua(
 
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("serve", epilog=serve.EPILOG, cls=SettingsCommand)(serve.serve)
+app.command("worker", epilog=worker.EPILOG, cls=WorkCommand)(worker.worker)
+app.command("workers", epilog=workers.EPILOG)(workers.workers)
+app.command("dev", epilog=dev.EPILOG)(dev.dev)
 app.add_typer(config.app, name="config")
 app.command("mounts", epilog=mounts.EPILOG)(mounts.mounts)
 app.command("stdio", epilog=stdio.EPILOG)(stdio.stdio)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,10 +32,15 @@ class SettingsCommand(TyperCommand):
     _own: list[Any]
     _made: list[Any] | None
 
+    @staticmethod
+    def has(path: str) -> bool:
+        """Whether there is a flag for a setting, or a list of entries, here."""
+        return True
+
     @property
     def params(self) -> list[Any]:
         if self._made is None:
-            self._made = _flags()
+            self._made = _flags(self.has)
         return [*self._own, *self._made]
 
     @params.setter
@@ -47,16 +53,26 @@ class SettingsCommand(TyperCommand):
         return super().invoke(ctx)
 
 
+class WorkCommand(SettingsCommand):
+    """The same for a process without doors: flags for what it can have a use for."""
+
+    @staticmethod
+    def has(path: str) -> bool:
+        sections = ("agents", "teams", "mounts", "store", "bus", "limits", "mounting")
+        return path in ("server.log", "server.reload") or path.partition(".")[0] in sections
+
+
 def given(ctx: typer.Context) -> dict[str, Any]:
     """The settings that were written as flags, by the names of the table; None where they were not."""
     return dict(ctx.meta[_GIVEN])
 
 
-def _flags() -> list[Any]:
+def _flags(has: Callable[[str], bool]) -> list[Any]:
     def nothing() -> None:
         """Stands for the function that these are parameters of."""
 
-    parameters = [*(_entries(one) for one in ENTRIES if one.flag.startswith("-")), *map(_setting, SETTINGS)]
+    entries = (_entries(one) for one in ENTRIES if one.flag.startswith("-") and has(one.path))
+    parameters = [*entries, *(_setting(one) for one in SETTINGS if has(one.path))]
     nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     nothing.__annotations__ = {one.name: one.annotation for one in parameters}
     app = typer.Typer(add_completion=False)

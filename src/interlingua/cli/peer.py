@@ -255,7 +255,7 @@ async def _peer(targets: list[str], flags: Flags, store: Path | None, form: LogF
 def show(host: Hosting) -> None:
     """Who it is, how to connect, and lines to try."""
     from ..security.addresses import is_loopback
-    from .serve import say
+    from .staying import say
 
     node = host.node
     agents = ", ".join(agent.card.name for agent in node.engine.agents)

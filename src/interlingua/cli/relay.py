@@ -80,7 +80,7 @@ async def _relay(host: str, port: int, settings: RelaySettings, tls: tuple[Path,
     from ..app.relay import relaying
     from ..security.addresses import is_loopback
     from .errors import CommandError
-    from .serve import say
+    from .staying import say
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     shutdown_grace: float = 10.0
     """Seconds that running agents have to finish at shutdown; then they are handed back."""
     max_running: int = 1000
-    """Agents that run at once in this process. Waiting ones that are parked do not count."""
+    """Agents that run at once in this process. Waiting ones that are parked do not count. With 0 it runs none."""
     max_pending: int = 100_000
     """Runs that may wait for a slot before new ones are refused."""
     max_input_bytes: int = 16 * 1024 * 1024

@@ -1,0 +1,59 @@
+"""Running agents: an engine and the mounts on it, from start to graceful end. It has no doors.
+
+A server has one of these, and doors in front of it; a worker of a cluster is nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..bus import address
+from ..bus.base import BusSettings
+from ..engine.agents import Agent
+from ..engine.engine import Engine
+from ..engine.settings import Settings
+from ..store.opening import shown
+from .mount_entry import MountEntry, Mounting
+from .mounts import Mounts
+
+
+class WorkSettings(msgspec.Struct, kw_only=True, frozen=True):
+    mounting: Mounting = Mounting()
+    bus: BusSettings = BusSettings()
+    engine: Settings = Settings()
+
+
+class Workplace:
+    """Where agents run, while it is up."""
+
+    def __init__(self, engine: Engine, mounts: Mounts | None = None, store: str = "", bus: str = "") -> None:
+        self.engine = engine
+        self.store = store  # both as they may be seen
+        self.bus = bus
+        self.mounts = mounts if mounts is not None else Mounts(engine)
+
+
+@contextlib.asynccontextmanager
+async def working(
+    store: Path | str,
+    agents: Iterable[Agent[..., Any]],
+    settings: WorkSettings | None = None,
+    mounts: Iterable[MountEntry] = (),
+) -> AsyncIterator[Workplace]:
+    """Run what is due until the context ends; running agents are finished or handed back then."""
+    settings = settings or WorkSettings()
+    engine = Engine(store, agents=agents, bus=settings.bus, settings=settings.engine)
+    await engine.start()
+    kept = Mounts(engine, settings.mounting)
+    try:
+        await kept.change(mounts)
+        bus = address.parse(settings.bus).shown if settings.bus.url else ""
+        yield Workplace(engine, kept, shown(store), bus)
+    finally:
+        await kept.close()
+        await engine.stop()

@@ -1,0 +1,177 @@
+"""What `serve` and `worker` have in common: their settings, the agents that they are given, and a stay until somebody
+wants them to end. What they open for it is their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable
+
+    from ..app.config import Config
+    from ..app.logs import LogFormat
+    from ..app.mount_entry import MountEntry
+    from ..app.reload import Reloader
+    from ..app.work import Workplace
+    from ..engine.agents import Agent
+
+    Open = Callable[
+        [Config, Path | str, list[Agent[..., Any]], list[MountEntry]], Awaitable[AbstractAsyncContextManager[Any]]
+    ]
+    Show = Callable[[Any, LogFormat], None]
+
+_FEW = 8  # agents that are named
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", metavar="FILE", show_default=False,
+        help="The config file; without it `$INTERLINGUA_CONFIG`, or, where no target is named, `./interlingua.toml`.",
+    ),
+]  # fmt: skip
+
+
+def stay(config: Path | None, targets: list[str], flags: dict[str, Any], verb: str, open_: Open, show: Show) -> None:
+    """Read the settings, open the place, tell of it, and leave when a signal says so. `verb`: the command's name."""
+    from ..app.config import read
+    from ..app.logs import LogFormat, logging_as
+    from .session import go
+
+    file, flags = where(config, targets, flags, verb)
+
+    def again() -> Config:
+        return read(file, flags)
+
+    settings = again()
+    settings.check()
+    form = LogFormat(settings["server.log"])
+    with logging_as(form):
+        go(_stay(settings, form, again, open_, show))
+
+
+def where(
+    config: Path | None, targets: list[str], flags: dict[str, Any], verb: str
+) -> tuple[Path | None, dict[str, Any]]:
+    """The config file, if any, and the flags with every target among those that it belongs to."""
+    import os
+
+    from ..app.config import find_file
+    from ..app.config_file import NAME
+    from ..app.config_table import ENTRIES
+    from ..app.targets import parse
+    from .errors import CommandError
+
+    named: dict[str, list[str]] = {"agents": [], "teams": [], "mounts": []}
+    for text in targets:
+        target = parse(text)
+        kind = {"file": "agents", "team": "teams"}.get(target.kind, "mounts")
+        named[kind].append(target.rest if target.kind == "team" else text)
+    wanted = {name: [*texts, *(flags.get(name) or [])] for name, texts in named.items()}
+    file = find_file(config, targets=any(wanted.values()))
+    variables = [os.environ.get(one.variable) for one in ENTRIES if one.path in named]
+    if file is None and not any(wanted.values()) and not any(variables):
+        raise CommandError(
+            f"there is nothing to {'run' if verb == 'worker' else 'serve'}: no target, and no interlingua.toml here",
+            hint=f"interlingua {verb} agents.py, or interlingua config init, which writes {NAME}",
+        )
+    return file, {**flags, **wanted}
+
+
+async def _stay(config: Config, form: LogFormat, again: Callable[[], Config], open_: Open, show: Show) -> int:
+    import asyncio
+    import signal
+
+    from ..app import config_meaning, sources
+    from ..app.logs import LogFormat
+    from ..app.paths import default_store
+    from ..app.reload import Reloader
+
+    mounts = config_meaning.mounts(config)
+    own = await sources.load_all(config)
+    config.check()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    agents = [agent for source in own for agent in source.agents]
+    async with await open_(config, config["store.path"] or default_store(), agents, mounts) as place:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        reloader = Reloader(place, config, own, again)
+        reloading = _on_hangup(reloader, stop)
+        show(place, form)
+        if form is not LogFormat.JSON:  # whoever reads lines of JSON wants nothing else
+            say("Ctrl-C stops.")
+        if config["server.reload"]:
+            reloading.append(loop.create_task(reloader.watch()))
+        await stop.wait()
+        for task in reloading:
+            task.cancel()
+        await asyncio.gather(*reloading, return_exceptions=True)
+        loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C leaves at once
+    return 0
+
+
+def _on_hangup(reloader: Reloader, stop: asyncio.Event) -> list[asyncio.Task[Any]]:
+    """SIGHUP reloads; but where it says that the terminal is gone, the server ends as by Ctrl-C."""
+    import asyncio
+    import signal
+
+    at_terminal, again = _has_terminal(), asyncio.Event()
+
+    def hung_up() -> None:
+        if at_terminal and not _has_terminal():
+            stop.set()
+        else:
+            again.set()
+
+    async def reload() -> None:
+        while True:
+            await again.wait()
+            again.clear()
+            await reloader.reload()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, hung_up)
+    return [loop.create_task(reload())]
+
+
+def _has_terminal() -> bool:
+    import os
+
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def show_mounts(place: Workplace) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from .render import clean, error_console
+
+    if not len(place.mounts):
+        return
+    mounted = Table("mount", "state", "agents", box=None, pad_edge=False)
+    for view in place.mounts.views():
+        state = f"{view.state}: {view.reason}" if view.reason else view.state
+        mounted.add_row(*(Text(clean(cell)) for cell in (view.mount, state, ", ".join(view.agents) or "none yet")))
+    error_console().print(mounted)
+
+
+def named(place: Workplace) -> str:
+    """The agents, or the first of many."""
+    names = [f"{agent.card.name} {agent.card.version}" for agent in place.engine.agents]
+    return ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
+
+
+def say(text: str) -> None:
+    from .render import error_console
+
+    error_console().print(text, soft_wrap=True, markup=False)

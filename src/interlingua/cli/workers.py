@@ -1,0 +1,142 @@
+"""`interlingua workers`: the processes that share a store, and what each of them has to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import Json, Store, examples
+
+if TYPE_CHECKING:
+    from ..bus.base import BusSettings, Presence
+
+EPILOG = examples(
+    "interlingua workers",
+    "interlingua workers --store postgresql://user@host/agents --bus nats://host:4222",
+    "interlingua workers --json",
+)
+
+_PATIENCE = 2.0  # seconds in which whoever is on the bus says so
+
+
+def workers(
+    store: Store = None,
+    bus: Annotated[
+        str | None,
+        typer.Option(
+            "--bus", metavar="URL", help="The NATS server that they share; without it `$INTERLINGUA_BUS`.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """List the processes that are alive on a store: servers, workers, and commands that are at work now.
+
+    Since when, on which host, with which agents, and how many runs each has now: as the store says, and beside that
+    what each says of itself on the bus, where there is one. A process that died is not listed, and its runs are handed
+    back.
+    """
+    from .session import go
+
+    go(_workers(store, bus, json))
+
+
+async def _workers(store: Path | None, bus: str | None, json: bool) -> None:
+    import msgspec
+
+    from ..app.paths import default_bus, default_store
+    from ..model.errors import NotFound
+    from ..store.opening import is_postgres, open_store
+    from .render import as_json
+
+    where = store or default_store()
+    if not is_postgres(where) and not where.exists():
+        raise NotFound(f"there is no store {where}")
+    settings = default_bus()
+    if bus is not None:
+        settings = msgspec.structs.replace(settings, url=bus)
+    # No engine: that would be one more of those that are counted.
+    opened = open_store(where)
+    await opened.open()
+    try:
+        await opened.bury()
+        rows = await opened.workers()
+        told = await _present(settings, {row.id for row in rows}) if settings.url else None
+        found = []
+        for row in sorted(rows, key=lambda row: row.started_at):
+            one = _entry(row, len(await opened.owned(row.id)))
+            if told is not None:
+                one["bus"] = _said(told.pop(row.id, None))
+            found.append(one)
+    finally:
+        await opened.close()
+    for left in (told or {}).values():  # of another store on the same bus, or gone from ours a moment ago
+        found.append({**_entry(left, None), "bus": _said(left)})
+    if json:
+        typer.echo(as_json(found))
+    else:
+        _print(found, with_bus=told is not None)
+
+
+def _entry(about: Any, runs: int | None) -> dict[str, Any]:
+    from .journal import iso
+
+    id_ = getattr(about, "id", None) or about.worker
+    return {
+        "worker": id_, "host": about.host, "pid": about.pid, "started_at": iso(about.started_at),
+        "agents": sorted(about.agents), "runs": runs,
+    }  # fmt: skip
+
+
+def _said(about: Presence | None) -> dict[str, Any] | None:
+    return None if about is None else {"running": about.running, "room": about.room}
+
+
+async def _present(settings: BusSettings, wanted: set[str]) -> dict[str, Presence]:
+    """Who answers on the bus. Waits until all that are wanted did, but not for long."""
+    import asyncio
+
+    from ..bus.base import RemoteBus
+    from ..bus.opening import open_bus
+
+    bus = open_bus(settings)
+    assert isinstance(bus, RemoteBus)
+    await bus.open()
+    try:
+        latest = asyncio.get_running_loop().time() + _PATIENCE
+        while True:
+            found = {about.worker: about for about in bus.present()}
+            if wanted <= found.keys() or asyncio.get_running_loop().time() > latest:
+                return found
+            await asyncio.sleep(0.02)
+    finally:
+        await bus.close()
+
+
+def _print(found: list[dict[str, Any]], *, with_bus: bool) -> None:
+    from datetime import datetime
+
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..engine.ids import now
+    from . import journal
+    from .ids import short
+    from .render import clean, console
+
+    if not found:
+        console().print("nobody is there")
+        return
+    table = Table("worker", "host", "pid", "since", "runs", *(["bus"] if with_bus else []), "agents",
+                  box=None, pad_edge=False)  # fmt: skip
+    for one in found:
+        since = int(datetime.fromisoformat(one["started_at"]).timestamp() * 1e6)
+        runs = "not in this store" if one["runs"] is None else str(one["runs"])
+        cells = [short(one["worker"]), one["host"], str(one["pid"]), journal.ago(since, now()), runs]
+        if with_bus:
+            said = one["bus"]
+            cells.append("silent" if said is None else f"{said['running']} running, room for {said['room']}")
+        table.add_row(*(Text(clean(cell)) for cell in [*cells, ", ".join(one["agents"]) or "none"]))
+    console().print(table)
