@@ -247,27 +247,24 @@ def test_a_cluster_on_one_machine_carries_a_run_over_the_death_of_its_worker_and
 
         written = re.findall(r"export (\w+)=(.*)", (home / ".interlingua/cluster/env").read_text())
         beside = {**env, **{name: value.strip("'") for name, value in written}}
-        run = httpx2.post(f"{address}/connect/runs", json={"agent_id": "count", "input": {"n": 40, "pause": 0.05}})
-        url = f"{address}/connect/runs/{run.json()['run_id']}"
+        body = {"agent_id": "count", "input": {"n": 100, "pause": 0.05}, "stream_mode": "custom"}
+        run = httpx2.post(f"{address}/connect/runs", json=body).json()["run_id"]
+        url = f"{address}/connect/runs/{run}/stream"
         killed = 0
-        seen: list[str] = []
-        with httpx2.stream("GET", f"{url}/stream", timeout=60) as stream:
+        heard = ""  # every fragment, one after the other
+        with httpx2.stream("GET", url, headers={"last-event-id": "0"}, timeout=60) as stream:
             for line in stream.iter_lines():
-                if not line.startswith("data:"):
-                    continue
-                text = (json.loads(line[5:]).get("values") or {}).get("text", "")
-                if text:
-                    seen.append(text)
-                if text.count(" ") >= 5 and not killed:
+                update = json.loads(line[5:]).get("update", {}) if line.startswith("data:") else {}
+                assert update.get("kind") != "reset"
+                heard += update.get("delta", {}).get("text", "")
+                if heard.count(" ") >= 5 and not killed:
                     (owner,) = [one for one in listed(beside, home) if one["runs"]]
                     killed = owner["pid"]
                     os.kill(killed, signal.SIGKILL)
-        whole = "".join(f"{number} " for number in range(40))
         assert killed in pids
-        assert seen[-1] == whole
-        assert all(whole.startswith(text) for text in seen)
-        again = httpx2.get(f"{url}/wait", timeout=60).json()
-        assert again["output"]["values"]["text"] == whole
+        assert heard == "".join(f"{number} " for number in range(100))
+        again = httpx2.get(f"{address}/connect/runs/{run}/wait", timeout=60).json()
+        assert again["output"]["values"]["text"] == heard
         cluster.hear(r"worker-\d +\| ended with code 137; it is started again")
 
         everyone = descendants(cluster.pid)
@@ -280,7 +277,7 @@ def test_a_cluster_on_one_machine_carries_a_run_over_the_death_of_its_worker_and
     with started(args, env, home) as cluster:
         cluster.hear("(?m)^Ctrl-C stops")
         address = cluster.hear(r"serve +\| Serving on (http://\S+)")[1]
-        before = httpx2.get(f"{address}/connect/runs/{run.json()['run_id']}").json()
+        before = httpx2.get(f"{address}/connect/runs/{run}").json()
         assert before["status"] == "success"
         with ending_with(descendants(cluster.pid)) as all_gone:
             os.kill(cluster.pid, signal.SIGKILL)
