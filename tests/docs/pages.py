@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _PORTS = re.compile(r"(?<![\d.])(?:80\d\d|78\d\d|79\d\d|9000)(?![\d.])")
 _SHELL = re.compile(r"[|<>;&`\n]|\$[({A-Za-z?]")
 _COMMENT = re.compile(r"""('[^']*'|"[^"]*")|\s#.*$""", re.MULTILINE)  # what is quoted is none
-_READY = ("Ctrl-C stops.", '"message": "serving on ')  # for people, and as a line of the log
+_READY = ("Ctrl-C stops.", '"message":"serving on ')  # for people, and as a line of the log
 _SECONDS = 60
 
 

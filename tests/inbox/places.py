@@ -191,6 +191,7 @@ class Connect(Place):
 
     async def told(self) -> None:
         assert self._at is not None
+        await self.server.engine.wait(self.begun.run, timeout=20)  # not every place hears that its answer was taken
         stream = Events(self.http, f"{self._path}/stream", {"last-event-id": self._at})
         self._left.append(stream.leave)
         done = await stream.until(lambda _, update: update["status"] != "pending")

@@ -7,7 +7,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from interlingua.store.opening import open_store, shown
 from interlingua.store.postgres import PostgresStore, migrate
 from interlingua.store.postgres_connection import place
 from interlingua.store.shelf import Post, Tell
+from interlingua.store.sql import Connection
 from interlingua.store.sql_query import select_runs
 from interlingua.store.sqlite import SQLiteStore
 
@@ -308,6 +310,46 @@ async def test_what_cannot_be_written_in_time_is_refused_as_transient_and_later_
     assert await store.link("k", "a", "2") == "2"
     assert await store.linked("k", "a") == "2"
     await store.close()
+
+
+async def test_transactions_that_wait_for_each_other_are_tried_again(url: str) -> None:
+    one, other = PostgresStore(url), PostgresStore(url)
+    await one.open()
+    await other.open()
+    both = threading.Barrier(2)
+    attempts: list[str] = []
+
+    def crossing(first: str, second: str) -> Callable[[Connection], str]:
+        def cross(conn: Connection) -> str:
+            conn.lock(("x", first))
+            attempts.append(first)
+            if len(attempts) <= 2:
+                both.wait(20)
+            conn.lock(("x", second))
+            return first
+
+        return cross
+
+    done = await asyncio.gather(one._write(crossing("a", "b")), other._write(crossing("b", "a")))
+    assert (done, len(attempts)) == (["a", "b"], 3), "one of them had to begin again"
+    await one.close()
+    await other.close()
+
+
+async def test_what_streams_changes_no_index_of_its_row(url: str) -> None:
+    """A run that says a thousand things is one row with room for its next version beside it."""
+    store = PostgresStore(url)
+    await store.open()
+    r = await owned(store, metadata=b'{"a":1}')
+    for seq in range(2, 60):
+        r.next_seq, r.updated_at, r.ran = seq + 1, now(), r.ran + 1
+        assert await append(store, r, seq, event(r.id, seq)) is None
+    await store.close()  # which tells the server's statistics
+    counts = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid=CAST('runs' AS regclass)"
+    async with asyncio.timeout(20):
+        while (found := sql(url, counts)[0])[0] < 58:
+            await asyncio.sleep(0.01)
+    assert found[1] >= 50, found
 
 
 # -- addresses, schemas, and what cannot be kept ---------------------------------------------------------------

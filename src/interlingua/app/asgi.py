@@ -179,10 +179,16 @@ class OwnPorts:
             await server.close()
 
 
+_EXPECTED = (
+    "ASGI callable returned without completing handshake.",
+    "ASGI callable returned without completing response.",
+)
+
+
 def _worth_a_line(record: logging.LogRecord) -> bool:
     """Not that a stream was cut off because the server stops: that is said once, without a traceback for each. And not
-    what uvicorn says of every WebSocket that was refused."""
-    if record.msg == "ASGI callable returned without completing handshake.":
+    what uvicorn says of every WebSocket that was refused, and of an answer that a replica did not end."""
+    if record.msg in _EXPECTED:
         return False
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -52,6 +53,7 @@ async def serve_settings(config: Config) -> ServeSettings:
     return ServeSettings(
         host=host,
         port=config["server.port"],
+        advertise=advertised(config["server.advertise"]),
         allowed_hosts=config["server.allowed_hosts"],
         allowed_origins=config["server.allowed_origins"],
         issuers=await issuers(config),
@@ -74,6 +76,16 @@ def work_settings(config: Config) -> WorkSettings:
     return WorkSettings(
         mounting=_of(Mounting, config, "mounting"), bus=_of(BusSettings, config, "bus"), engine=engine_settings(config)
     )
+
+
+def advertised(text: str | None) -> str | None:
+    """The address at which other replicas reach this one."""
+    if text is None:
+        return None
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
+        raise InvalidRequest(f"--advertise (server.advertise) is an address such as http://10.0.0.5:8000, not {text!r}")
+    return text.rstrip("/")
 
 
 def engine_settings(config: Config) -> Settings:

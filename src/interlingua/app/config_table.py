@@ -33,6 +33,12 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _S("server.port", "whole", 8000, "The port; 0 takes any free one.", least=0, most=65535),
     _S(
+        "server.advertise", "text", None,
+        "The address (`http://HOST:PORT`) at which other processes on the same store reach this one; without it, where "
+        "it listens.",
+        metavar="URL",
+    ),
+    _S(
         "server.allowed_hosts", "texts", [], "Host headers to accept beside the usual ones.", flag="--allow-host",
         metavar="HOST",
     ),

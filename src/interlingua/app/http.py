@@ -37,6 +37,7 @@ from .installed import protocols
 from .logs import asker
 from .metrics import render
 from .mount_entry import MountView
+from .replicas import Passing
 
 access = logging.getLogger("interlingua.access")
 log = logging.getLogger("interlingua.http")
@@ -84,7 +85,9 @@ class HttpApp:
             for (method, path), route in router.fixed.items()
             if inspect.iscoroutinefunction(route.endpoint)
         }
-        checked = _Checked(_Fixed(app, fixed), hosts, roots)
+        bound = {p.prefix: d.bound for p, d in self.doors.values() if d.bound is not None}
+        self._passing = [Passing(_Fixed(app, fixed), engine.replicas, auth, bound)]
+        checked = _Checked(self._passing[0], hosts, roots)
         checked.direct = {
             (protocol.prefix + path).encode(): partial(self._direct, checked, protocol.prefix + path, direct)
             for protocol, door in self.doors.values()
@@ -106,14 +109,17 @@ class HttpApp:
 
     def alone(self, name: str, hosts: HostPolicy) -> ASGIApp:
         """One door, with its paths at the root."""
-        _, door = self.doors[name]
+        protocol, door = self.doors[name]
         app = Starlette(routes=door.routes, exception_handlers={HTTPException: _no_route})
         fixed = {
             place: ("", route.endpoint)
             for place, route in IndexedRouter(door.routes).fixed.items()
             if inspect.iscoroutinefunction(route.endpoint)
         }
-        return _Checked(_Fixed(app, fixed), hosts, set())
+        bound = {protocol.prefix: door.bound} if door.bound is not None else {}
+        passing = Passing(_Fixed(app, fixed), self.engine.replicas, self._auth, bound, protocol.prefix)
+        self._passing.append(passing)
+        return _Checked(passing, hosts, set())
 
     async def start(self, opening: Opening) -> list[str]:
         """The engine is up: doors begin their own work. Gives what the owner should read."""
@@ -128,6 +134,8 @@ class HttpApp:
         for _, door in self.doors.values():
             if door.stop is not None:
                 await door.stop()
+        for passing in self._passing:
+            await passing.close()
 
     async def close(self) -> None:
         """The server stops: doors end what would stay open for ever."""

@@ -26,6 +26,10 @@ async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
     metric("runs_finished_total", "counter", "Runs that ended in this process.", finished)
     metric("runs_running", "gauge", "Agents that run in this process now.", [("", worker.running)])
     metric("runs_taken_over_total", "counter", "Runs of dead processes that were taken up.", [("", worker.taken_over)])
+    others = engine.replicas
+    metric("replicas", "gauge", "Other replicas on this store.", [("", len(others.others()))])
+    metric("passed_on_total", "counter", "Requests that were passed on to other replicas.", [("", others.passed_on)])
+    metric("takeovers_total", "counter", "What dead replicas had and was taken over.", [("", others.taken_over)])
     metric("agents_abandoned_total", "counter", "Agents that would not stop.", [("", worker.abandoned)])
     metric("threads_running", "gauge", "Agents and steps that are plain functions.", [("", worker.threads)])
     metric("store_backlog", "gauge", "Writes that wait for the disk.", [("", engine.store.backlog())])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,10 +38,15 @@ __all__ = ["CannotListen", "ServeSettings", "Server", "serving"]
 
 log = logging.getLogger("interlingua.http")
 
+_EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - a name for it, nothing listens there
+
 
 class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
     host: str = "127.0.0.1"
     port: int = 8000
+    advertise: str | None = None
+    """The address (http://HOST:PORT) at which other processes on the same store reach this one; None: where it
+    listens."""
     allowed_hosts: list[str] = []
     allowed_origins: list[str] = []
     issuers: list[Issuer] = []
@@ -135,9 +141,11 @@ async def serving(
         await kept.change(mounts)
         notes += await _own_ports(settings, app, own, wire)
         await server.start()
+        notes += await engine.replicas.enter(_reached_at(settings, server.address))
         yield Server(engine, app, server.address, notes, kept)
     finally:
         closing.cancel()
+        await engine.replicas.leave()  # first: nothing more is passed on to a server that stops
         await kept.close()
         await app.close()
         await own.close()
@@ -148,6 +156,14 @@ async def serving(
         await webhooks.close()
         if wire is not None:
             wire.close()
+
+
+def _reached_at(settings: ServeSettings, address: str) -> str:
+    """Where other replicas reach this one. Who listens everywhere is most likely reached by this machine's name."""
+    if settings.advertise is not None:
+        return settings.advertise
+    host, _, port = address.rpartition(":")
+    return f"http://{socket.gethostname()}:{port}" if settings.host in _EVERYWHERE else f"{host}:{port}"
 
 
 async def _own_ports(settings: ServeSettings, app: HttpApp, own: OwnPorts, wire: WireTrace | None) -> list[str]:

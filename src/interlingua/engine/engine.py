@@ -49,6 +49,7 @@ from .mounting import Offer
 from .reader import Reader
 from .reminders import Reminders
 from .replay import Replay
+from .replicas import Replicas
 from .settings import Settings
 from .speaking import MailKind
 from .stall import StallWatch
@@ -85,6 +86,7 @@ class Engine(Threads, Teams, Answering):
         self.reminders = Reminders(self.store, self.callbacks)
         self.editors: dict[str, Editor] = {}  # by thread: what its caller offers to agents while it is there
         self.offer: Offer | None = None  # set by a door that can; for mounts whose wires carry files by address alone
+        self.replicas = Replicas(self)
         self._open = False
         self._counted, self._counted_at = 0, -1.0
         self._keys: set[tuple[str, str]] = set()  # of runs that have begun here and are not in the store yet

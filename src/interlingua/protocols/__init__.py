@@ -14,13 +14,15 @@ import msgspec
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
+    from starlette.types import Scope
 
     from ..engine.engine import Engine
+    from ..engine.replicas import Replica
     from ..model.run import Caller
     from ..transports.channel import Channel
     from ..transports.rpc import Trace
 
-__all__ = ["BEGUN", "JSON", "Direct", "Door", "Opening", "Protocol", "Soon"]
+__all__ = ["BEGUN", "JSON", "Bound", "Direct", "Door", "Opening", "Protocol", "Soon"]
 
 BEGUN = "interlingua.begun"
 """The member of an ASGI scope with what was begun for a request that could not be answered at once after all."""
@@ -57,6 +59,20 @@ Direct = Callable[["Caller", list[tuple[bytes, bytes]], bytes], Soon | None]
 It neither waits nor fails, and leaves nothing behind where it gives None."""
 
 
+class Bound(Protocol_):
+    """What of a door is bound to one process, where several serve one store."""
+
+    def elsewhere(self, scope: Scope) -> str | None:
+        """What a request names that is not here; None for all that can be answered here. Looks at the head alone, and
+        reads nothing."""
+        ...
+
+    async def locate(self, named: str, caller: Caller | None) -> Replica | None:
+        """The replica that has it. None: it is here now, or nobody has it, and the answer is this one's to give. Who
+        asks may be unknown."""
+        ...
+
+
 class Opening(msgspec.Struct):
     """What a door is told when the engine is up."""
 
@@ -73,6 +89,7 @@ class Door(msgspec.Struct):
     close: Callable[[], Awaitable[None]] | None = None  # when the server stops: ends what would stay open for ever
     start: Callable[[Opening], Awaitable[list[str]]] | None = None  # begins its own work; gives lines for the owner
     stop: Callable[[], Awaitable[None]] | None = None  # ends it, when nobody can ask any more
+    bound: Any = None  # what is bound to one process: `Bound`
     direct: dict[str, Any] = {}  # paths of POSTs that can often be answered without a task: `Direct`
 
 

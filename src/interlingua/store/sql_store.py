@@ -345,7 +345,7 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
             if runs_before is not None:
                 rows = conn.execute(
                     f"SELECT id FROM runs WHERE status IN {FINAL_SQL} AND updated_at<? AND parent IS NULL "
-                    f"LIMIT ?{conn.dialect.skip_locked}",
+                    f"ORDER BY id LIMIT ?{conn.dialect.skip_locked}",
                     (runs_before, limit),
                 ).fetchall()
                 for (run,) in rows:

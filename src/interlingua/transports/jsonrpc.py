@@ -284,12 +284,30 @@ class Rpc:
         if not batch.open and batch.answers:  # an array of nothing is never sent
             self.sends.append(b"[" + b",".join(batch.answers) + b"]")
 
+    def reopen(self, requests: Iterable[tuple[Id, str, Any]]) -> list[Call]:
+        """Requests (id, method, params) that the peer made elsewhere, and that are answered here: several in one array,
+        as they came."""
+        wanted = list(requests)
+        batch = Batch(len(wanted)) if len(wanted) > 1 else None
+        calls = [Call(id_, method, params, batch) for id_, method, params in wanted]
+        for call in calls:
+            self._open += 1
+            self._theirs[call.id] = call
+        if batch is not None:
+            batch.open = len(calls)
+        return calls
+
     @property
     def open_calls(self) -> int:
         """Requests of the peer that have no answer yet."""
         return self._open
 
     # -- asking -------------------------------------------------------------------------------------------
+
+    def count_from(self, number: int) -> None:
+        """Ids of requests are higher than this from now on: lower ones were used by another process, and what answers
+        those answers nothing here."""
+        self._next = max(self._next, number)
 
     def request(self, method: str, params: Any = None) -> tuple[Id, bytes]:
         """A request of ours: its id, and the frame."""

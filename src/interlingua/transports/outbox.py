@@ -47,36 +47,40 @@ class Reader:
 
 
 class Outbox:
-    def __init__(self, keep: int, held: Held, *, ids: str | None = "", kind: str | None = None) -> None:
+    def __init__(self, keep: int, held: Held, *, ids: str | None = "", kind: str | None = None, after: int = 0) -> None:
         """`ids` stands before the number of each message, where one client has several streams; None: they have no
-        ids. `kind` is the name of every event."""
+        ids. `kind` is the name of every event. `after`: how many messages of it others have sent.
+
+        A message may have a mark, which stands behind its number: what the reader that has it has seen of something
+        else, for those who go on without these messages."""
         self._head = b"" if kind is None else b"event: %s\n" % kind.encode()
         self._ids = None if ids is None else ids.encode()
         self.reader: Reader | None = None
         self.used = False  # somebody has read from it
         self.waiting = 0  # bytes
-        self._waiting: deque[tuple[int, bytes]] = deque()
-        self._taken: deque[tuple[int, bytes]] = deque()  # kept for who comes back
+        self._waiting: deque[tuple[int, str, bytes]] = deque()
+        self._taken: deque[tuple[int, str, bytes]] = deque()  # kept for who comes back
+        self._mark = ""  # of the message that was taken last
         self._taken_bytes = 0
         self._once: dict[bytes, int] = {}  # the newest number of messages that are put once
         self._keep = keep
         self._held = held
-        self._last = 0  # the number of the newest
+        self._last = after  # the number of the newest
         self._finished = False
         self._room = asyncio.Event()
         self._room.set()
 
     # -- writing ------------------------------------------------------------------------------------------
 
-    def put(self, frame: bytes, *, once: bool = False) -> None:
+    def put(self, frame: bytes, *, once: bool = False, mark: str = "") -> None:
         """`once`: not while the same message waits already."""
         if self._finished or (once and self._once.get(frame, 0) > self._taken_to):
             return
         self._last += 1
         if once:
             self._once[frame] = self._last
-        event = self._head + self.place(self._last) + b"data: %s\n\n" % _ascii(frame)
-        self._waiting.append((self._last, event))
+        event = self._head + self._named(self._last, mark) + b"data: %s\n\n" % _ascii(frame)
+        self._waiting.append((self._last, mark, event))
         self._wait(len(event))
         if self.waiting > _HIGH:
             self._room.clear()
@@ -84,8 +88,13 @@ class Outbox:
             self.reader.news.set()
 
     def place(self, number: int) -> bytes:
-        """The line that names a message, for who comes back."""
-        return b"" if self._ids is None else b"id: %s%d\n" % (self._ids, number)
+        """The line that names the message that a reader begins behind, for who comes back."""
+        return self._named(number, self._mark)
+
+    def _named(self, number: int, mark: str) -> bytes:
+        if self._ids is None:
+            return b""
+        return b"id: %s%d.%s\n" % (self._ids, number, mark.encode()) if mark else b"id: %s%d\n" % (self._ids, number)
 
     def _wait(self, size: int) -> None:
         self.waiting += size
@@ -119,15 +128,17 @@ class Outbox:
         return self.reader
 
     def _rewind(self, after: str) -> None:
+        after, _, mark = after.partition(".")
         taken = self._taken_to
         oldest = self._taken[0][0] if self._taken else taken + 1
         if not after.isdecimal() or len(after) > 15 or not oldest - 1 <= int(after) <= taken:
             raise Missed(after)
         while self._taken and self._taken[-1][0] > int(after):
-            number, event = self._taken.pop()
+            number, last, event = self._taken.pop()
             self._taken_bytes -= len(event)
-            self._waiting.appendleft((number, event))
+            self._waiting.appendleft((number, last, event))
             self._wait(len(event))
+        self._mark = self._taken[-1][1] if self._taken else mark
 
     @property
     def kept(self) -> int:
@@ -143,13 +154,13 @@ class Outbox:
         events = []
         size = 0
         while self._waiting and size < _CHUNK:
-            number, event = self._waiting.popleft()
+            number, self._mark, event = self._waiting.popleft()
             events.append(event)
             size += len(event)
-            self._taken.append((number, event))
+            self._taken.append((number, self._mark, event))
         self._taken_bytes += size
         while self._taken and self._taken_bytes > self._keep:
-            self._taken_bytes -= len(self._taken.popleft()[1])
+            self._taken_bytes -= len(self._taken.popleft()[2])
         self._wait(-size)
         if self.waiting <= _LOW:
             self._room.set()

@@ -298,6 +298,13 @@ class Connection:
         task = asyncio.get_running_loop().create_task(self._answer(call))
         self._tasks[call] = task
 
+    def reopen(self, requests: Iterable[tuple[Id, str, Any]]) -> list[Call]:
+        """Begin with requests that were made elsewhere. They begin in the loop's next turn."""
+        calls = self.rpc.reopen(requests)
+        for call in calls:
+            self._begin(call)
+        return calls
+
     def answer(self, call: Call, result: Any) -> None:
         """Answer a request that has no task, unless it has one by now."""
         if call in self._short:

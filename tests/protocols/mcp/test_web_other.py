@@ -111,8 +111,10 @@ async def pair(client: Client, server: Server) -> tuple[Answer, str]:
     assert first.event == "endpoint"
     path, _, session = first.data.partition("?session_id=")
     assert path == "/mcp/messages/"
-    assert len(session) == 32
-    assert int(session, 16)
+    replica, _, secret = session.partition(".")
+    assert replica == server.engine.replicas.id
+    assert len(secret) == 32
+    assert int(secret, 16)
     return stream, server.address + first.data
 
 

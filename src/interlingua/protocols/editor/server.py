@@ -33,12 +33,14 @@ from ...transports.jsonrpc import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Call,
+    Id,
     Limits,
     Notice,
     RpcError,
 )
 from ...transports.rpc import Answer, Connection, Trace
 from . import translate, wire
+from .again import Again
 from .batches import send_batch
 from .dialect import Dialect, negotiate
 from .sessions import Place, Session, Turn, outcome
@@ -80,6 +82,7 @@ class EditorConnection:
         self.rpc = Connection(channel, self, limits=door.settings.limits, trace=trace)
         self.able = wire.ClientCapabilities()
         self.sessions: dict[str, Session] = {}
+        self.changed: Callable[[], Awaitable[None]] | None = None  # told when sessions open or close, or are prompted
         self._ready = False
         self._methods: dict[str, Callable[[Any], Awaitable[Any]]] = {}
         door.connections.add(self)
@@ -104,12 +107,14 @@ class EditorConnection:
         if call.method == "initialize":
             if call.batch is not None and call.batch.size > 1:
                 raise RpcError(INVALID_REQUEST, "initialize comes alone, not in a batch with others")
-            return self._initialize(params_.read(call.params, wire.InitializeRequest))
+            return self.met(params_.read(call.params, wire.InitializeRequest))
         if not self._ready:
             raise RpcError(INVALID_REQUEST, f'expected "initialize" first, but got {call.method!r}')
         method = self._methods.get(call.method)
         if method is None:
             raise RpcError(METHOD_NOT_FOUND, f"there is no method {call.method!r}")
+        if call.method == "session/prompt":
+            return await self._prompt(call.params, call.id)
         return await method(call.params)
 
     def noticed(self, notice: Notice) -> Awaitable[None] | None:
@@ -145,7 +150,8 @@ class EditorConnection:
 
     # -- the lifecycle ------------------------------------------------------------------------------------
 
-    def _initialize(self, request: wire.InitializeRequest) -> dict[str, Any]:
+    def met(self, request: wire.InitializeRequest) -> dict[str, Any]:
+        """Who the client is and what it can do, as it says at the beginning. Gives what it is told of us."""
         if self._ready:
             raise RpcError(INVALID_REQUEST, "this connection is initialized already")
         self.dialect = negotiate(request.protocol_version)
@@ -157,7 +163,7 @@ class EditorConnection:
             "session/delete": self._delete,
             "session/close": self._close,
             "session/set_config_option": self._set_config_option,
-            "session/prompt": self._prompt,
+            "session/prompt": self._steer,  # never called: it is told its request, too
             "_session/steering": self._steer,
         }
         if self.dialect.number == 1:
@@ -217,7 +223,12 @@ class EditorConnection:
         session = Session(self, new_id(), place, card, {}, None)
         await self.engine.create_thread(session.id, metadata=session.metadata(), caller=self.caller)
         self.sessions[session.id] = session
+        await self._changed()
         return Answer({"sessionId": session.id, **self._setup(session)}, lambda: self._introduce(session))
+
+    async def _changed(self) -> None:
+        if self.changed is not None:
+            await self.changed()
 
     def _setup(self, session: Session) -> dict[str, Any]:
         return self.dialect.setup(session.options(), booleans=self.booleans)
@@ -256,7 +267,18 @@ class EditorConnection:
         self.sessions[thread.id] = session
         if thread.metadata.get("cwd") != place.cwd or kept.get("directories", []) != place.directories:
             await session.keep()
+        await self._changed()
         return session
+
+    async def reopen(self, wanted: str) -> Session:
+        """A session that another process had open for this client: where it works is known of its thread."""
+        thread = await self._thread(wanted)
+        kept = thread.metadata.get("editor")
+        directories = kept.get("directories") if isinstance(kept, dict) else None
+        request = wire.LoadSessionRequest(
+            session_id=wanted, cwd=thread.metadata.get("cwd") or "/", additional_directories=directories or []
+        )
+        return await self._open(request)
 
     async def _thread(self, wanted: str) -> Thread:
         thread = await self.engine.thread(wanted)
@@ -312,6 +334,7 @@ class EditorConnection:
             await asyncio.wait(running, timeout=30)
         session.forget()
         self.sessions.pop(session.id, None)
+        await self._changed()
 
     async def _delete(self, params: Any) -> dict[str, Any]:
         wanted = params_.read(params, wire.SessionRequest).session_id
@@ -360,7 +383,10 @@ class EditorConnection:
 
     # -- prompts ------------------------------------------------------------------------------------------
 
-    async def _prompt(self, params: Any) -> Any:
+    async def _prompt(self, params: Any, id_: Id) -> Any:
+        if isinstance(params, Again):
+            await self._finish(params.session, params.turn)
+            return self._ended(params.turn)
         request = params_.read(params, wire.PromptRequest)
         session = self._session(request.session_id)
         turn = session.spoken_to()
@@ -378,6 +404,9 @@ class EditorConnection:
                 raise
         else:
             message = f"{turn.run}-{new_id()}"
+        if turn.run is not None:
+            session.prompted = [*session.prompted[-3:], (turn.run, id_ if self.dialect.number == 1 else None)]
+            await self._changed()
         accepted = self.dialect.accepted(message)
         if accepted is None:
             if taken != "asked again":
@@ -412,6 +441,11 @@ class EditorConnection:
                     await session.cancel_run(turn)
                 return message
 
+    def follow(self, session: Session, turn: Turn) -> None:
+        """Show a turn that another process began."""
+        session.updates(self.dialect.state("running"))
+        self._spawn(session, turn)
+
     def _spawn(self, session: Session, turn: Turn) -> None:
         if turn.task is None:
             turn.task = asyncio.get_running_loop().create_task(self._follow(session, turn))
@@ -422,7 +456,8 @@ class EditorConnection:
 
     async def _follow(self, session: Session, turn: Turn) -> None:
         try:
-            await session.follow(turn)
+            if turn.finished is None:
+                await session.follow(turn)
         except asyncio.CancelledError:
             turn.left = True
             raise

@@ -23,7 +23,7 @@ from ...model.run import Question, Run, RunRequest
 from ...model.status import Status
 from ...security import scopes
 from ...store.base import RunFilter
-from ...transports.jsonrpc import INVALID_PARAMS, RpcError
+from ...transports.jsonrpc import INVALID_PARAMS, Id, RpcError
 from ...transports.rpc import ConnectionLost
 from . import translate, wire
 from .dialect import deadline_meta
@@ -79,6 +79,7 @@ class Session:
         self.config = config
         self.title = title
         self.turns: list[Turn] = []
+        self.prompted: list[tuple[str, Id | None]] = []  # runs and the requests that they answer, the newest last
         self.editor = ClientEditor(
             connection.rpc, thread, connection.able, place.cwd, place.directories, place.mcp_servers
         )
@@ -211,11 +212,18 @@ class Session:
         assert turn.run is not None
         assert turn.projection is not None
         feed, rpc = turn.projection.feed, self.connection.rpc
+        mark = getattr(rpc.channel, "mark", None)
         async with contextlib.aclosing(self.engine.events(turn.run, after=turn.cursor)) as events:  # type: ignore[type-var]
             async for event in events:
                 turn.cursor = event.seq
-                for update in feed(event):
-                    self.update(update)
+                updates = feed(event)
+                if mark is not None and len(updates) > 1:  # who has seen some of them has not seen the event
+                    mark(self.id, turn.run, event.seq - 1)
+                    self.updates(updates[:-1])
+                    updates = updates[-1:]
+                if mark is not None:
+                    mark(self.id, turn.run, event.seq)
+                self.updates(updates)
                 body = event.body
                 if isinstance(body, QuestionAsked):
                     self._asked(turn, body.question)

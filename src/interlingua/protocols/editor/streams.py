@@ -64,10 +64,12 @@ _named = msgspec.json.Decoder(_Named).decode
 class StreamsChannel:
     """A channel that writes into outboxes. Answers go to the stream of the session that was asked about."""
 
-    def __init__(self, settings: WebSettings) -> None:
+    def __init__(self, settings: WebSettings, times: int = 0) -> None:
+        """`times`: how many processes had the connection before this one. Ids of messages tell theirs from ours."""
         self.settings = settings
         self._held = Held()
-        self.whole = Outbox(settings.keep_bytes, self._held)  # the connection's own
+        self._before = f"{times}~" if times else ""
+        self.whole = self._outbox()  # the connection's own
         self.sessions: dict[str, Outbox] = {}
         # Sessions that were opened by a client that has no stream for them, and does not know yet that it should: they
         # use the connection's, until a new request shows that the client has read all of it and has opened their own.
@@ -78,6 +80,10 @@ class StreamsChannel:
         self._first: asyncio.Future[bytes] | None = None  # the answer to initialize goes into the answer to its POST
         self._first_id: Id | None = None
         self.too_much = asyncio.Event()
+        self._marks: dict[str, str] = {}  # by session: the run and the event that it was told last
+
+    def _outbox(self) -> Outbox:
+        return Outbox(self.settings.keep_bytes, self._held, ids=self._before)
 
     # -- the channel --------------------------------------------------------------------------------------
 
@@ -95,7 +101,11 @@ class StreamsChannel:
             self._ours[told.id] = session
         elif named.request is not None:  # a request is taken back where it was made, or it could come later than this
             session = self._ours.get(named.request)
-        self._put(self.of(session), frame)
+        self._put(self.of(session), frame, self._marks.get(session, "") if session is not None else "")
+
+    def mark(self, session: str, run: str, seq: int) -> None:
+        """What is sent in a session from now on tells of this event of a run, or of later ones."""
+        self._marks[session] = f"{run}.{seq}"
 
     def _answer(self, told: _Sent, frame: bytes) -> None:
         if self._first is not None and not self._first.done() and told.id == self._first_id:
@@ -114,14 +124,18 @@ class StreamsChannel:
             own = self.of(session)
             self._put(own if own.reader is not None else self.whole, frame)
         else:
-            self._put(self.of(session), frame)
+            mark = self._marks.get(session, "") if session is not None else ""
+            if mark and method == "session/prompt":
+                assert session is not None
+                mark = self._marks[session] = f"{mark.removesuffix('.end')}.end"
+            self._put(self.of(session), frame, mark)
             if method in _ENDING and session in self.sessions and not failed:
                 self._over.add(session)
         if failed and method in _OPENING and session is not None:
             self._stray.discard(session)
 
-    def _put(self, outbox: Outbox, frame: bytes) -> None:
-        outbox.put(frame)
+    def _put(self, outbox: Outbox, frame: bytes, mark: str = "") -> None:
+        outbox.put(frame, mark=mark)
         if self._held.bytes > self.settings.max_buffered_bytes:
             self.too_much.set()
 
@@ -149,8 +163,16 @@ class StreamsChannel:
         if found is None:
             if len(self.sessions) >= self.settings.max_streams:
                 raise Refused(429, f"a connection has streams for at most {self.settings.max_streams} sessions")
-            found = self.sessions[session] = Outbox(self.settings.keep_bytes, self._held)
+            found = self.sessions[session] = self._outbox()
         return found
+
+    def place(self, event: str | None) -> tuple[str | None, str]:
+        """Where a reader goes on that has seen an event: its number, where it is one of ours, and its mark."""
+        if event is None:
+            return None, ""
+        before, mark, rest = event.rpartition("~")
+        own = before + mark == self._before
+        return rest if own else None, rest.partition(".")[2]
 
     def left(self, session: str | None) -> None:
         """A stream lost its reader. It stays for the next one, unless its session is over.

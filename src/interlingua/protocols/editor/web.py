@@ -12,6 +12,7 @@ session/resume and its answers, and opens a session's stream only once it has se
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Mapping
@@ -25,20 +26,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ...engine.engine import Engine
+from ...engine.placed import Placed
+from ...engine.replicas import Replica
 from ...model.errors import InterlinguaError
 from ...model.run import Caller
 from ...security.auth import Authenticator
+from ...store.shelf import Document
 from ...transports.http import read_body
 from ...transports.jsonrpc import PARSE_ERROR
 from ...transports.outbox import EventStream, Missed
 from ...transports.rpc_http import refusal, refused
 from ...transports.websocket import GOING_AWAY, PROTOCOL_ERROR, ServerSocket, WebSocketChannel
+from .noted import Notes, is_of
 from .server import EditorDoor, EditorSettings
 from .streams import Refused, StreamsChannel, WebSettings, sent
 
 log = logging.getLogger("interlingua.editor")
 
 CONNECTION, SESSION = "acp-connection-id", "acp-session-id"
+_CONNECTION = CONNECTION.encode()
 
 # Of these, every client tells the session in a header too; of others, not all do.
 _NEED_SESSION = (
@@ -53,12 +59,14 @@ _NEED_SESSION = (
 class HttpConnection:
     """One client over HTTP."""
 
-    def __init__(self, door: WebDoor, caller: Caller) -> None:
-        self.id = secrets.token_urlsafe(24)
+    def __init__(self, door: WebDoor, caller: Caller, id_: str | None = None, times: int = 0) -> None:
+        """`id_`: of one that another process had, and `times`: how many had it before."""
+        self.id = id_ or door.placed.id(secrets.token_urlsafe(24))
         self.caller = caller
         self.settings = door.settings
-        self.channel = StreamsChannel(door.settings)
+        self.channel = StreamsChannel(door.settings, times)
         self.editor = door.editors.connect(self.channel, caller)
+        self.notes = Notes(self, door.placed, times)
         self._door = door
         self._busy = 0  # requests and streams that are open
         self._idle: asyncio.TimerHandle | None = None
@@ -97,7 +105,10 @@ class HttpConnection:
     async def initialize(self, message: dict[str, Any], body: bytes) -> bytes:
         answer = self.channel.expect(message["id"])
         await self.editor.rpc.take(body)
-        return await answer
+        told = await answer
+        if not sent(told).error:
+            await self.notes.begin(message.get("params"))
+        return told
 
     async def post(self, message: dict[str, Any], body: bytes, header: str | None) -> None:
         method = message.get("method")
@@ -123,11 +134,14 @@ class HttpConnection:
         except TimeoutError:
             raise Refused(429, "too many answers wait to be read; read the event streams") from None
 
-    def stream(self, session: str | None, after: str | None) -> ASGIApp:
+    async def stream(self, session: str | None, after: str | None) -> ASGIApp:
         # A session that nobody has opened yet is no error: some clients listen first, and load then.
         outbox = self.channel.add(session) if session is not None else self.channel.whole
+        place, mark = self.channel.place(after)
+        if session is not None:
+            await self.notes.go_on(session, mark)
         try:
-            reader = outbox.open(after)
+            reader = outbox.open(place)
         except Missed:
             raise Refused(
                 409, f"messages after {after!r} are no longer here; open the session again with session/load"
@@ -155,6 +169,7 @@ class WebDoor:
         self.auth = auth
         self.editors = EditorDoor(engine, editor)
         self.connections: dict[str, HttpConnection] = {}
+        self.placed = Placed(engine, "editor", self.settings.idle, self._let_go)
         self._sockets: set[WebSocketChannel] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -162,11 +177,24 @@ class WebDoor:
     def routes(self) -> list[BaseRoute]:
         return [Route("/", _Endpoint(self)), WebSocketRoute("/", self.socket)]
 
-    def forget(self, connection: HttpConnection) -> None:
+    def _let_go(self) -> None:
+        """What is here is at another replica by now, or is made anew when somebody asks for it."""
+        for connection in list(self.connections.values()):
+            self.forget(connection, keeps_note=True)
+
+    def forget(self, connection: HttpConnection, *, keeps_note: bool = False) -> None:
         self.connections.pop(connection.id, None)
-        task = asyncio.get_running_loop().create_task(connection.end())
+        task = asyncio.get_running_loop().create_task(
+            self._end(connection, forgotten=not self._closed and not keeps_note)
+        )
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+
+    async def _end(self, connection: HttpConnection, *, forgotten: bool) -> None:
+        await connection.end()
+        if forgotten:
+            with contextlib.suppress(InterlinguaError):
+                await self.placed.drop(connection.id)
 
     async def close(self) -> None:
         """The server stops: streams and sockets end now, and nobody waits for a time-out."""
@@ -176,6 +204,31 @@ class WebDoor:
         closing = [socket.close(GOING_AWAY, "the server stops") for socket in self._sockets]
         await asyncio.gather(*closing, *self._ending)
 
+    # -- other replicas -----------------------------------------------------------------------------------
+
+    def elsewhere(self, scope: Scope) -> str | None:
+        named = None
+        if scope["type"] == "http":
+            named = next((value.decode("latin-1") for name, value in scope["headers"] if name == _CONNECTION), None)
+        return named if named is not None and named not in self.connections and self.placed.foreign(named) else None
+
+    async def locate(self, named: str, caller: Caller | None) -> Replica | None:
+        if caller is None:
+            return None
+
+        async def adopt(note: Document, times: int) -> None:
+            if self._closed:
+                return
+            connection = HttpConnection(self, caller, named, times)
+            connection.enter()
+            try:
+                await connection.notes.restore(note)
+            finally:
+                connection.leave()
+            self.connections[named] = connection
+
+        return await self.placed.locate(named, lambda note: is_of(note, named, caller), adopt)
+
     # -- HTTP ---------------------------------------------------------------------------------------------
 
     async def request(self, request: Request) -> ASGIApp:
@@ -184,14 +237,16 @@ class WebDoor:
             if request.method == "POST":
                 return await self._post(request, caller)
             if request.method == "DELETE":
-                self.forget(self._find(request.headers, caller))
+                connection = self._find(request.headers, caller)
+                self.forget(connection)
+                await self.placed.drop(connection.id)  # nobody makes it anew
                 return Response(status_code=202)
             if request.method == "GET":
                 accepted = request.headers.get("accept", "").lower()
                 if not any(kind in accepted for kind in ("text/event-stream", "text/*", "*/*")):
                     raise Refused(406, "this is an event stream; accept text/event-stream")
                 connection = self._find(request.headers, caller)
-                return connection.stream(request.headers.get(SESSION), request.headers.get("last-event-id"))
+                return await connection.stream(request.headers.get(SESSION), request.headers.get("last-event-id"))
             return Response(status_code=405, headers={"allow": "GET, POST, DELETE"})
         except Refused as error:
             return refusal(error.status, error.error)

@@ -65,7 +65,11 @@ class Running:
         self.wants = "progressToken" in meta and type(self.token) in (str, int)
         self._joined: Joiner | None = None  # the deltas that were sent
         self._joins = True  # deltas still lead to the output
-        self._told = 0  # progress notifications of a tool
+        told, after = connection.again.pop(call, (0, 0))
+        if after is None:
+            self._joins = False  # which deltas arrived is not known: the result is what counts
+        self._after = after or 0  # the event up to which another process has told
+        self._told = told  # progress notifications of a tool
         self._text: list[str] = []  # of a tool, so far
         self._length = 0  # of it
         self._text_at = 0.0  # when it may be told next
@@ -183,10 +187,13 @@ class Running:
                 for event in events:
                     self.given.feed(event)
                 return finished  # a short run is there as a whole, and there was nothing to tell on the way
-        reader = self.engine.reader(self.run)
+        mark = getattr(self.connection.rpc.channel, "mark", None)
+        reader = self.engine.reader(self.run, await self._told_before() if self._after else 0)
         try:
             while not reader.over:
                 for event in await (self._read_beside(reader) if self._asks else reader.read()):
+                    if mark is not None:
+                        mark(self.call.id, event.seq)
                     self.given.feed(event)
                     self._take(event.body)
                     if isinstance(event.body, RunFinished):
@@ -196,6 +203,27 @@ class Running:
         finally:
             reader.close()
         raise RunNotFound(f"run {self.run} was deleted")
+
+    async def _told_before(self) -> int:
+        """What another process told is joined here, and not told again. Gives the last event of it. From the store,
+        where each event is by itself: a reader that is behind is given several as one."""
+        cursor = 0
+        while page := await self.engine.store.events(self.run, cursor, 500):
+            for event in page:
+                body = event.body
+                if event.seq > self._after or isinstance(body, RunFinished):
+                    self._joins = self._joins and event.seq > self._after  # its last delta is told with the end
+                    return cursor
+                cursor = event.seq
+                self.given.feed(event)
+                if isinstance(body, OutputDelta):
+                    self._delta(body.delta, tell=False)
+                elif isinstance(body, RunRestarted):
+                    self._joins = False
+                elif isinstance(body, QuestionAsked):
+                    self._ask(body.question)
+        self._joins = self._joins and cursor >= self._after
+        return cursor
 
     async def _read_beside(self, reader: Reader) -> list[Event]:
         """Read on while questions are open: one that cannot be asked ends the request."""
@@ -231,13 +259,16 @@ class Running:
 
     # -- progress -----------------------------------------------------------------------------------------
 
-    def _delta(self, delta: Any) -> None:
+    def _delta(self, delta: Any, *, tell: bool = True) -> None:
         if not self.wants or not self._joins:
             return
         if self.tool:
             text = delta.get(self.card.output_text) if self.card.output_text and isinstance(delta, dict) else None
-            if isinstance(text, str):
+            if isinstance(text, str) and tell:
                 self._more_text(text)
+            elif isinstance(text, str):
+                self._text.append(text)
+                self._length += len(text)
             return
         if self._joined is None:
             self._joined = Joiner()
@@ -246,7 +277,8 @@ class Running:
         except DeltaError:
             self._joins = False
             return
-        self._send_delta(delta)
+        if tell:
+            self._send_delta(delta)
 
     def _send_delta(self, delta: Any) -> None:
         params = {"progressToken": self.token, "delta": delta}

@@ -121,6 +121,12 @@ class McpConnection:
         self._waits_after_cancelling = False  # for an answer, to a request that it has taken back
         self.begun: dict[Call | None, LiveLog] = {}  # runs under way for requests without a task (None: the only one)
         self.adopted: dict[Id, LiveLog] = {}  # runs that were begun for requests which are about to come in
+        self.runs: dict[Id, str] = {}  # of requests that are open, where it is known
+        self.began: Callable[[Id, str], None] = lambda request, run: None  # told of each of them
+        self.changed: Callable[[], Awaitable[Any]] | None = None  # called when what the client said of itself changes
+        # Requests that another process began to answer: how many messages it sent, and the last event of the run that
+        # they told of.
+        self.again: dict[Call, tuple[int, int | None]] = {}
         self.runs_go_on = True  # when the client is gone without a word; False where going is how it cancels
         door.connections.add(self)
 
@@ -183,6 +189,8 @@ class McpConnection:
             if self._waits_after_cancelling and not self.rpc.lost:
                 raise RpcError(CANCELLED, "the request was cancelled") from None
             raise
+        finally:
+            self.runs.pop(call.id, None)
         return wire.complete(result) if modern and isinstance(result, dict) else result
 
     def noticed(self, notice: Notice) -> None:
@@ -223,7 +231,17 @@ class McpConnection:
     # -- the lifecycle ------------------------------------------------------------------------------------
 
     async def _initialize(self, call: Call) -> dict[str, Any]:
-        request = params_.read(call.params, wire.InitializeRequest)
+        version = self.met(call.params)
+        return {
+            "protocolVersion": version,
+            "capabilities": await self._capabilities(self.version),
+            "serverInfo": wire.INFO,
+            "instructions": "Each agent can be run with agents/run, and called as a tool of the same name.",
+        }
+
+    def met(self, params: Any) -> str | int:
+        """Who the client is and what it can do, as it says at the beginning. Gives the revision that is spoken."""
+        request = params_.read(params, wire.InitializeRequest)
         wanted = request.protocol_version
         # acp-sdk 0.0.6 knows one revision and leaves at any other answer.
         version = "2024-11-05" if wanted == 1 else wanted if wanted in wire.LEGACY else wire.LEGACY[-1]
@@ -232,12 +250,7 @@ class McpConnection:
         # sends it. Whoever has stopped waiting ignores it, as MCP says too; all others get none.
         told = (self.version, request.client_info.name, request.client_info.version)
         self._waits_after_cancelling = told == _WAITS_AFTER_CANCELLING
-        return {
-            "protocolVersion": version,
-            "capabilities": await self._capabilities(self.version),
-            "serverInfo": wire.INFO,
-            "instructions": "Each agent can be run with agents/run, and called as a tool of the same name.",
-        }
+        return version
 
     async def _discover(self, call: Call) -> dict[str, Any]:
         return {
@@ -268,6 +281,8 @@ class McpConnection:
         if level not in wire.LEVELS:
             raise RpcError(INVALID_PARAMS, f"level is {level!r}; it is one of {', '.join(wire.LEVELS)}")
         self.level = level
+        if self.changed is not None:
+            await self.changed()
         return {}
 
     # -- agents -------------------------------------------------------------------------------------------
@@ -346,6 +361,7 @@ class McpConnection:
         begun = (self.begun.pop(call, None) or self.begun.pop(None, None)) if self.begun else None
         if begun is not None:
             running.adopt(begun)
+            self._runs(call, running)
             return running
         state = call.params.get("requestState") if isinstance(call.params, dict) else None
         if isinstance(state, str) and running.version == wire.MODERN:
@@ -354,7 +370,12 @@ class McpConnection:
                 return again
         else:
             await running.start(input_, known.made.config if known.made is not None else None)
+        self._runs(call, running)
         return running
+
+    def _runs(self, call: Call, running: Running) -> None:
+        self.runs[call.id] = running.run
+        self.began(call.id, running.run)
 
     # -- questions of the revision without requests of ours ---------------------------------------------------
 

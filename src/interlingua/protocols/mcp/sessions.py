@@ -20,6 +20,7 @@ from ...transports.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FO
 from ...transports.outbox import EventStream, Missed, Outbox, Reader
 from ...transports.sse import KEEP_ALIVE
 from . import wire
+from .noted import Notes
 from .posted import SESSION, Asked
 from .streams import Exchange, OneStream, PostsChannel, Refused
 
@@ -57,12 +58,14 @@ def _json(answer: bytes, status: int = 200, headers: dict[str, str] | None = Non
 class Session:
     """One client of a revision with a handshake."""
 
-    def __init__(self, door: WebDoor, caller: Caller) -> None:
-        self.id = secrets.token_urlsafe(24)
+    def __init__(self, door: WebDoor, caller: Caller, id_: str | None = None, times: int = 0) -> None:
+        """`id_`: of one that another process had, and `times`: how many had it before."""
+        self.id = id_ or door.placed.id(secrets.token_urlsafe(24))
         self.caller = caller
         self.settings = door.settings
-        self.channel = PostsChannel(door.settings)
+        self.channel = PostsChannel(door.settings, times=times)
         self.mcp = door.mcp.connect(self.channel, caller, silent_cancel=False)
+        self.notes = Notes(self, door.placed, times)
         self.idle_since: float | None = None
         self._door = door
         self._busy = 0  # requests and streams that are open
@@ -117,6 +120,8 @@ class Session:
         self._watching.cancel()
         self.mcp.gone()
         await self.mcp.rpc.close()
+        if not runs_go_on and not self._door.mcp.stopping:
+            await self.notes.stop_all()
 
     # -- POST ---------------------------------------------------------------------------------------------
 
@@ -128,6 +133,7 @@ class Session:
             raise Refused(503, "the server stops")
         if _failed(answer).error is not None:
             return _json(answer, 400)
+        await self.notes.begin(asked.messages[0].get("params"))
         return _json(answer, 200, {SESSION: self.id})
 
     async def post(self, asked: Asked, body: bytes, begun: LiveLog | None = None) -> ASGIApp:
@@ -136,6 +142,9 @@ class Session:
             raise Refused(400, f"{self.mcp.version} has no batches; send one message at a time")
         ids = asked.ids
         if not ids:
+            for message in asked.messages:
+                if message.get("method") == "notifications/cancelled" and isinstance(message.get("params"), dict):
+                    await self.notes.cancelled(message["params"].get("requestId"))
             await self.mcp.rpc.take(body)
             return Response(status_code=202)
         exchange = self.channel.begin(ids)
@@ -149,12 +158,19 @@ class Session:
             raise Refused(404, "the session has ended")
         reader = exchange.outbox.open()
         self.channel.keep(exchange)
+        exchange.asked = asked.messages
+        noted = self.notes.stream(exchange)
+        if noted is not None:
+            await asyncio.wait({noted})  # an id that the client has seen can be taken up anywhere
         return self._stream(exchange.outbox, reader)
 
     # -- GET ----------------------------------------------------------------------------------------------
 
     def listen(self, after: str | None) -> ASGIApp:
         """The stream of what belongs to no request; or any stream, after an event that was in it."""
+        if after is not None:
+            self.notes.take_up(after)
+            after = None if self.notes.whole(after) else after
         outbox, number = (self.channel.whole, None) if after is None else self.channel.find(after)
         try:
             reader = outbox.open(number)
@@ -204,7 +220,7 @@ class OldSession:
     """One client of HTTP+SSE: it reads one stream, and is there as long as it reads."""
 
     def __init__(self, door: WebDoor, caller: Caller) -> None:
-        self.id = secrets.token_hex(16)
+        self.id = door.placed.id(secrets.token_hex(16))
         self.caller = caller
         self.settings = door.settings
         self.channel = OneStream(door.settings)

@@ -77,13 +77,16 @@ _REQUEST = b'{"jsonrpc":"2.0","id":'  # how a request of ours begins; a notifica
 class Exchange:
     """One POST with requests in it, and what is sent because of them."""
 
-    def __init__(self, number: int, ids: list[Id], make: Callable[[int], Outbox]) -> None:
-        self.number = number
+    def __init__(self, name: str, ids: list[Id], make: Callable[[str], Outbox]) -> None:
+        self.name = name
         self.ids = ids
         self.answer: bytes | None = None  # where it is all that was sent
         self.streams = False
         self.over = False
         self.ours: set[Id] = set()  # requests of ours that were sent here
+        self.asked: list[dict[str, Any]] = []  # the requests, where it is a stream
+        self.mark = ""  # how far the run's log was told here
+        self.noted = False  # in the store, for the day when this process is dead
         self._make = make
         self._outbox: Outbox | None = None  # most answers come alone, and need none
         self._news = False
@@ -92,7 +95,7 @@ class Exchange:
     @property
     def outbox(self) -> Outbox:
         if self._outbox is None:
-            self._outbox = self._make(self.number)
+            self._outbox = self._make(self.name)
             if self.over:
                 self._outbox.finish()
         return self._outbox
@@ -123,14 +126,14 @@ class Exchange:
 
     def put(self, frame: bytes) -> None:
         self.streams = True
-        self.outbox.put(frame)
+        self.outbox.put(frame, mark=self.mark)
         self._tell()
 
     def end(self, answer: bytes | None) -> None:
         """The answer is the last message. None: there will be no answer."""
         if answer is not None:
             if self.streams:
-                self.outbox.put(answer)
+                self.outbox.put(answer, mark=self.mark)
             else:
                 self.answer = answer
         self.over = True
@@ -146,28 +149,32 @@ class Exchange:
 class PostsChannel:
     """The channel of a client that sends POSTs."""
 
-    def __init__(self, settings: WebSettings, *, resumable: bool = True) -> None:
+    def __init__(self, settings: WebSettings, *, resumable: bool = True, times: int = 0) -> None:
+        """`times`: how many processes had the session before this one. Names of streams tell theirs from ours."""
         self.settings = settings
+        self.let_go: Callable[[Exchange], None] = lambda exchange: None  # told of streams that are no longer kept
         self.too_much = asyncio.Event()
         self.closed = False
         self._held = Held()
         self._resumable = resumable
         self._asked: dict[Id, Exchange] = {}  # by the requests that have no answer
-        self._kept: dict[int, Exchange] = {}  # streams that can be taken up again, oldest first
+        self._kept: dict[str, Exchange] = {}  # streams that can be taken up again, oldest first
         self._number = 0
+        self._before = f"{times}." if times else ""
         self._whole: Outbox | None = None
 
     @property
     def whole(self) -> Outbox:
         """What belongs to no request. Most clients that send a single one never get any."""
         if self._whole is None:
-            self._whole = self._outbox(0)
+            self._whole = self._outbox(f"{self._before}0")
             if self.closed:
                 self._whole.finish()
         return self._whole
 
-    def _outbox(self, number: int) -> Outbox:
-        return Outbox(self.settings.keep_bytes, self._held, ids=f"{number}-" if self._resumable else None)
+    def _outbox(self, name: str, after: int = 0) -> Outbox:
+        ids = f"{name}-" if self._resumable else None
+        return Outbox(self.settings.keep_bytes, self._held, ids=ids, after=after)
 
     # -- the channel --------------------------------------------------------------------------------------
 
@@ -190,6 +197,12 @@ class PostsChannel:
             assert isinstance(told, _Sent)
             exchange.ours.add(told.id)
         self._put(exchange, frame)
+
+    def mark(self, about: Id, seq: int) -> None:
+        """What is sent about a request from now on tells of this event of its run, or of later ones."""
+        exchange = self._asked.get(about)
+        if exchange is not None and len(exchange.ids) == 1:  # of several runs, one number says nothing
+            exchange.mark = str(seq)
 
     def _asking(self, request: Any) -> Exchange | None:
         """Where a request of ours was sent that is taken back: elsewhere, that could come first."""
@@ -222,8 +235,9 @@ class PostsChannel:
             if len(ended) - place <= self.settings.keep_streams and size <= self.settings.keep_bytes:
                 break
             size -= exchange.outbox.kept
-            del self._kept[exchange.number]
+            del self._kept[exchange.name]
             exchange.outbox.discard()
+            self.let_go(exchange)
 
     async def drain(self) -> None:
         """Answers wait each in its own stream: they are no reason to stop listening."""
@@ -245,27 +259,50 @@ class PostsChannel:
 
     def begin(self, ids: list[Id]) -> Exchange:
         """A POST with these requests has come."""
+        self._number += 1
+        return self._begin(f"{self._before}{self._number}", ids, self._outbox)
+
+    def _begin(self, name: str, ids: list[Id], make: Callable[[str], Outbox]) -> Exchange:
         if len(set(ids)) < len(ids) or any(id_ in self._asked for id_ in ids):
             raise Refused(400, "a request with this id is open already; every request has an id of its own")
-        self._number += 1
-        exchange = Exchange(self._number, ids, self._outbox)
+        exchange = Exchange(name, ids, make)
         self._asked.update(dict.fromkeys(ids, exchange))
         return exchange
 
+    def begin_again(self, name: str, ids: list[Id], after: int) -> Exchange:
+        """A stream of another process, after the last of its messages that arrived."""
+        exchange = self._begin(name, ids, lambda name: self._outbox(name, after))
+        exchange.streams = exchange.noted = True
+        self.keep(exchange)
+        return exchange
+
+    def asking(self, id_: Any) -> Exchange | None:
+        """The exchange of a request that has no answer."""
+        return self._asked.get(id_) if type(id_) in (int, str) else None
+
     def keep(self, exchange: Exchange) -> None:
         """It is a stream now, and may be taken up again."""
-        self._kept[exchange.number] = exchange
+        self._kept[exchange.name] = exchange
         self._let_go()
 
     def find(self, event: str) -> tuple[Outbox, str]:
         """The stream that an event was in, and the event's number there."""
         name, _, number = event.partition("-")
-        if name == "0":
+        if name == f"{self._before}0":
             return self.whole, number
-        exchange = self._kept.get(int(name)) if name.isdecimal() and len(name) < 16 else None
+        exchange = self._kept.get(name)
         if exchange is None:
             raise Refused(400, f"Last-Event-ID {event!r}: that stream is no longer here")
         return exchange.outbox, number
+
+    def knows(self, name: str) -> bool:
+        """Whether a stream is one of ours."""
+        return name in self._kept or name.rpartition(".")[0] == self._before.removesuffix(".")
+
+    def catch_up(self) -> None:
+        """Whoever read what belongs to no request elsewhere may have missed that lists changed."""
+        for frame in _CHANGED:
+            self.whole.put(frame, once=True)
 
 
 class OneStream:

@@ -8,29 +8,35 @@ come back with Last-Event-ID until then. Its runs go on, as they do when the ser
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
+from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from ...engine.engine import Engine
 from ...engine.log import LiveLog
-from ...model.errors import InterlinguaError
+from ...engine.placed import Placed
+from ...engine.replicas import Replica
+from ...model.errors import InterlinguaError, Overloaded
 from ...model.run import Caller
 from ...security.auth import Authenticator
+from ...store.shelf import Document
 from ...transports import tap
 from ...transports.http import json_response, read_body
 from ...transports.rpc_http import refusal, refused
 from .. import BEGUN
-from . import short, wire
+from . import noted, short, wire
 from .posted import SESSION, VERSION, Asked, accepts, by_name, check_modern, is_modern, read
 from .server import McpDoor, McpSettings
 from .sessions import OldSession, Session, Single
 from .streams import Refused, WebSettings
 
+_SESSION = SESSION.encode()
 _METHODS = ["GET", "POST", "DELETE"]
 
 
@@ -46,6 +52,7 @@ class WebDoor:
         self.auth = auth
         self.mcp = McpDoor(engine, mcp)
         self.sessions: dict[str, Session | OldSession] = {}
+        self.placed = Placed(engine, "mcp", self.settings.idle, self._let_go, noted.STREAMS)
         self.singles: set[Single] = set()
         self._short = 0  # requests that need no connection
         self._ending: set[asyncio.Task[None]] = set()
@@ -58,7 +65,9 @@ class WebDoor:
             Route("/messages/", self.old_post, methods=["POST"]),
         ]
 
-    def forget(self, client: Session | OldSession | Single, *, runs_go_on: bool = False) -> None:
+    def forget(
+        self, client: Session | OldSession | Single, *, runs_go_on: bool = False, keeps_note: bool = False
+    ) -> None:
         """The client is gone, or is sent away."""
         if isinstance(client, Single):
             self.singles.discard(client)
@@ -67,6 +76,17 @@ class WebDoor:
         task = asyncio.get_running_loop().create_task(client.end(runs_go_on=runs_go_on))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+        if isinstance(client, Session) and not self._closed and not keeps_note:
+            self.mcp.spawn(self._drop(client.id))
+
+    async def _drop(self, session: str) -> None:
+        with contextlib.suppress(InterlinguaError):  # it is swept later
+            await self.placed.drop(session)
+
+    def _let_go(self) -> None:
+        """What is here is at another replica by now, or is made anew when somebody asks for it."""
+        for client in list(self.sessions.values()):
+            self.forget(client, runs_go_on=True, keeps_note=True)
 
     async def close(self) -> None:
         """The server stops: what is open ends now, and nobody waits for a time-out."""
@@ -75,6 +95,31 @@ class WebDoor:
         for client in [*self.sessions.values(), *self.singles]:
             self.forget(client)
         await asyncio.gather(*self._ending)
+
+    # -- other replicas -----------------------------------------------------------------------------------
+
+    def elsewhere(self, scope: Scope) -> str | None:
+        named = _named(scope) if scope["type"] == "http" else None
+        return named if named is not None and named not in self.sessions and self.placed.foreign(named) else None
+
+    async def locate(self, named: str, caller: Caller | None) -> Replica | None:
+        if caller is None:
+            return None
+
+        async def adopt(note: Document, times: int) -> None:
+            self._make_room(caller)
+            session = Session(self, caller, named, times)
+            session.enter()
+            try:
+                await session.notes.restore(note)
+            finally:
+                session.leave()
+            self.sessions[named] = session
+
+        try:
+            return await self.placed.locate(named, lambda note: noted.is_of(note, named, caller), adopt)
+        except Refused as error:
+            raise Overloaded(str(error)) from None
 
     # -- Streamable HTTP ----------------------------------------------------------------------------------
 
@@ -91,7 +136,9 @@ class WebDoor:
             if version is not None and version not in wire.LEGACY:
                 raise Refused(400, f"revision {version!r} is not spoken here", wire.UNSUPPORTED_VERSION)
             if request.method == "DELETE":
-                self.forget(self._session(request.headers, caller))
+                session = self._session(request.headers, caller)
+                self.forget(session)
+                await self.placed.drop(session.id)  # nobody makes it anew
                 return Response(status_code=204)
             _check_stream(request.headers)
             return self._session(request.headers, caller).listen(request.headers.get("last-event-id"))
@@ -251,6 +298,18 @@ class WebDoor:
             return refusal(error.status, error.error)
         except InterlinguaError as error:
             return refused(error)
+
+
+def _named(scope: Scope) -> str | None:
+    """The session that a request names."""
+    if scope["path"].endswith("/messages/"):
+        found = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("session_id")
+        return found[0] if found else None
+    for name, value in scope["headers"]:
+        if name == _SESSION:
+            told: str = value.decode("latin-1")
+            return told
+    return None
 
 
 def _same(one: Caller, other: Caller) -> bool:

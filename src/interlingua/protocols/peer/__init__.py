@@ -19,28 +19,21 @@ def _door(engine: Engine, auth: Authenticator, settings: NodeSettings | None = N
     from .hosting import Hosting
     from .node import Node
     from .server import PeerDoor
+    from .standby import Standby
 
     node = Node(engine, settings)
-    hosting = Hosting(node)
     door = PeerDoor(node, auth)
+    standby = Standby(door, Hosting(node), lambda: Node(engine, settings))
 
     async def start(opening: Opening) -> list[str]:
         node.offers_at(f"{opening.address}/peer")
-        first = await hosting.hold_any()
-        await hosting.start(opening.serve if opening.listeners and first else None)
-        if opening.listeners and not first:
-            return [f"the node {node.name} is run by another process on this store: its ports are there"]
-        return hosting.lines() if opening.listeners else []
-
-    async def close() -> None:
-        await door.close()
-        await hosting.close()
+        return await standby.start(opening.serve if opening.listeners else None)
 
     def hint(base: str, agent: str) -> str:
         body = json.dumps({"role": "user", "text": "hello", "skill_id": agent, "sync": True})
         return f"curl -s {base}/peer/message:send -H 'content-type: application/json' -d '{body}'"
 
-    return Door(door.routes, hint, close, start, hosting.stop)
+    return Door(door.routes, hint, standby.close, start, standby.stop, bound=standby)
 
 
 async def _stdio(engine: Engine, channel: Channel, trace: Trace | None) -> None:

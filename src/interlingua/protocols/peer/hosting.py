@@ -31,6 +31,8 @@ Serve = Callable[..., Awaitable[str]]
 """(ASGI app, host, ports to try, option=, http2=, tls=) → the address where the app is answered."""
 
 _HOLDER = "held-by"
+_PORTS = "listens-at"
+_SERVER = "server"
 _SLOTS = 100
 
 
@@ -68,6 +70,19 @@ class Hosting:
         if not await self._hold(self.node.journal):
             raise NodeTaken(f"a node called {self.node.name!r} is up already, on the same store")
 
+    async def holder(self) -> tuple[str, bool] | None:
+        """The worker that has the records of the node, and whether that is a server that others can pass requests on
+        to; None where it is gone, or was never there."""
+        store = self.node.engine.store
+        found = await store.document(self.node.journal.facts_space, _HOLDER)
+        if found is None or found.body.decode() not in {one.id for one in await store.workers()}:
+            return None
+        return found.body.decode(), found.state == _SERVER
+
+    async def hold_as_server(self) -> bool:
+        """Take the records of the node, where nobody has them."""
+        return await self._hold(self.node.journal, _SERVER)
+
     async def hold_any(self, kind: str = "") -> bool:
         """Take the records of the node, or else the next that are free: a second process has its own. Says whether it
         is the first one."""
@@ -79,14 +94,14 @@ class Hosting:
                 return slot == 1
         raise NodeTaken(f"there are {_SLOTS} processes with the node {self.node.name!r} on this store")
 
-    async def _hold(self, journal: Journal) -> bool:
+    async def _hold(self, journal: Journal, state: str = "") -> bool:
         store, space, mine = self.node.engine.store, journal.facts_space, self.node.engine.worker.id
         for _ in range(3):  # another process may be about to take it, or to leave it
             found = await store.document(space, _HOLDER)
             if found is not None and found.body.decode() in {worker.id for worker in await store.workers()}:
                 return False
             version = 0 if found is None else found.version
-            if (await store.keep([Put(space, _HOLDER, mine.encode(), version=version)])).stale is None:
+            if (await store.keep([Put(space, _HOLDER, mine.encode(), state, version=version)])).stale is None:
                 self._held = space
                 return True
         return False
@@ -100,6 +115,7 @@ class Hosting:
         log.debug("the node %s keeps its records as %s", node.name, node.journal.name)
         try:
             await self._start_node()
+            await self._tell_ports()
             if serve is not None:
                 await self._control(serve)
                 await self._discover()
@@ -119,6 +135,17 @@ class Hosting:
             option, port = ("--tcp-port", settings.tcp_port) if "ws" in node.listeners else ("--port", settings.port)
             why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be had: {error.strerror}"
             raise PortTaken(f"port {port} of {settings.host} {why}", hint=f"choose another one with {option}") from None
+
+    async def _tell_ports(self) -> None:
+        """For replicas on other machines, which lead peers here."""
+        ports = {name: listener.port for name, listener in self.node.listeners.items()}
+        if ports and self._held is not None:
+            await self.node.engine.store.keep([Put(self._held, _PORTS, msgspec.json.encode(ports))])
+
+    async def listening(self, kind: str) -> int | None:
+        """The port on which the process that has the node listens for peers."""
+        found = await self.node.engine.store.document(self.node.journal.facts_space, _PORTS)
+        return msgspec.json.decode(found.body, type=dict[str, int]).get(kind) if found is not None else None
 
     async def _control(self, serve: Serve) -> None:
         node, settings = self.node, self.node.settings
@@ -198,5 +225,13 @@ class Hosting:
             with contextlib.suppress(OSError, Unavailable):
                 await self._dnssd.stop()
         await self.node.stop()
-        if self._held is not None:
-            await self.node.engine.store.keep([Drop(self._held, _HOLDER)])
+        await self.release()
+
+    async def release(self) -> None:
+        """Leave the records to others."""
+        held, self._held = self._held, None
+        if held is not None:
+            store = self.node.engine.store
+            found = await store.document(held, _HOLDER)
+            if found is not None and found.body.decode() == self.node.engine.worker.id:
+                await store.keep([Drop(held, _HOLDER)])

@@ -226,6 +226,11 @@ class PeerDoor(Api):
     def __init__(self, node: Node, auth: Authenticator, settings: StreamSettings | None = None) -> None:
         super().__init__(node, settings)
         self.auth = auth
+        self._settings = settings
+
+    def serve_node(self, node: Node) -> None:
+        """Another node, at the same paths."""
+        super().__init__(node, self._settings)
 
     async def surface(self, request: Request | WebSocket) -> Surface:
         caller = await self.auth.authenticate(request.headers)
