@@ -96,6 +96,13 @@ async def test_a_wrong_credential_is_refused_without_repeating_it(headers: dict[
         await refusal(headers, open_)  # nobody becomes anonymous by sending nonsense
 
 
+async def test_a_server_without_keys_asks_for_one_as_soon_as_somebody_has_one() -> None:
+    auth = Authenticator(MemoryKeys(RECORD), open_to_all=True)
+    await auth.authenticate({})
+    await auth.authenticate({"x-api-key": SECRET})
+    await refusal({}, auth)
+
+
 async def test_credentials_of_a_kind_that_the_server_has_none_of_are_refused() -> None:
     assert (
         "accepts no tokens"
