@@ -81,21 +81,27 @@ class Posting(asyncio.Protocol):
             self._answered.set_result(None)
 
 
+def _joined(body: bytes) -> bytes:
+    """What came in chunks."""
+    chunks, at = [], 0
+    while True:
+        end = body.index(b"\r\n", at)
+        size = int(body[at:end], 16)
+        if size == 0:
+            return b"".join(chunks)
+        chunks.append(body[end + 2 : end + 2 + size])
+        at = end + 4 + size
+
+
 def messages(head: bytes, body: bytes) -> list[bytes]:
     """The messages of one answer: a body of JSON, or the events of a stream."""
     if not head.startswith(b"HTTP/1.1 200 "):
         raise RuntimeError(f"answered {head!r} {body[:2000]!r}")
     if b"text/event-stream" not in head.lower():
         return [body]
-    chunks, at = [], 0
-    while True:
-        end = body.index(b"\r\n", at)
-        size = int(body[at:end], 16)
-        if size == 0:
-            break
-        chunks.append(body[end + 2 : end + 2 + size])
-        at = end + 4 + size
-    lines = b"".join(chunks).replace(b"\r\n", b"\n").split(b"\n")
+    # Where the run was over at once, so is its stream, and it has a length.
+    whole = body if b"content-length: " in head.lower() else _joined(body)
+    lines = whole.replace(b"\r\n", b"\n").split(b"\n")
     found = [line[5:].strip() for line in lines if line.startswith(b"data:")]
     return [data for data in found if data]  # the first event may have only an id
 
