@@ -83,7 +83,7 @@ class Posting(asyncio.Protocol):
 
 def _joined(body: bytes) -> bytes:
     """What came in chunks."""
-    chunks, at = [], 0
+    chunks, at = list[bytes](), 0
     while True:
         end = body.index(b"\r\n", at)
         size = int(body[at:end], 16)
