@@ -42,6 +42,7 @@ class Placed:
         self._space = f"placed:{kind}"
         self._keep = keep
         self._beside = beside
+        self._here = set[str]()  # ids of what this process has made, or taken over
         self._moved: dict[str, str] = {}  # ids whose process is dead: the replica that has them
         self._orphans: dict[str, float] = {}  # notes without a living process: since when that is known here
         self._taking: dict[str, asyncio.Task[Replica | None]] = {}
@@ -61,11 +62,13 @@ class Placed:
         return hashlib.sha256(id_.encode()).hexdigest()[:32]
 
     def note(self, id_: str, body: bytes, owner: str, times: int = 0) -> Awaitable[object]:
+        self._here.add(id_)
         put = Put(self._space, self.key(id_), body, state=self._replicas.id, topic=str(times), owner=owner)
         return self._engine.store.keep([put])
 
     async def drop(self, id_: str) -> None:
         self._moved.pop(id_, None)
+        self._here.discard(id_)
         await self._drop(self.key(id_))
 
     async def _drop(self, key: str) -> None:
@@ -82,6 +85,7 @@ class Placed:
 
     def _given_up(self) -> None:
         self._was_given_up = True
+        self._here.clear()
         self._let_go()
 
     async def locate(self, id_: str, fits: Fits, adopt: Adopt) -> Replica | None:
@@ -106,6 +110,8 @@ class Placed:
             if holder is not None and holder.id != self._replicas.id:
                 self._remember(id_, holder.id)
                 return holder
+            if note.state == self._replicas.id and id_ in self._here:
+                return None  # who asks looked before it had been taken over
             times = int(note.topic) + 1
             mine = Put(
                 self._space, note.id, note.body, state=self._replicas.id, topic=str(times), owner=note.owner,
@@ -113,6 +119,7 @@ class Placed:
             )  # fmt: skip
             if (await self._engine.store.keep([mine])).stale is None:
                 await adopt(note, times)
+                self._here.add(id_)
                 self._replicas.taken_over += 1
                 self._moved.pop(id_, None)
                 return None
