@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, Literal
 
 from ...model.errors import Unavailable
 from ..base import Broken, Gone, NotApplicable, Subject, Suite, applies
+from ..remembering import once
 from .wires import ORCHESTRATOR, TEXTS, USER, Json, Refusal, Talk, Wire, opened
 
 Role = Literal["agent", "asking", "slow", "failing"]
@@ -28,30 +28,6 @@ _OPTION = {
     "agent": "--agent", "asking": "--asks: one that asks a question", "slow": "--slow: one that runs for a while",
     "failing": "--fails: one that always fails",
 }  # fmt: skip
-
-Given = ParamSpec("Given")
-Seen = TypeVar("Seen")
-
-
-def once(
-    function: Callable[Concatenate[Driver, Given], Awaitable[Seen]],
-) -> Callable[Concatenate[Driver, Given], Coroutine[Any, Any, Seen]]:
-    """A scene that is played once per connection, and remembered with its failure."""
-
-    @functools.wraps(function)
-    async def remembered(driver: Driver, *given: Given.args, **named: Given.kwargs) -> Seen:
-        key = (function, given, tuple(named.items()))
-        if key not in driver.kept:
-            try:
-                driver.kept[key] = (await function(driver, *given, **named), None)
-            except (Broken, NotApplicable, Gone) as error:
-                driver.kept[key] = (None, error)
-        seen, failure = driver.kept[key]
-        if failure is not None:
-            raise type(failure)(*failure.args)
-        return seen  # type: ignore[no-any-return]
-
-    return remembered  # type: ignore[return-value]  # that the driver has a name here is no difference
 
 
 class Driver:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from ..base import NotApplicable, applies, expect, member, shown
-from .driver import Driver, kind, once, suite, words
+from ..remembering import once
+from .driver import Driver, kind, suite, words
 from .scenes import errors, everything, failed, forged, played, talks, unknown, worked
 from .teams import of_talk, text
 from .wires import ORCHESTRATOR, USER, Json, Refusal, Talk

@@ -9,7 +9,8 @@ import json
 import msgspec
 
 from ..base import Broken, Gone, NotApplicable, applies, expect, shown
-from .driver import Driver, Role, manifests, once
+from ..remembering import once
+from .driver import Driver, Role, manifests
 from .wires import ORCHESTRATOR, USER, Json, Refusal, Talk
 
 _ROLES: tuple[Role, ...] = ("agent", "asking", "failing")

@@ -7,9 +7,10 @@ import uuid
 from typing import Any
 
 from ..base import Broken, NotApplicable, applies, expect, member, shown
+from ..remembering import once
 from ..sample import sample
 from ..schemas import compiled
-from .driver import PAGE, Driver, answered, at, descriptor, every_agent, identity, once, suite
+from .driver import PAGE, Driver, answered, at, descriptor, every_agent, identity, suite
 
 _MANY = 20  # agents that are looked through
 

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..base import Gone, applies, expect, member, shown
-from .driver import Driver, answered, briefly, once, result_of, suite
+from ..remembering import once
+from .driver import Driver, answered, briefly, result_of, suite
 from .runs import succeeded
 from .shapes import RUN_STATUSES
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..base import NotApplicable, applies, expect, member, shown
+from ..remembering import once
 from ..sample import sample
 from ..schemas import compiled
-from .driver import Driver, answered, once, output_of, result_of, suite
+from .driver import Driver, answered, output_of, result_of, suite
 from .runs import created, succeeded
 
 _TRIES = 4  # configurations that are tried until one shows

@@ -6,8 +6,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..base import applies, expect, member, shown
+from ..remembering import once
 from ..schemas import compiled
-from .driver import Agent, Driver, capabilities, descriptor, every_agent, once, suite
+from .driver import Agent, Driver, capabilities, descriptor, every_agent, suite
 
 _MANY = 50  # descriptors that are looked at, of a server with more agents than that
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -19,6 +18,7 @@ import msgspec
 from ...model.errors import InvalidRequest, Unavailable
 from ..base import Broken, Gone, NotApplicable, Subject, Suite, applies, expect, member, shown
 from ..raw import Answer, Http
+from ..remembering import once
 from ..sample import sample
 from ..schemas import compiled
 from .streams import Flow, Streamed
@@ -37,31 +37,6 @@ class Agent(msgspec.Struct):
     id: str
     name: str
     item: Json  # as the search has it
-
-
-Given = ParamSpec("Given")
-Seen = TypeVar("Seen")
-
-
-def once(
-    function: Callable[Concatenate[Driver, Given], Awaitable[Seen]],
-) -> Callable[Concatenate[Driver, Given], Coroutine[Any, Any, Seen]]:
-    """A scene that is played once per connection, and remembered with its failure."""
-
-    @functools.wraps(function)
-    async def remembered(driver: Driver, *given: Given.args, **named: Given.kwargs) -> Seen:
-        key = (function, given, tuple(named.items()))
-        if key not in driver.kept:
-            try:
-                driver.kept[key] = (await function(driver, *given, **named), None)
-            except (Broken, NotApplicable, Gone) as error:
-                driver.kept[key] = (None, error)
-        seen, failure = driver.kept[key]
-        if failure is not None:
-            raise type(failure)(*failure.args)
-        return seen  # type: ignore[no-any-return]
-
-    return remembered  # type: ignore[return-value]  # that the driver has a name here is no difference
 
 
 def at(*steps: str) -> str:
@@ -299,6 +274,9 @@ def result_of(output: Json) -> Any:
         if output.get(name) is not None:
             return output[name]
     raise Broken(f"an output of type result has neither values nor result: {shown(output)}")
+
+
+Seen = TypeVar("Seen")
 
 
 async def briefly(awaited: Awaitable[Seen], what: str) -> Seen:

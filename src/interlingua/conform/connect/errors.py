@@ -11,7 +11,8 @@ import msgspec
 
 from ..base import Broken, NotApplicable, applies, expect, member, shown
 from ..raw import Answer
-from .driver import Driver, Json, answered, at, capabilities, descriptor, every_agent, once, suite
+from ..remembering import once
+from .driver import Driver, Json, answered, at, capabilities, descriptor, every_agent, suite
 from .streams import Streamed
 
 NOBODY = str(uuid.UUID(int=0xC0FFEE))  # the id of nothing

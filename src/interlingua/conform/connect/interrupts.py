@@ -9,9 +9,10 @@ import msgspec
 
 from ..base import Broken, applies, expect, member, shown
 from ..raw import Answer
+from ..remembering import once
 from ..sample import sample
 from ..schemas import compiled, fits
-from .driver import Driver, answered, at, once, output_of, result_of, suite
+from .driver import Driver, answered, at, output_of, result_of, suite
 
 Json = dict[str, Any]
 

@@ -6,19 +6,9 @@ import asyncio
 from typing import Any
 
 from ..base import Broken, applies, expect, member, shown
+from ..remembering import once
 from ..schemas import fits
-from .driver import (
-    OVER,
-    Driver,
-    answered,
-    at,
-    briefly,
-    capabilities,
-    once,
-    output_of,
-    result_of,
-    suite,
-)
+from .driver import OVER, Driver, answered, at, briefly, capabilities, output_of, result_of, suite
 from .shapes import OUTPUTS, RUN_STATUSES
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from ..base import NotApplicable, applies, expect, member, shown
+from ..remembering import once
 from ..schemas import fits
-from .driver import OVER, Driver, at, once, result_of, suite
+from .driver import OVER, Driver, at, result_of, suite
 from .shapes import UPDATES
 from .streams import Streamed
 

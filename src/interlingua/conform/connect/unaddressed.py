@@ -12,8 +12,9 @@ import msgspec
 
 from ..base import Broken, applies, expect, member, shown
 from ..raw import Answer, Http
+from ..remembering import once
 from ..sample import sample
-from .driver import Driver, Json, answered, at, once, output_of, suite
+from .driver import Driver, Json, answered, at, output_of, suite
 from .runs import succeeded
 
 _KINDS = ("apiKey", "http", "mutualTLS", "oauth2", "openIdConnect")

@@ -7,7 +7,8 @@ server got wrong, if one alone explains its output.
 from __future__ import annotations
 
 from ..base import applies, expect
-from .driver import TOKEN, Driver, check, once, shown_progress
+from ..remembering import once
+from .driver import TOKEN, Driver, check, shown_progress
 from .joining import (
     BLIND,
     COMMON,

@@ -8,15 +8,15 @@ replaced when they break, so nothing that a failed check left behind is the next
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
 from ...model.errors import InvalidRequest, Unavailable
 from ..base import Broken, Gone, NotApplicable, Subject, Suite, applies, expect, member, shown
+from ..remembering import once
 from .links import Link, Message, Way, opened
 from .shapes import made_for
 from .talk import EXTENSION, MODERN, Client, Seen, is_progress, result_of
@@ -29,30 +29,6 @@ _OPTION = {
     "agent": "--agent", "asking": "--asks: one that asks a question", "slow": "--slow: one that runs for a while",
     "failing": "--fails: one that always fails",
 }  # fmt: skip
-
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
-
-def once(
-    function: Callable[Concatenate[Driver, Given], Awaitable[Result]],
-) -> Callable[Concatenate[Driver, Given], Coroutine[Any, Any, Result]]:
-    """A scene that is played once, and remembered with its failure."""
-
-    @functools.wraps(function)
-    async def remembered(driver: Driver, *given: Given.args, **named: Given.kwargs) -> Result:
-        key = (function, tuple((type(value), value) for value in given), tuple(named.items()))  # 0 is not False
-        if key not in driver.kept:
-            try:
-                driver.kept[key] = (await function(driver, *given, **named), None)
-            except (Broken, NotApplicable, Gone) as error:
-                driver.kept[key] = (None, error)
-        seen, failure = driver.kept[key]
-        if failure is not None:
-            raise type(failure)(*failure.args)
-        return seen  # type: ignore[no-any-return]
-
-    return remembered  # type: ignore[return-value]  # that the driver has a name here is no difference
 
 
 class Agent(msgspec.Struct):

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from ..base import Broken, Gone, NotApplicable, applies, expect, member, shown
-from .driver import Driver, check, once, pages
+from ..remembering import once
+from .driver import Driver, check, pages
 from .links import Message
 from .listing import is_schema
 from .shapes import made_for
