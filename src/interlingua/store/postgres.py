@@ -95,13 +95,16 @@ class PostgresStore(SQLStore):
         self._look = self._loop.call_later(self.where.poll, self._looked)
         self.on_foreign_change()
 
+    def _searching(self) -> None:
+        self._local.searches = True
+
     def _with_connection(self, fn: Callable[[Connection], T]) -> T:
         deadline = None
         while True:
             conn: PostgresConnection | None = getattr(self._local, "conn", None)
             try:
                 if conn is None:
-                    conn = connect(self.where, writes=False)
+                    conn = connect(self.where, writes=False, searches=getattr(self._local, "searches", False))
                     self._local.conn = conn
                     self._connections.append(conn)
                 return fn(conn)

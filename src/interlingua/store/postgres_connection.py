@@ -21,7 +21,7 @@ from ..model import values
 from ..model.errors import InvalidRequest
 from .sql import RUN_COLUMNS, Connection, Cursor, Dialect, Lock, insert
 
-_METADATA = RUN_COLUMNS.index("metadata")
+_METADATA, _CALLER = RUN_COLUMNS.index("metadata"), RUN_COLUMNS.index("caller")
 _COLUMNS = (*RUN_COLUMNS, "terms")
 _LOOKED_FOR = 8  # members of metadata, in one search
 _PREPARED = 500  # statements that a connection keeps
@@ -73,6 +73,7 @@ class _Postgres(Dialect):
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     contains_json = False  # jsonb knows no \u0000, and other numbers as equal than we do
+    status_indexes = True
 
     def skip_locked_of(self, table: str) -> str:
         return f" FOR UPDATE OF {table} SKIP LOCKED"
@@ -86,9 +87,15 @@ class _Postgres(Dialect):
     def has_bytes(self, column: str) -> str:
         return f"position(? in {column})>0"
 
-    def narrow(self, metadata: dict[str, Any], terms: list[str], args: list[Any]) -> None:
-        terms.append("terms @> CAST(? AS bigint[])")
-        args.append([_looked_for(name, value) for name, value in itertools.islice(metadata.items(), _LOOKED_FOR)])
+    def narrow(
+        self, column: str, wanted: dict[str, Any], caller: str | None, terms: list[str], args: list[Any]
+    ) -> None:
+        for name, value in itertools.islice(wanted.items(), _LOOKED_FOR):
+            terms.append(f"{_TERMS[column]} && CAST(? AS bigint[])")
+            args.append([_looked_for(name, value, caller), *_TOO_MANY])
+
+    def beside(self, column: str, json: bytes, caller: str) -> tuple[list[str], list[Any]]:
+        return [_TERMS[column]], [metadata_terms(json, caller)]
 
     def leading_number(self, text: str) -> str:
         return f"CAST(split_part({text}, '.', 1) AS bigint)"
@@ -99,13 +106,16 @@ class _Postgres(Dialect):
     def unindexed(self, column: str) -> str:
         return column
 
+    def aside(self, term: str) -> str:
+        return f"({term}) IS TRUE"  # which no index knows, and whose chance of being true is still known
+
     def refusal(self, error: Exception) -> str | None:
         if isinstance(error, psycopg.DataError):  # a NUL in a text, a number beyond 64 bits
             return f"this cannot be kept: {error}"
         return super().refusal(error)
 
     def insert_runs(self, conn: Connection, rows: list[Any]) -> None:
-        insert(conn, "runs", _COLUMNS, [(*row, metadata_terms(row[_METADATA])) for row in rows])
+        insert(conn, "runs", _COLUMNS, [(*row, metadata_terms(row[_METADATA], row[_CALLER])) for row in rows])
 
 
 POSTGRES = _Postgres()
@@ -114,19 +124,32 @@ POSTGRES = _Postgres()
 # -- metadata as something an index knows ------------------------------------------------------------------
 
 
-def metadata_terms(metadata: bytes) -> list[int] | None:
-    """Of every member its name, and its name with its value where that is no object and no list."""
-    if metadata == b"{}":
+_TERMS = {"metadata": "terms", "state": "described"}
+_TERMED = 32  # members; what has more is looked at in every search
+_TOO_MANY = [0]
+
+
+def metadata_terms(json: bytes, caller: str) -> list[int] | None:
+    """Of every member its name, and its name with its value where that is no object and no list; both for everybody and
+    for the caller, whose searches are to find the few of theirs among the many that are like them. None where there are
+    no members: then it contains nothing that can be looked for."""
+    if json in (b"{}", b"null"):
         return None
+    members = values.decode(json)
+    if not isinstance(members, dict) or not members:
+        return None
+    if len(members) > _TERMED:
+        return _TOO_MANY
     found = set[int]()
-    for name, value in values.decode(metadata).items():
-        found.add(_term(name, None))
-        found.add(_looked_for(name, value))
+    for name, value in members.items():
+        for whose in (None, caller):
+            found.add(_term(name, None, whose))
+            found.add(_looked_for(name, value, whose))
     return sorted(found)
 
 
-def _looked_for(name: str, value: Any) -> int:
-    return _term(name, None if isinstance(value, dict | list) else _one_way(value))
+def _looked_for(name: str, value: Any, caller: str | None) -> int:
+    return _term(name, None if isinstance(value, dict | list) else _one_way(value), caller)
 
 
 def _one_way(value: Any) -> bytes:
@@ -136,9 +159,9 @@ def _one_way(value: Any) -> bytes:
     return values.encode(value)
 
 
-def _term(name: str, value: bytes | None) -> int:
+def _term(name: str, value: bytes | None, caller: str | None) -> int:
     text = values.encode(name) if value is None else values.encode(name) + b":" + value
-    return _number(text)
+    return _number(text if caller is None else values.encode(caller) + b">" + text)
 
 
 def _number(text: bytes) -> int:
@@ -222,7 +245,8 @@ def _can_be(id_: str) -> bool:
     return "\0" not in id_ and not any("\ud800" <= letter <= "\udfff" for letter in id_)
 
 
-def connect(where: Place, *, writes: bool) -> PostgresConnection:
+def connect(where: Place, *, writes: bool, searches: bool = False) -> PostgresConnection:
+    """`searches`: each is planned for what it looks for. How rare that is decides by which index it is found."""
     options = []
     if where.schema is not None:
         options.append(f"-c search_path={_option(where.schema)}")
@@ -235,7 +259,7 @@ def connect(where: Place, *, writes: bool) -> PostgresConnection:
     known: dict[str, Any] = conninfo_to_dict(where.conninfo)
     known["options"] = " ".join([str(known.get("options") or ""), *options]).strip()
     raw = psycopg.connect(make_conninfo(**known), autocommit=True)
-    raw.prepare_threshold = 3
+    raw.prepare_threshold = None if searches else 3
     raw.prepared_max = _PREPARED
     raw.add_notice_handler(lambda notice: None)
     schema = where.schema

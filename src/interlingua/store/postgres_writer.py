@@ -35,7 +35,7 @@ from .writer import Asked, Writer, answered, write_changes
 log = logging.getLogger("interlingua.store")
 
 _TRIES = 5  # of a transaction that others got in the way of
-_METADATA = RUN_COLUMNS.index("metadata")
+_METADATA, _CALLER = RUN_COLUMNS.index("metadata"), RUN_COLUMNS.index("caller")
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds between attempts to reach the server
 
 _BYTES = ("metadata", "head", "hash", "body")
@@ -275,7 +275,7 @@ def _write(cursor: psycopg.Cursor[Any], batch: list[Sealed]) -> None:
     if new:
         cursor.execute(_INSERT_RUNS, [list(column) for column in zip(*new, strict=True)], prepare=True)
         for row in new:
-            terms = metadata_terms(row[_METADATA])
+            terms = metadata_terms(row[_METADATA], row[_CALLER])
             if terms is not None:
                 cursor.execute(_SET_TERMS, (terms, row[0]), prepare=True)
     changed = [

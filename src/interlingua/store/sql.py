@@ -68,6 +68,7 @@ class Dialect:
     for_update = ""  # after a SELECT: nobody else changes these rows until the transaction ends
     skip_locked = ""  # the same, without those that somebody else is changing
     contains_json = True  # knows json_contains(column, ?)
+    status_indexes = False  # has runs in the order of caller, agent or both, then status, then id
 
     def skip_locked_of(self, table: str) -> str:
         """`skip_locked`, for the rows of one of several tables."""
@@ -84,8 +85,18 @@ class Dialect:
         """A term that holds where the bytes in a column have these bytes in them."""
         return f"instr({column}, ?)>0"
 
-    def narrow(self, metadata: dict[str, Any], terms: list[str], args: list[Any]) -> None:
-        """More terms that hold of every run whose metadata contain this, and that an index knows of."""
+    def narrow(
+        self, column: str, wanted: dict[str, Any], caller: str | None, terms: list[str], args: list[Any]
+    ) -> None:
+        """More terms that hold of every row (of a caller) whose JSON in a column contains this, and that an index has."""
+
+    def aside(self, term: str) -> str:
+        """A term, in a search that is to go by what `narrow` gives."""
+        return term
+
+    def beside(self, column: str, json: bytes, caller: str) -> tuple[list[str], list[Any]]:
+        """Columns that are written with this JSON of a caller's thread, for `narrow`, and their values."""
+        return [], []
 
     def leading_number(self, text: str) -> str:
         """2 of `2.1`."""

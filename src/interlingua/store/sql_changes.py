@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import msgspec
 
@@ -64,7 +65,7 @@ def put_key(conn: Connection, used: PutKey) -> None:
 
 def _end_turn(conn: Connection, end: CommitThread, now: int) -> None:
     conn.lock(("thread", end.thread))
-    row = conn.execute("SELECT version, active FROM threads WHERE id=?", (end.thread,)).fetchone()
+    row = conn.execute("SELECT version, active, caller FROM threads WHERE id=?", (end.thread,)).fetchone()
     if row is None or row[1] != end.run:
         return  # it never had the thread (cancelled while queued), or the thread was deleted
     if end.values is not msgspec.UNSET:
@@ -86,10 +87,8 @@ def _end_turn(conn: Connection, end: CommitThread, now: int) -> None:
                 values.encode({"agent": end.agent} if end.agent else {}),
             ),
         )
-        conn.execute(
-            "UPDATE threads SET version=version+1, checkpoint=?, state=?, updated_at=? WHERE id=?",
-            (end.checkpoint, state, now, end.thread),
-        )
+        change = "version=version+1, checkpoint=?, updated_at=?"
+        set_json(conn, end.thread, row[2], "state", state, change, end.checkpoint, now)
     conn.execute("UPDATE threads SET failed=? WHERE id=?", (end.failed, end.thread))
     end.passed_on = pass_on(conn, end.thread, now)
 
@@ -173,8 +172,8 @@ def delete_run(conn: Connection, run: str, now: int, *, rollback: bool = False) 
 def _take_back(conn: Connection, thread: str, run: str, now: int) -> None:
     """Give a thread the state back that it had before a run, where nobody has built on what the run left."""
     newest = conn.execute(
-        "SELECT c.id, c.version FROM threads t JOIN checkpoints c ON c.id=t.checkpoint WHERE t.id=? AND c.run=? AND "
-        "(t.active IS NULL OR EXISTS (SELECT 1 FROM runs r WHERE r.id=t.active AND r.worker IS NULL "
+        "SELECT c.id, c.version, t.caller FROM threads t JOIN checkpoints c ON c.id=t.checkpoint "
+        "WHERE t.id=? AND c.run=? AND (t.active IS NULL OR EXISTS (SELECT 1 FROM runs r WHERE r.id=t.active AND r.worker IS NULL "
         "AND r.status='pending'))",
         (thread, run),
     ).fetchone()
@@ -187,6 +186,11 @@ def _take_back(conn: Connection, thread: str, run: str, now: int) -> None:
     conn.execute("DELETE FROM messages WHERE thread=? AND n>?", (thread, before[2]))
     conn.execute("DELETE FROM checkpoints WHERE id=?", (newest[0],))
     # The version stays: it only ever grows, so that nobody takes one state for another.
-    conn.execute(
-        "UPDATE threads SET checkpoint=?, state=?, updated_at=? WHERE id=?", (before[0], before[1], now, thread)
-    )
+    set_json(conn, thread, newest[2], "state", before[1], "checkpoint=?, updated_at=?", before[0], now)
+
+
+def set_json(conn: Connection, thread: str, caller: str, column: str, json: bytes, also: str, *args: Any) -> None:
+    """Change the state or the metadata of a caller's thread, with what else changes, and what searches find it by."""
+    columns, given = conn.dialect.beside(column, json, caller)
+    changes = ", ".join([also, f"{column}=?", *(f"{name}=?" for name in columns)])
+    conn.execute(f"UPDATE threads SET {changes} WHERE id=?", (*args, json, *given, thread))

@@ -7,7 +7,10 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from ..model import values
+from ..model.status import Status
 from .base import RunFilter
 from .sql import Connection, Dialect
 
@@ -17,8 +20,49 @@ _LOOKED_FOR = 8  # members whose text is searched for before anything is taken a
 
 def select_runs(dialect: Dialect, columns: str, where: RunFilter) -> tuple[str, list[Any]]:
     """A SELECT of runs. Where the database does not know what JSON contains, some of them are not wanted."""
+    if dialect.status_indexes:
+        if where.root is not None:
+            return _select_tree(dialect, columns, where)
+        if _by_status(where):
+            return _select_by_status(dialect, columns, where)
     terms, args = runs_where(dialect, where)
     return select("runs", columns, terms), [*args, where.limit, where.offset]
+
+
+def _by_status(where: RunFilter) -> bool:
+    """Whether the indexes by status are those that lead to what is wanted."""
+    others = (where.thread, where.parent, where.metadata)
+    return not any(others) and (where.caller, where.agent, where.status) != (None, None, None)
+
+
+def _select_by_status(dialect: Dialect, columns: str, where: RunFilter) -> tuple[str, list[Any]]:
+    """The newest of each status, and the newest of those: each is the end of a stretch of an index, however many runs a
+    caller or an agent has, and however few of them have the status."""
+    terms, args = runs_where(dialect, msgspec.structs.replace(where, status=None))
+    wanted = [status.value for status in (Status if where.status is None else where.status)]
+    source = "unnest(CAST(? AS text[])) AS s(wanted)"
+    terms.append("runs.status=s.wanted")
+    if where.caller is None and where.agent is None:
+        # Nobody's in particular: those of each agent. Which agents there are is found in the same index, one by one.
+        source = (
+            "(WITH RECURSIVE known AS ((SELECT agent FROM runs ORDER BY agent LIMIT 1) UNION ALL "
+            "SELECT (SELECT r.agent FROM runs r WHERE r.agent>known.agent ORDER BY r.agent LIMIT 1) "
+            "FROM known WHERE known.agent IS NOT NULL) SELECT agent AS one FROM known WHERE agent IS NOT NULL) AS a "
+            f"CROSS JOIN {source}"
+        )
+        terms.append("runs.agent=a.one")
+    newest = f"SELECT * FROM runs WHERE {' AND '.join(terms)} ORDER BY id DESC LIMIT ?"
+    sql = f"SELECT {columns} FROM (SELECT found.* FROM {source} CROSS JOIN LATERAL ({newest}) AS found) AS runs "
+    return f"{sql}ORDER BY id DESC LIMIT ? OFFSET ?", [
+        wanted, *args, where.limit + where.offset, where.limit, where.offset,
+    ]  # fmt: skip
+
+
+def _select_tree(dialect: Dialect, columns: str, where: RunFilter) -> tuple[str, list[Any]]:
+    """The runs of a tree are few: they are found before they are put in order."""
+    terms, args = runs_where(dialect, where)
+    sql = f"WITH tree AS MATERIALIZED (SELECT * FROM runs WHERE {' AND '.join(terms)}) "
+    return sql + select("tree", columns, []), [*args, where.limit, where.offset]
 
 
 def select(source: str, columns: str, terms: list[str]) -> str:
@@ -48,24 +92,25 @@ def pages(
 
 def runs_where(dialect: Dialect, where: RunFilter) -> tuple[list[str], list[Any]]:
     terms, args = list[str](), list[Any]()
+    aside = dialect.aside if where.metadata else str
     for column in ("agent", "version", "caller", "thread", "parent", "marked"):
         value = getattr(where, column)
         if value is not None:
-            terms.append(f"{column}=?")
+            term = f"{column}=?"
+            terms.append(term if column in ("thread", "parent") else aside(term))
             args.append(value)
     if not where.sealed:
         terms.append("sealed=0")
     if where.agents is not None:
         terms.append(f"({' OR '.join(_agent_is(wanted, args) for wanted in where.agents) or '1=0'})")
     if where.root is not None:
-        terms.append("(id=? OR (path>=? AND path<?))")  # 0 comes after /
+        terms.append("(id=? OR (path<>'' AND path>=? AND path<?))")  # 0 comes after /
         args.extend([where.root, f"/{where.root}/", f"/{where.root}0"])
     if where.status is not None:
-        terms.append(f"status IN ({','.join('?' * len(where.status))})")
+        terms.append(aside(f"status IN ({','.join('?' * len(where.status))})"))
         args.extend(status.value for status in where.status)
     if where.metadata:
-        dialect.narrow(where.metadata, terms, args)
-        json_matches(dialect, "metadata", where.metadata, terms, args)
+        json_matches(dialect, "metadata", where.metadata, where.caller, terms, args)
     return terms, args
 
 
@@ -78,8 +123,11 @@ def _agent_is(wanted: str, args: list[Any]) -> str:
     return "agent || '@' || version=?" if "@" in wanted else "agent=?"
 
 
-def json_matches(dialect: Dialect, column: str, wanted: dict[str, Any], terms: list[str], args: list[Any]) -> None:
+def json_matches(
+    dialect: Dialect, column: str, wanted: dict[str, Any], caller: str | None, terms: list[str], args: list[Any]
+) -> None:
     """Terms that hold where the JSON in `column` contains `wanted`: objects by member, the rest by equality."""
+    dialect.narrow(column, wanted, caller, terms, args)
     for text in itertools.islice(_texts(wanted), _LOOKED_FOR):
         terms.append(dialect.has_bytes(column))
         args.append(text)

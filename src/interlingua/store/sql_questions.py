@@ -35,13 +35,14 @@ _times = msgspec.json.Decoder(list[int])
 
 def put_question(conn: Connection, put: PutQuestion) -> None:
     q, path = put.question, put.path
+    root = path.split("/", 2)[1]
     conn.execute(
-        "INSERT INTO questions (id, run, path, root, state, asked_at, question, remind, remind_at, change, answerer) "
-        "VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+        "INSERT INTO questions (id, run, path, root, state, asked_at, question, remind, remind_at, change, answerer, "
+        "caller) VALUES (?,?,?,?,?,?,?,?,?,?,?, COALESCE((SELECT caller FROM runs WHERE id=?), ''))",
         (
-            q.id, q.run, path, path.split("/", 2)[1], "open", q.asked_at, values.encode(q),
+            q.id, q.run, path, root, "open", q.asked_at, values.encode(q),
             values.encode(put.remind) if put.remind else None, put.remind[0] if put.remind else None, _next(conn),
-            q.answerer,
+            q.answerer, root,
         ),
     )  # fmt: skip
 
@@ -142,7 +143,9 @@ class QuestionQueries(Queries):
     async def questions(self, where: QuestionFilter) -> list[QuestionRecord]:
         """Oldest first, or in the order of their changes. Those of a run include its descendants'."""
         terms, args = ["1=1"], list[Any]()
-        if where.state is not None:
+        if where.state == "open":
+            terms.append("q.state='open'")  # in words: only then is it known that the index of open ones will do
+        elif where.state is not None:
             terms.append("q.state=?")
             args.append(where.state)
         if where.run is not None:
@@ -153,7 +156,7 @@ class QuestionQueries(Queries):
             args.extend([where.run, where.run, f"/{where.run}/"])
         if where.caller is not None:
             if not where.anyones:
-                terms.append("EXISTS (SELECT 1 FROM runs r WHERE r.id=q.root AND r.caller=?)")
+                terms.append("q.caller=?")
                 args.append(where.caller)
             terms.append("COALESCE(q.answerer, ?)=?")
             args.extend([where.caller, where.caller])

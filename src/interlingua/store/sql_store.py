@@ -71,11 +71,14 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
     def _start_threads(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="interlingua-reader")
-        self._searchers = ThreadPoolExecutor(2, thread_name_prefix="interlingua-search")
+        self._searchers = ThreadPoolExecutor(2, "interlingua-search", initializer=self._searching)
 
     def _stop_threads(self) -> None:
         self._readers.shutdown(wait=True)
         self._searchers.shutdown(wait=True)
+
+    def _searching(self) -> None:
+        """In every thread that only searches, before its first search."""
 
     def _with_connection(self, fn: Callable[[Connection], T]) -> T:
         """Call it in a thread that reads, with that thread's own connection."""
@@ -344,9 +347,9 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
             gone: list[str] = []
             if runs_before is not None:
                 rows = conn.execute(
-                    f"SELECT id FROM runs WHERE status IN {FINAL_SQL} AND updated_at<? AND parent IS NULL "
+                    f"SELECT id FROM runs WHERE status IN {FINAL_SQL} AND id<? AND updated_at<? AND parent IS NULL "
                     f"ORDER BY id LIMIT ?{conn.dialect.skip_locked}",
-                    (runs_before, limit),
+                    (first_id(runs_before), runs_before, limit),
                 ).fetchall()
                 for (run,) in rows:
                     gone.extend(delete_run(conn, run, now))
@@ -364,3 +367,9 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
 
         gone: list[str] = await self._write(sweep)
         return gone
+
+
+def first_id(time: int) -> str:
+    """What every id comes after that was made later than at this time: they begin with their milliseconds."""
+    digits = f"{max(time, 0) // 1000 + 1:012x}"
+    return f"{digits[:8]}-{digits[8:]}"

@@ -12,8 +12,8 @@ from ..model.content import Message
 from ..model.errors import CheckpointNotFound, Conflict, ThreadBusy, ThreadExists, ThreadNotFound
 from ..model.run import Checkpoint, RunRequest, Thread, ThreadStatus
 from .base import RunRow, ThreadFilter
-from .sql import Connection, Queries
-from .sql_changes import add_messages
+from .sql import Connection, Queries, insert
+from .sql_changes import add_messages, set_json
 from .sql_query import json_matches, pages, select
 
 # The status comes from the run that has the thread: a thread knows no status of its own.
@@ -22,6 +22,13 @@ _THREAD = (
     "CASE WHEN t.active IS NULL THEN CASE WHEN t.failed THEN 'error' ELSE 'idle' END "
     "WHEN (SELECT status FROM runs r WHERE r.id=t.active)='waiting' THEN 'interrupted' ELSE 'busy' END"
 )
+# What also holds where a thread has a status, and is in an index.
+_HOLDS = {
+    "idle": "active IS NULL AND NOT failed",
+    "error": "active IS NULL AND failed",
+    "busy": "active IS NOT NULL",
+    "interrupted": "active IS NOT NULL",
+}
 _STATE, _METADATA = 6, 8  # among these
 _CHECKPOINT = "id, thread, version, state, created_at, messages, run, metadata"
 _message = msgspec.json.Decoder(Message)
@@ -47,12 +54,14 @@ def _find(conn: Connection, thread: str) -> Thread:
 
 
 def _put(conn: Connection, t: Thread) -> None:
-    conn.execute(
-        "INSERT INTO threads (id, caller, created_at, updated_at, version, checkpoint, state, metadata) "
-        "VALUES (?,?,?,?,?,?,?,?)",
-        (t.id, t.caller, t.created_at, t.updated_at, t.version, t.checkpoint, values.encode(t.values),
-         values.encode(t.metadata)),
-    )  # fmt: skip
+    state, metadata = values.encode(t.values), values.encode(t.metadata)
+    columns = ["id", "caller", "created_at", "updated_at", "version", "checkpoint", "state", "metadata"]
+    row = [t.id, t.caller, t.created_at, t.updated_at, t.version, t.checkpoint, state, metadata]
+    for column, json in (("state", state), ("metadata", metadata)):
+        more, given = conn.dialect.beside(column, json, t.caller)
+        columns += more
+        row += given
+    insert(conn, "threads", columns, [row])
 
 
 def take_thread(conn: Connection, row: RunRow, request: RunRequest, now: int) -> tuple[Thread, str | None]:
@@ -122,16 +131,19 @@ class ThreadQueries(Queries):
     async def threads(self, where: ThreadFilter) -> list[Thread]:
         terms, args = list[str](), list[Any]()
         if where.caller is not None:
-            terms.append("caller=?")
+            looked_for = where.metadata or where.values
+            terms.append(self.dialect.aside("caller=?") if looked_for else "caller=?")
             args.append(where.caller)
         if where.status is not None:
-            terms.append("status=?")
+            terms.append(f"status=? AND {_HOLDS.get(where.status, '1=0')}")
             args.append(where.status)
         if where.metadata:
-            json_matches(self.dialect, "metadata", where.metadata, terms, args)
+            json_matches(self.dialect, "metadata", where.metadata, where.caller, terms, args)
         if where.values:
-            json_matches(self.dialect, "state", where.values, terms, args)
-        source, columns = f"(SELECT {_THREAD} AS status FROM threads t) AS found", "*"
+            json_matches(self.dialect, "state", where.values, where.caller, terms, args)
+        also = [name for column in ("state", "metadata") for name in self.dialect.beside(column, b"{}", "")[0]]
+        named = ", ".join(["t.failed", *(f"t.{name}" for name in also)])
+        source, columns = f"(SELECT {_THREAD} AS status, {named} FROM threads t) AS found", "*"
         wanted = {_STATE: where.values, _METADATA: where.metadata}
         if self.dialect.contains_json or not any(wanted.values()):
             sql = select(source, columns, terms)
@@ -172,11 +184,9 @@ class ThreadQueries(Queries):
                     f"INSERT INTO checkpoints ({_CHECKPOINT}) VALUES (?,?,?,?,?,?,?,?)",
                     (checkpoint, thread, found.version + 1, values.encode(state), now, total, None, b"{}"),
                 )
-                conn.execute(
-                    "UPDATE threads SET version=version+1, checkpoint=?, state=? WHERE id=?",
-                    (checkpoint, values.encode(state), thread),
-                )
-            conn.execute("UPDATE threads SET metadata=?, updated_at=? WHERE id=?", (values.encode(merged), now, thread))
+                changes = "version=version+1, checkpoint=?"
+                set_json(conn, thread, found.caller, "state", values.encode(state), changes, checkpoint)
+            set_json(conn, thread, found.caller, "metadata", values.encode(merged), "updated_at=?", now)
             return _find(conn, thread)
 
         result: Thread = await self._write(patch, [("thread", thread)])

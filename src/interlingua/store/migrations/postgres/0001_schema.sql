@@ -27,21 +27,25 @@ CREATE TABLE runs (
     terms      BIGINT[]
 ) WITH (fillfactor = 80);  -- a row changes some times before its run ends, and then finds room on its page
 
+-- Rare terms are to be known as rare: a search then goes by them, and by nothing else.
+ALTER TABLE runs ALTER COLUMN terms SET STATISTICS 1000;
+
 CREATE INDEX runs_wake   ON runs (wake_at, id) WHERE worker IS NULL AND wake_at IS NOT NULL;
 CREATE INDEX runs_worker ON runs (worker) WHERE worker IS NOT NULL;
-CREATE INDEX runs_thread ON runs (thread, created_at) WHERE thread IS NOT NULL;
-CREATE INDEX runs_parent ON runs (parent) WHERE parent IS NOT NULL;
+CREATE INDEX runs_thread ON runs (thread, id) WHERE thread IS NOT NULL;
+CREATE INDEX runs_parent ON runs (parent, id) WHERE parent IS NOT NULL;
 CREATE INDEX runs_path   ON runs (path) WHERE path <> '';
 CREATE INDEX runs_queue  ON runs (thread, queued) WHERE queued IS NOT NULL;
-CREATE INDEX runs_marked ON runs (caller, id, status) WHERE marked IS NOT NULL;
+CREATE INDEX runs_marked ON runs (caller, status, id) WHERE marked IS NOT NULL;
 CREATE INDEX runs_terms  ON runs USING gin (terms) WHERE terms IS NOT NULL;
 -- By id and not by time: a column that every write changes would make every write of a row one of all its indexes. Ids
 -- rise with time.
 CREATE INDEX runs_ended  ON runs (id)
     WHERE parent IS NULL AND status IN ('succeeded', 'failed', 'cancelled', 'timed_out');
--- For searches, newest first.
-CREATE INDEX runs_caller ON runs (caller, id);
-CREATE INDEX runs_agent  ON runs (agent, id);
+-- For searches, newest first. Those without a status ask for each status, and take the newest of all.
+CREATE INDEX runs_caller ON runs (caller, status, id);
+CREATE INDEX runs_agent  ON runs (agent, status, id);
+CREATE INDEX runs_both   ON runs (caller, agent, status, id);
 
 CREATE TABLE events (
     run    TEXT COLLATE "C" NOT NULL,
@@ -81,9 +85,11 @@ CREATE TABLE questions (
     reminded_at BIGINT,
     remind_at   BIGINT,
     change      BIGINT NOT NULL DEFAULT 0,
-    answerer    TEXT COLLATE "C"
+    answerer    TEXT COLLATE "C",
+    caller      TEXT COLLATE "C" NOT NULL DEFAULT ''
 );
 CREATE INDEX questions_open   ON questions (asked_at, id) WHERE state = 'open';
+CREATE INDEX questions_caller ON questions (caller, asked_at, id) WHERE state = 'open';
 CREATE INDEX questions_run    ON questions (run);
 CREATE INDEX questions_root   ON questions (root);
 CREATE INDEX questions_remind ON questions (remind_at) WHERE state = 'open' AND remind_at IS NOT NULL;
@@ -99,10 +105,20 @@ CREATE TABLE threads (
     state      BYTEA NOT NULL,
     active     TEXT COLLATE "C",
     failed     BOOLEAN NOT NULL DEFAULT false,
-    metadata   BYTEA NOT NULL
+    metadata   BYTEA NOT NULL,
+    terms      BIGINT[],  -- of its metadata, as those of a run
+    described  BIGINT[]   -- of its values
 );
-CREATE INDEX threads_updated ON threads (updated_at);
-CREATE INDEX threads_caller  ON threads (caller, id);
+ALTER TABLE threads ALTER COLUMN terms SET STATISTICS 1000;
+ALTER TABLE threads ALTER COLUMN described SET STATISTICS 1000;
+CREATE INDEX threads_updated   ON threads (updated_at);
+CREATE INDEX threads_caller    ON threads (caller, id);
+CREATE INDEX threads_active    ON threads (id) WHERE active IS NOT NULL;
+CREATE INDEX threads_of_active ON threads (caller, id) WHERE active IS NOT NULL;
+CREATE INDEX threads_failed    ON threads (id) WHERE failed;
+CREATE INDEX threads_of_failed ON threads (caller, id) WHERE failed;
+CREATE INDEX threads_terms     ON threads USING gin (terms) WHERE terms IS NOT NULL;
+CREATE INDEX threads_described ON threads USING gin (described) WHERE described IS NOT NULL;
 
 CREATE TABLE checkpoints (
     id         TEXT COLLATE "C" PRIMARY KEY,
