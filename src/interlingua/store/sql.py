@@ -88,7 +88,7 @@ class Dialect:
     def narrow(
         self, column: str, wanted: dict[str, Any], caller: str | None, terms: list[str], args: list[Any]
     ) -> None:
-        """More terms that hold of every row (of a caller) whose JSON in a column contains this, and that an index has."""
+        """More terms that hold of every row (of a caller) whose JSON in a column contains this, for an index."""
 
     def aside(self, term: str) -> str:
         """A term, in a search that is to go by what `narrow` gives."""

@@ -173,8 +173,8 @@ def _take_back(conn: Connection, thread: str, run: str, now: int) -> None:
     """Give a thread the state back that it had before a run, where nobody has built on what the run left."""
     newest = conn.execute(
         "SELECT c.id, c.version, t.caller FROM threads t JOIN checkpoints c ON c.id=t.checkpoint "
-        "WHERE t.id=? AND c.run=? AND (t.active IS NULL OR EXISTS (SELECT 1 FROM runs r WHERE r.id=t.active AND r.worker IS NULL "
-        "AND r.status='pending'))",
+        "WHERE t.id=? AND c.run=? AND (t.active IS NULL OR EXISTS "
+        "(SELECT 1 FROM runs r WHERE r.id=t.active AND r.worker IS NULL AND r.status='pending'))",
         (thread, run),
     ).fetchone()
     if newest is None:

@@ -37,7 +37,8 @@ CREATE INDEX runs_parent ON runs (parent, id) WHERE parent IS NOT NULL;
 CREATE INDEX runs_path   ON runs (path) WHERE path <> '';
 CREATE INDEX runs_queue  ON runs (thread, queued) WHERE queued IS NOT NULL;
 CREATE INDEX runs_marked ON runs (caller, status, id) WHERE marked IS NOT NULL;
-CREATE INDEX runs_terms  ON runs USING gin (terms) WHERE terms IS NOT NULL;
+-- What is new is read from one end to the other by every search, until there is this much of it (kB).
+CREATE INDEX runs_terms  ON runs USING gin (terms) WITH (gin_pending_list_limit = 256) WHERE terms IS NOT NULL;
 -- By id and not by time: a column that every write changes would make every write of a row one of all its indexes. Ids
 -- rise with time.
 CREATE INDEX runs_ended  ON runs (id)
@@ -117,8 +118,9 @@ CREATE INDEX threads_active    ON threads (id) WHERE active IS NOT NULL;
 CREATE INDEX threads_of_active ON threads (caller, id) WHERE active IS NOT NULL;
 CREATE INDEX threads_failed    ON threads (id) WHERE failed;
 CREATE INDEX threads_of_failed ON threads (caller, id) WHERE failed;
-CREATE INDEX threads_terms     ON threads USING gin (terms) WHERE terms IS NOT NULL;
-CREATE INDEX threads_described ON threads USING gin (described) WHERE described IS NOT NULL;
+CREATE INDEX threads_terms     ON threads USING gin (terms) WITH (gin_pending_list_limit = 256) WHERE terms IS NOT NULL;
+CREATE INDEX threads_described ON threads USING gin (described) WITH (gin_pending_list_limit = 256)
+    WHERE described IS NOT NULL;
 
 CREATE TABLE checkpoints (
     id         TEXT COLLATE "C" PRIMARY KEY,
