@@ -61,6 +61,6 @@ class TestEar:
     async def room(self) -> None:
         await self.free.wait()
 
-    async def offered(self, agent: str, run: str) -> bool:
+    async def offered(self, agent: str, run: str, *, again: bool) -> bool:
         self.offers((agent, run))
         return self.accepts

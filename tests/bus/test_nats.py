@@ -242,7 +242,7 @@ async def test_work_that_was_pulled_and_not_settled_is_offered_again(
         ear = TestEar("dying")
         pulled, never = asyncio.Event(), asyncio.Event()
 
-        async def offered(agent: str, run: str) -> bool:
+        async def offered(agent: str, run: str, *, again: bool) -> bool:
             pulled.set()
             await never.wait()  # it dies before the store is asked
             return True

@@ -93,8 +93,9 @@ class Ear(Protocol):
     async def room(self) -> None:
         """Return when there is a free slot."""
 
-    async def offered(self, agent: str, run: str) -> bool:
-        """A run is due. Returns when the store has decided whose it is; false: there is no free slot here."""
+    async def offered(self, agent: str, run: str, *, again: bool) -> bool:
+        """A run is due; `again`: that was said before, to somebody. Returns when the store has decided whose it is;
+        false: there is no free slot here."""
 
 
 @runtime_checkable

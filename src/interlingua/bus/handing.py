@@ -38,6 +38,10 @@ class Offer(Protocol):
     @property
     def data(self) -> bytes: ...
 
+    @property
+    def again(self) -> bool:
+        """Whether somebody got it before."""
+
     async def taken(self) -> None:
         """It is settled, and does not come again."""
 
@@ -133,7 +137,7 @@ class WorkQueue:
             return
         lag = max(0, time.time_ns() // 1000 - ticket.sent) / 1e6
         self._health.work_lag += 0.1 * (lag - self._health.work_lag)
-        if await ear.offered(agent, ticket.run):
+        if await ear.offered(agent, ticket.run, again=offer.again):
             await offer.taken()
         else:
             await offer.later(_AGAIN * random.uniform(0.5, 1.5))

@@ -327,6 +327,10 @@ class _Offer:
     def data(self) -> bytes:
         return self._message.data
 
+    @property
+    def again(self) -> bool:
+        return (self._message.metadata.num_delivered or 1) > 1
+
     async def taken(self) -> None:
         await self._message.ack()
 

@@ -216,8 +216,9 @@ class Between:
     def slot_free(self) -> None:
         self._slot.set()
 
-    async def offered(self, agent: str, run: str) -> bool:
-        row = await self._worker.store.run(run)
-        if row is None or row.worker is not None or row.status.final:
-            return True
+    async def offered(self, agent: str, run: str, *, again: bool) -> bool:
+        if again:  # somebody may have taken it: that is seen at less cost than a claim
+            row = await self._worker.store.run(run)
+            if row is None or row.worker is not None or row.status.final:
+                return True
         return await self._worker.claim_for(agent)

@@ -424,12 +424,12 @@ class Engine(Threads, Teams, Answering):
         log = self.worker.log_of(run)
         if log is not None and log.finished is not None:
             return await self.run(run, sealed=sealed)
-        if not sealed:
-            await self.check_open(run)
         async with asyncio.timeout(timeout):
             while True:
-                log = self.worker.log_of(run)
+                log, row = self.worker.log_of(run), None
                 if log is not None:
+                    if log.row.sealed and not sealed:
+                        raise RunNotFound(f"there is no run {run}")
                     changed = log.changed()
                     status = log.committed_row.status if log.committed_row is not None else Status.PENDING
                 else:
@@ -437,11 +437,11 @@ class Engine(Threads, Teams, Answering):
                 try:
                     if log is None:
                         row = await self.store.run(run)
-                        if row is None:
+                        if row is None or (row.sealed and not sealed):
                             raise RunNotFound(f"there is no run {run}")
                         status = row.status
                     if status.final:
-                        return await self.run(run, sealed=sealed)
+                        return await (self.run(run, sealed=sealed) if row is None else self._full_view(row))
                     if settled and status is Status.WAITING:
                         view = await self.run(run, sealed=sealed)
                         if view.status is Status.WAITING or view.status.final:
@@ -586,13 +586,12 @@ class Engine(Threads, Teams, Answering):
         return view
 
     async def _full_view(self, row: RunRow) -> Run:
-        first = await self.store.events(row.id, 0, 1)
-        created = first[0].body if first and isinstance(first[0].body, RunCreated) else None
+        ends = await self.store.ends(row.id)
+        created = ends[0].body if ends and isinstance(ends[0].body, RunCreated) else None
         view = self.view(row, created)
         if row.status.final:
-            last = await self.store.last_event(row.id)
-            if last is not None and isinstance(last.body, RunFinished):
-                view.output, view.error, view.usage = last.body.output, last.body.error, last.body.usage
+            if ends and isinstance(last := ends[-1].body, RunFinished):
+                view.output, view.error, view.usage = last.output, last.error, last.usage
         elif row.status is Status.WAITING:
             view.questions = await self.questions(run=row.id)
             if not view.questions:

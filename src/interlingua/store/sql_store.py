@@ -46,6 +46,13 @@ T = TypeVar("T")
 
 _cards = msgspec.json.Decoder(AgentCard)
 _METADATA = RUN_COLUMNS.index("metadata")
+_EVENT = "run, seq, kind, time, hash, body, erased"
+
+
+def _event(row: EventRow) -> Event:
+    if row.body is None:
+        return Event(row.run, row.seq, row.time, row.hash, None, row.seq)
+    return Event(row.run, row.seq, row.time, row.hash, body_decoder.decode(row.body), row.seq, len(row.body))
 
 
 class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, ShelfQueries):
@@ -137,20 +144,19 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
     async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]:
         rows = await self._read(
             lambda conn: conn.execute(
-                "SELECT run, seq, kind, time, hash, body, erased FROM events "
-                "WHERE run=? AND seq>? ORDER BY seq LIMIT ?",
-                (run, after, limit),
+                f"SELECT {_EVENT} FROM events WHERE run=? AND seq>? ORDER BY seq LIMIT ?", (run, after, limit)
             ).fetchall()
         )
         return [EventRow(*row) for row in rows]
 
     async def events(self, run: str, after: int, limit: int) -> list[Event]:
-        return [
-            Event(r.run, r.seq, r.time, r.hash, None, r.seq)
-            if r.body is None
-            else Event(r.run, r.seq, r.time, r.hash, body_decoder.decode(r.body), r.seq, len(r.body))
-            for r in await self.event_rows(run, after, limit)
-        ]
+        return [_event(row) for row in await self.event_rows(run, after, limit)]
+
+    async def ends(self, run: str) -> list[Event]:
+        one = f"SELECT * FROM (SELECT {_EVENT} FROM events WHERE run=? ORDER BY seq {{}} LIMIT 1) AS {{}}"
+        sql = f"{one.format('ASC', 'first')} UNION ALL {one.format('DESC', 'last')}"
+        rows = await self._read(lambda conn: conn.execute(sql, (run, run)).fetchall())
+        return sorted((_event(EventRow(*row)) for row in rows), key=lambda event: event.seq)
 
     async def last_event(self, run: str) -> Event | None:
         row = await self._read(
