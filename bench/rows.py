@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import random
 import statistics
 import sys
 import time
@@ -126,7 +127,8 @@ def _undone(raw: psycopg.Connection[Any]) -> Iterator[None]:
 
 def _operations(store: PostgresStore, runs: int) -> dict[str, Callable[[], Awaitable[Any]]]:
     middle = run_id(runs // 2 // 1000 * 1000 + 1)
-    ids = itertools.count()
+    thread = f"thread-{runs // 20}"
+    ids = itertools.count(random.randrange(10, runs // 10))  # those of an earlier time may be gone
 
     async def claim(agents: list[str]) -> None:
         rows = await store.claim("bench", agents, NOW, 10)
@@ -175,9 +177,9 @@ def _operations(store: PostgresStore, runs: int) -> dict[str, Callable[[], Await
         "runs: of a caller, by what many have": search(caller="caller-1", metadata={"env": "prod"}),
         "runs: of one with few, by what many have": search(caller=RARE, metadata={"env": "prod"}),
         "runs: by metadata that many have": search(metadata={"env": "prod"}),
-        "runs: on a thread": search(thread="thread-5"),
-        "runs: below a run": search(root=run_id(1001)),
-        "a thread": lambda: store.thread("thread-5"),
+        "runs: on a thread": search(thread=thread),
+        "runs: below a run": search(root=middle),
+        "a thread": lambda: store.thread(thread),
         "threads: newest": threads(),
         "threads: of a caller": threads(caller="caller-1"),
         "threads: of a caller with few": threads(caller=RARE),
@@ -187,8 +189,8 @@ def _operations(store: PostgresStore, runs: int) -> dict[str, Callable[[], Await
         "threads: by metadata that one has": threads(metadata={"ticket": "looked-for"}),
         "threads: of a caller, by metadata": threads(caller="caller-1", metadata={"ticket": "looked-for"}),
         "threads: by values that one has": threads(values={"name": "looked-for"}),
-        "its history": lambda: store.history("thread-5", before=None, limit=10),
-        "its messages": lambda: store.messages("thread-5"),
+        "its history": lambda: store.history(thread, before=None, limit=10),
+        "its messages": lambda: store.messages(thread),
         "questions: open": questions(),
         "questions: of a run": questions(run=middle),
         "questions: of a caller": questions(caller="caller-1"),
@@ -197,7 +199,7 @@ def _operations(store: PostgresStore, runs: int) -> dict[str, Callable[[], Await
         "clean up runs": lambda: store.expire(runs_before=NOW, threads_before=None, now=NOW, limit=10),
         "clean up runs, with nothing old": lambda: store.expire(runs_before=1, threads_before=None, now=NOW, limit=10),
         "clean up threads": lambda: store.expire(runs_before=None, threads_before=NOW, now=NOW, limit=10),
-        "delete a run": lambda: store.delete_run(run_id(runs // 3 + 10 + next(ids)), NOW),
+        "delete a run": lambda: store.delete_run(run_id(runs // 3 + next(ids)), NOW),
     }
 
 

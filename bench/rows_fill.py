@@ -159,7 +159,7 @@ async def fill(url: str, schema: str, size: int) -> bool:
         }  # fmt: skip
         for text in (_RUNS, _EVENTS, *_REST):
             _do(conn, text.format(**words).replace("%%", "%"))
-        words |= {"id": _id(f"(n + {size})"), "many": size // _ELSEWHERE_PART}
+        words |= {"id": _id(f"(n - {size})"), "many": size // _ELSEWHERE_PART}
         _do(conn, _ELSEWHERE.format(**words).replace("%%", "%"))
         for n in range(4):
             _do(conn, f"INSERT INTO workers VALUES ('worker-{n}', 'h', 1, 1, '[]', now() + interval '1 day')")

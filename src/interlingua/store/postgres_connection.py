@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from uuid import uuid4
@@ -23,6 +24,7 @@ from .sql import RUN_COLUMNS, Connection, Cursor, Dialect, Lock, insert
 
 _METADATA, _CALLER = RUN_COLUMNS.index("metadata"), RUN_COLUMNS.index("caller")
 _COLUMNS = (*RUN_COLUMNS, "terms")
+_KNOWN_FOR = 60.0  # seconds, of statistics
 _LOOKED_FOR = 8  # members of metadata, in one search
 _PREPARED = 500  # statements that a connection keeps
 
@@ -93,6 +95,14 @@ class _Postgres(Dialect):
         for name, value in itertools.islice(wanted.items(), _LOOKED_FOR):
             terms.append(f"{_TERMS[column]} && CAST(? AS bigint[])")
             args.append([_looked_for(name, value, caller), *_TOO_MANY])
+
+    def rare(self, conn: Connection, table: str, wanted: Mapping[str, dict[str, Any]], caller: str | None) -> bool:
+        assert isinstance(conn, PostgresConnection)
+        return any(
+            _looked_for(name, value, caller) not in conn.frequent(table)
+            for members in wanted.values()
+            for name, value in itertools.islice(members.items(), _LOOKED_FOR)
+        )
 
     def beside(self, column: str, json: bytes, caller: str) -> tuple[list[str], list[Any]]:
         return [_TERMS[column]], [metadata_terms(json, caller)]
@@ -185,6 +195,12 @@ _LOCK_TURNS = (
 )
 
 
+_FREQUENT = (
+    "SELECT CAST(most_common_elems AS text) FROM pg_stats WHERE schemaname=? AND tablename=? "
+    "AND attname IN ('terms', 'described') AND most_common_elems IS NOT NULL"
+)
+
+
 class PostgresConnection:
     dialect: Dialect = POSTGRES
 
@@ -192,6 +208,7 @@ class PostgresConnection:
         self.raw = raw
         self._schema = schema
         self._held = set[Lock]()  # in this transaction
+        self._frequent: dict[str, tuple[float, frozenset[int]]] = {}
 
     def execute(self, sql: str, args: Sequence[Any] = (), /) -> Cursor:
         cursor = self.raw.cursor(binary=True)
@@ -206,6 +223,16 @@ class PostgresConnection:
             args = [arg.replace("\0", _NOWHERE) if isinstance(arg, str) else arg for arg in args]
             cursor.execute(translated(sql), args)
         return cursor
+
+    def frequent(self, table: str) -> frozenset[int]:
+        """The terms that many rows of a table have, as the statistics of the database know them. Every other one is
+        rare, more so than PostgreSQL itself believes."""
+        since, known = self._frequent.get(table, (float("-inf"), frozenset[int]()))
+        if time.monotonic() - since > _KNOWN_FOR:
+            rows = self.execute(_FREQUENT, (self._schema, table)).fetchall()
+            known = frozenset(int(term) for (terms,) in rows for term in terms.strip("{}").split(",") if term)
+            self._frequent[table] = time.monotonic(), known
+        return known
 
     def executemany(self, sql: str, args: Iterable[Sequence[Any]], /) -> None:
         given = list(args)

@@ -7,7 +7,7 @@ There is one set of SQL for all of them. It is given a `Connection`, puts `?` fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -90,8 +90,12 @@ class Dialect:
     ) -> None:
         """More terms that hold of every row (of a caller) whose JSON in a column contains this, for an index."""
 
+    def rare(self, conn: Connection, table: str, wanted: Mapping[str, dict[str, Any]], caller: str | None) -> bool:
+        """Whether few rows of a table (and of a caller) have what is wanted in their columns of JSON."""
+        return False
+
     def aside(self, term: str) -> str:
-        """A term, in a search that is to go by what `narrow` gives."""
+        """A term, in a search that is to go by what `narrow` gives, and by nothing else."""
         return term
 
     def beside(self, column: str, json: bytes, caller: str) -> tuple[list[str], list[Any]]:

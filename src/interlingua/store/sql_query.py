@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -70,14 +70,28 @@ def select(source: str, columns: str, terms: list[str]) -> str:
     return f"SELECT {columns} FROM {source}{given} ORDER BY id DESC LIMIT ? OFFSET ?"
 
 
+class Judged(msgspec.Struct):
+    """What the JSON in a column contains, and which column of those that are read that is."""
+
+    column: str
+    place: int
+    wanted: dict[str, Any]
+
+
 def pages(
-    conn: Connection, source: str, columns: str, terms: list[str], args: list[Any],
-    wanted: Mapping[int, dict[str, Any] | None], limit: int, offset: int,
+    conn: Connection, table: str, source: str, columns: str, terms: Callable[[bool], tuple[list[str], list[Any]]],
+    wanted: Sequence[Judged], caller: str | None, limit: int, offset: int,
 ) -> list[Any]:  # fmt: skip
     """Rows whose JSON in some columns contains what is wanted, where the database cannot tell: what it finds is read a
-    page at a time, and decided here. The id is the first column."""
-    judged = [(place, values.encode(value)) for place, value in wanted.items() if value]
-    sql, first = select(source, columns, [*terms, "id<?"]), select(source, columns, terms)
+    page at a time, and decided here. The id is the first column. `terms`: what else holds; its argument is whether the
+    search is to go by the JSON alone."""
+    judged = [(one.place, values.encode(one.wanted)) for one in wanted]
+    rare = conn.dialect.rare(conn, table, {one.column: one.wanted for one in wanted}, caller)
+    holds, args = terms(rare)
+    sql, first = select(source, columns, [*holds, "id<?"]), select(source, columns, holds)
+    if rare:  # they are found before they are put in order
+        few = f"WITH few AS MATERIALIZED (SELECT * FROM {source} WHERE {' AND '.join(holds)}) "
+        sql, first = few + select("few", columns, ["id<?"]), few + select("few", columns, [])
     found = list[Any]()
     last: str | None = None
     size = 100
@@ -90,9 +104,9 @@ def pages(
     return found[offset : offset + limit]
 
 
-def runs_where(dialect: Dialect, where: RunFilter) -> tuple[list[str], list[Any]]:
+def runs_where(dialect: Dialect, where: RunFilter, *, by_metadata: bool = False) -> tuple[list[str], list[Any]]:
     terms, args = list[str](), list[Any]()
-    aside = dialect.aside if where.metadata else str
+    aside = dialect.aside if by_metadata else str
     for column in ("agent", "version", "caller", "thread", "parent", "marked"):
         value = getattr(where, column)
         if value is not None:

@@ -158,8 +158,8 @@ class QuestionQueries(Queries):
             if not where.anyones:
                 terms.append("q.caller=?")
                 args.append(where.caller)
-            terms.append("COALESCE(q.answerer, ?)=?")
-            args.extend([where.caller, where.caller])
+            terms.append("(q.answerer IS NULL OR q.answerer=?)")
+            args.append(where.caller)
         if where.after is not None:
             terms.append("q.change>?")
             args.append(where.after)

@@ -34,7 +34,7 @@ from .sql import FINAL_SQL, RUN, RUN_COLUMNS, Call, Connection, Lock, LockList
 from .sql_callbacks import CallbackQueries
 from .sql_changes import delete_run
 from .sql_inbox import put_inbox
-from .sql_query import pages, runs_where, select_runs
+from .sql_query import Judged, pages, runs_where, select_runs
 from .sql_questions import QuestionQueries
 from .sql_records import RecordQueries
 from .sql_shelf import ShelfQueries
@@ -134,11 +134,13 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
             sql, args = select_runs(self.dialect, RUN, where)
             rows = await self._search(lambda conn: conn.execute(sql, args).fetchall())
         else:
-            terms, args = runs_where(self.dialect, where)
-            wanted = {_METADATA: where.metadata}
+            wanted = [Judged("metadata", _METADATA, where.metadata)]
             rows = await self._search(
-                lambda conn: pages(conn, "runs", RUN, terms, args, wanted, where.limit, where.offset)
-            )
+                lambda conn: pages(
+                    conn, "runs", "runs", RUN, lambda rare: runs_where(self.dialect, where, by_metadata=rare), wanted,
+                    where.caller, where.limit, where.offset,
+                )
+            )  # fmt: skip
         return [run_row(row) for row in rows]
 
     async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]:

@@ -14,7 +14,7 @@ from ..model.run import Checkpoint, RunRequest, Thread, ThreadStatus
 from .base import RunRow, ThreadFilter
 from .sql import Connection, Queries, insert
 from .sql_changes import add_messages, set_json
-from .sql_query import json_matches, pages, select
+from .sql_query import Judged, json_matches, pages, select
 
 # The status comes from the run that has the thread: a thread knows no status of its own.
 _THREAD = (
@@ -129,30 +129,41 @@ class ThreadQueries(Queries):
         return _thread(row) if row else None
 
     async def threads(self, where: ThreadFilter) -> list[Thread]:
+        also = [name for column in ("state", "metadata") for name in self.dialect.beside(column, b"{}", "")[0]]
+        named = ", ".join(["t.failed", *(f"t.{name}" for name in also)])
+        source, columns = f"(SELECT {_THREAD} AS status, {named} FROM threads t) AS found", "*"
+        wanted = [
+            Judged(column, place, members)
+            for column, place, members in (("metadata", _METADATA, where.metadata), ("state", _STATE, where.values))
+            if members
+        ]
+        if self.dialect.contains_json or not wanted:
+            terms, args = self._where(where, by_json=False)
+            sql = select(source, columns, terms)
+            rows = await self._search(lambda conn: conn.execute(sql, [*args, where.limit, where.offset]).fetchall())
+        else:
+            rows = await self._search(
+                lambda conn: pages(
+                    conn, "threads", source, columns, lambda rare: self._where(where, by_json=rare), wanted,
+                    where.caller, where.limit, where.offset,
+                )
+            )  # fmt: skip
+        return [_thread(row) for row in rows]
+
+    def _where(self, where: ThreadFilter, *, by_json: bool) -> tuple[list[str], list[Any]]:
+        aside = self.dialect.aside if by_json else str
         terms, args = list[str](), list[Any]()
         if where.caller is not None:
-            looked_for = where.metadata or where.values
-            terms.append(self.dialect.aside("caller=?") if looked_for else "caller=?")
+            terms.append(aside("caller=?"))
             args.append(where.caller)
         if where.status is not None:
-            terms.append(f"status=? AND {_HOLDS.get(where.status, '1=0')}")
+            terms.append(aside(f"status=? AND {_HOLDS.get(where.status, '1=0')}"))
             args.append(where.status)
         if where.metadata:
             json_matches(self.dialect, "metadata", where.metadata, where.caller, terms, args)
         if where.values:
             json_matches(self.dialect, "state", where.values, where.caller, terms, args)
-        also = [name for column in ("state", "metadata") for name in self.dialect.beside(column, b"{}", "")[0]]
-        named = ", ".join(["t.failed", *(f"t.{name}" for name in also)])
-        source, columns = f"(SELECT {_THREAD} AS status, {named} FROM threads t) AS found", "*"
-        wanted = {_STATE: where.values, _METADATA: where.metadata}
-        if self.dialect.contains_json or not any(wanted.values()):
-            sql = select(source, columns, terms)
-            rows = await self._search(lambda conn: conn.execute(sql, [*args, where.limit, where.offset]).fetchall())
-        else:
-            rows = await self._search(
-                lambda conn: pages(conn, source, columns, terms, args, wanted, where.limit, where.offset)
-            )
-        return [_thread(row) for row in rows]
+        return terms, args
 
     async def patch_thread(
         self, thread: str, *, checkpoint: str, values_: Any, metadata: dict[str, Any] | None, base: str | None,
