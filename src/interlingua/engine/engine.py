@@ -233,7 +233,7 @@ class Engine(Threads, Teams, Answering):
         return self.agents.code(request.agent, request.version or "")
 
     def _starts_here(self, request: RunRequest) -> bool:
-        if request.thread is not None or request.delay or not self.worker.has_room:
+        if request.thread is not None or request.delay or not self.worker.may_start:
             return False
         if request.key is None:
             return True
@@ -301,7 +301,7 @@ class Engine(Threads, Teams, Answering):
         head = chain.link(chain.GENESIS, row.id, 1, kind, row.created_at, chain.body_hash(body))
         row.next_seq, row.head = 2, head
         row.wake_at = row.created_at + int(request.delay * 1e6) if request.delay > 0 else 0
-        take = self.worker.id if agent is not None and self.worker.has_room else None
+        take = self.worker.id if agent is not None and self.worker.may_start else None
         event = EventRow(row.id, 1, kind, row.created_at, head, body)
         submission = Submission(row, request, _digest(request), [event], take, row.created_at)
         done = await self._place(submission, created, agent)
@@ -349,7 +349,7 @@ class Engine(Threads, Teams, Answering):
         return self._counted
 
     async def _count_pending(self) -> None:
-        self._counted = await self.store.count_pending(now(), self.settings.max_pending + 1)
+        self._counted = await self.store.count_pending(self.settings.max_pending + 1)
 
     def _check_sizes(self, request: RunRequest, whole: int) -> None:
         limit = self.settings.max_input_bytes

@@ -515,6 +515,8 @@ class Execution(Operations):
         if idle is not self._counted_idle:
             self._counted_idle = idle
             self.worker.idle += 1 if idle else -1
+            if idle:
+                self.worker.slot_free()
 
     def _stir(self) -> None:
         """The handler does something while one of its branches waits: that is running, and no time to park."""

@@ -88,6 +88,8 @@ class Worker:
         self._orphans: dict[str, float] = {}  # owned on paper, and not here: since when
         self._stopping = False
         self._starved = False  # runs are waiting for a slot
+        self._served: dict[str, int] = {}  # agents whose runs were claimed, by when that was: they take turns, too
+        self._claims = 0
         self._suspect: Execution | None = None
         self._suspect_since = 0.0
 
@@ -164,6 +166,11 @@ class Worker:
     @property
     def has_room(self) -> bool:
         return self.room > 0 and not self._stopping
+
+    @property
+    def may_start(self) -> bool:
+        """Whether a new run may start here without getting in line: nobody is waiting for the slot."""
+        return self.has_room and not self._starved
 
     @property
     def room(self) -> int:
@@ -289,6 +296,10 @@ class Worker:
 
     def ended(self, execution: Execution) -> None:
         self.running -= 1
+        self.slot_free()
+
+    def slot_free(self) -> None:
+        """An agent has ended here, or begins to wait."""
         if self._starved:
             self._ready.set()
         if self.others is not None:
@@ -405,10 +416,10 @@ class Worker:
 
     async def _claim_some(self) -> float:
         """Claim what is due, and say how long there is nothing to do."""
-        agents = self.registry.keys()
-        if not agents:
-            return 60.0
         while True:
+            agents = sorted(self.registry.keys(), key=lambda agent: self._served.get(agent, 0))
+            if not agents:
+                return 60.0
             due = await self.store.next_wake(agents)  # a read: most of the time there is nothing to claim
             if due is None:
                 self._starved = False
@@ -425,12 +436,19 @@ class Worker:
                 rows = await self.store.claim(self.id, agents, now(), room, suspects=not self._suspect_at_large())
             finally:
                 self.reserved -= room
-            mine = [row for row in rows if row.worker is not None]
+            mine = self._claimed(rows)
             if len(mine) < len(rows):
                 self._foreign.set()  # whom they told to stop may be here
             await self._enter_all(mine)
             if not rows:
                 return 0.05  # only suspects are left, and one is being watched
+
+    def _claimed(self, rows: list[RunRow]) -> list[RunRow]:
+        """Those of them that are to be entered here."""
+        mine = [row for row in rows if row.worker is not None]
+        self._claims += 1
+        self._served.update({f"{row.agent}@{row.version}": self._claims for row in mine})
+        return mine
 
     async def _enter_all(self, rows: list[RunRow]) -> None:
         waiting = {row.id for row in rows}
@@ -467,7 +485,7 @@ class Worker:
             rows = await self.store.claim(self.id, [agent], now(), 1, suspects=not self._suspect_at_large())
         finally:
             self.reserved -= 1
-        mine = [row for row in rows if row.worker is not None]
+        mine = self._claimed(rows)
         if mine:
             await asyncio.shield(self.spawn(self._enter_all(mine)))
         return True
