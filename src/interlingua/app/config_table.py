@@ -149,6 +149,12 @@ SETTINGS: tuple[Setting, ...] = (
         "leaves them to the other processes of its store.", least=0,
     ),
     _S(
+        "limits.agents", "counts", {},
+        "The same for single agents, by `NAME` (all its versions together) or `NAME@VERSION`; runs beyond that wait in "
+        "line. Comes before what an agent says of itself (`max_running=`).",
+        flag="--limit-agent", metavar="NAME=N", least=0,
+    ),
+    _S(
         "limits.max_pending", "whole", 100_000, "Runs that may wait for a slot before new ones are refused.", least=1,
     ),
     _S(

@@ -53,6 +53,7 @@ class Agent(Generic[P, R]):
         process: bool = False,
         parkable: bool = True,
         on_cancel: OnCancel | None = None,
+        max_running: int | None = None,
     ) -> None:
         self.card = card
         self.fn = fn
@@ -70,6 +71,7 @@ class Agent(Generic[P, R]):
         self.process = process
         self.parkable = parkable and retries > 0
         self.on_cancel = on_cancel
+        self.max_running = max_running
         self.digest = values.digest(msgspec.to_builtins(card))
         self.check_input = Validator(card.input, what="input")
         self.check_output = Validator(card.output, what="output")

@@ -142,6 +142,7 @@ class Engine(Threads, Teams, Answering):
 
     def _agents_changed(self) -> None:
         self.worker.spawn(self._publish_cards())
+        self.worker.gates.refresh()
         self.worker.look()
         if self.worker.others is not None:
             self.worker.others.agents_changed()
@@ -199,7 +200,7 @@ class Engine(Threads, Teams, Answering):
         """Accept a run that starts here and now: that needs no others, and no waiting. None where it is not so simple,
         and must be submitted. The run is on disk when its log has been flushed; until then nobody may hear of it."""
         agent = self._code(request, None)
-        if agent is None or not self._starts_here(request):
+        if agent is None or not self._starts_here(request, agent):
             return None
         return self._start_here(*self._written(request, new_id(), None, agent.card, agent), agent)
 
@@ -211,7 +212,7 @@ class Engine(Threads, Teams, Answering):
         agent = self._code(request, parent)
         card = agent.card if agent is not None else await self.card(request.agent, request.version)
         row, created, encoded = self._written(request, run, parent, card, agent)
-        if agent is None or not self._starts_here(request):
+        if agent is None or not self._starts_here(request, agent):
             return await self._submit_row(row, created, encoded, agent)
         log = self._start_here(row, created, encoded, agent)
         try:
@@ -232,8 +233,8 @@ class Engine(Threads, Teams, Answering):
             return self.agents.find(request.agent, request.version)
         return self.agents.code(request.agent, request.version or "")
 
-    def _starts_here(self, request: RunRequest) -> bool:
-        if request.thread is not None or request.delay or not self.worker.may_start:
+    def _starts_here(self, request: RunRequest, agent: Agent[..., Any]) -> bool:
+        if request.thread is not None or request.delay or not self.worker.may_start(agent):
             return False
         if request.key is None:
             return True
@@ -301,7 +302,7 @@ class Engine(Threads, Teams, Answering):
         head = chain.link(chain.GENESIS, row.id, 1, kind, row.created_at, chain.body_hash(body))
         row.next_seq, row.head = 2, head
         row.wake_at = row.created_at + int(request.delay * 1e6) if request.delay > 0 else 0
-        take = self.worker.id if agent is not None and self.worker.may_start else None
+        take = self.worker.id if agent is not None and self.worker.may_start(agent) else None
         event = EventRow(row.id, 1, kind, row.created_at, head, body)
         submission = Submission(row, request, _digest(request), [event], take, row.created_at)
         done = await self._place(submission, created, agent)
@@ -321,19 +322,21 @@ class Engine(Threads, Teams, Answering):
 
     async def _place(self, submission: Submission, created: RunCreated, agent: Agent[..., Any] | None) -> Submitted:
         """Write a run down, and enter it where it may start here."""
-        run, takes = submission.row.id, submission.take is not None
+        run = submission.row.id
 
         def enter(done: Submitted) -> None:
             # Not after the await below: a caller that goes away meanwhile must not leave the run half entered.
             if done.row.worker == self.worker.id and not done.existing and agent is not None:
                 self.worker.enter_submitted(done, created, submission.events[0], agent)
 
-        self.worker.reserved += takes
+        row = submission.row
+        let_go = self.worker.reserve(f"{row.agent}@{row.version}") if submission.take is not None else None
         self.worker.expect(run)
         try:
             return await self.store.submit(submission, enter)
         finally:
-            self.worker.reserved -= takes
+            if let_go is not None:
+                let_go()
             self.worker.unexpect(run)
 
     async def _pending_runs(self) -> int:
