@@ -39,6 +39,10 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="URL",
     ),
     _S(
+        "server.elsewhere", "yes", True,
+        "Whether doors offer agents, too, that only other processes on the same store have (`interlingua worker`).",
+    ),
+    _S(
         "server.allowed_hosts", "texts", [], "Host headers to accept beside the usual ones.", flag="--allow-host",
         metavar="HOST",
     ),

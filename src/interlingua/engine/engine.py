@@ -42,6 +42,7 @@ from . import runlog
 from .agents import Agent, Registry
 from .answering import Answering
 from .callbacks import Callbacks
+from .elsewhere import Elsewhere
 from .execution import Execution
 from .ids import new_id, now
 from .log import LiveLog, encode
@@ -87,6 +88,7 @@ class Engine(Threads, Teams, Answering):
         self.editors: dict[str, Editor] = {}  # by thread: what its caller offers to agents while it is there
         self.offer: Offer | None = None  # set by a door that can; for mounts whose wires carry files by address alone
         self.replicas = Replicas(self)
+        self.elsewhere = Elsewhere(self)
         self._open = False
         self._counted, self._counted_at = 0, -1.0
         self._keys: set[tuple[str, str]] = set()  # of runs that have begun here and are not in the store yet
@@ -143,13 +145,15 @@ class Engine(Threads, Teams, Answering):
     def _agents_changed(self) -> None:
         self.worker.spawn(self._publish_cards())
         self.worker.gates.refresh()
+        self.elsewhere.hint()
         self.worker.look()
         if self.worker.others is not None:
             self.worker.others.agents_changed()
 
     async def _publish_cards(self) -> None:
-        if len(self.agents):
-            await self.store.put_cards([agent.card for agent in (*self.agents, *self.agents.hidden())])
+        """Let every process of the store know what the agents are that are here."""
+        if own := [*self.agents.own(), *self.agents.hidden()]:
+            await self.store.put_cards([agent.card for agent in own])
 
     # -- agents -------------------------------------------------------------------------------------------
 
@@ -200,7 +204,7 @@ class Engine(Threads, Teams, Answering):
         """Accept a run that starts here and now: that needs no others, and no waiting. None where it is not so simple,
         and must be submitted. The run is on disk when its log has been flushed; until then nobody may hear of it."""
         agent = self._code(request, None)
-        if agent is None or not self._starts_here(request, agent):
+        if agent is None or not agent.here or not self._starts_here(request, agent):
             return None
         return self._start_here(*self._written(request, new_id(), None, agent.card, agent), agent)
 
@@ -211,9 +215,11 @@ class Engine(Threads, Teams, Answering):
     async def _submit(self, request: RunRequest, run: str, parent: RunRow | None) -> Run:
         agent = self._code(request, parent)
         card = agent.card if agent is not None else await self.card(request.agent, request.version)
+        if parent is None:  # who calls has begun already, and waits for as long as it takes
+            self.elsewhere.check(card, agent)
         row, created, encoded = self._written(request, run, parent, card, agent)
-        if agent is None or not self._starts_here(request, agent):
-            return await self._submit_row(row, created, encoded, agent)
+        if agent is None or not agent.here or not self._starts_here(request, agent):
+            return await self._submit_row(row, created, encoded, agent if agent is not None and agent.here else None)
         log = self._start_here(row, created, encoded, agent)
         try:
             await log.flush()
@@ -222,7 +228,7 @@ class Engine(Threads, Teams, Answering):
         return self._live_view(log, created)
 
     def _code(self, request: RunRequest, parent: RunRow | None) -> Agent[..., Any] | None:
-        """What the run is to be entered with, where that is here."""
+        """What the run is to be entered with, where that is here; or what stands for it."""
         if not self._open:
             raise Unavailable("the engine is not running")
         if parent is None and (request.authority is not None or request.assignment is not None):

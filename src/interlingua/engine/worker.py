@@ -544,6 +544,7 @@ class Worker:
         """Another process wrote to the store."""
         self._foreign.set()
         self.engine.callbacks.hint()
+        self.engine.elsewhere.hint()
         self.bus.publish_all()
 
     async def _foreign_loop(self) -> None:
@@ -573,6 +574,7 @@ class Worker:
     async def _bury(self) -> None:
         if await self.store.bury():
             self._ready.set()
+            self.engine.elsewhere.hint()
 
     def lost(self, worker: str) -> None:
         """This process was silent for so long that it was taken for dead, and its runs were handed back. What is still
