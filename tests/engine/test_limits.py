@@ -96,6 +96,17 @@ async def test_what_is_set_for_an_agent_comes_before_what_it_says_and_counts_all
     assert third.most == 1
 
 
+async def test_a_version_that_shares_its_places_with_another_gets_them_where_that_needs_none(store: Path) -> None:
+    first, second = Busy(version="1"), Busy(version="2")
+    second.go.set()
+    settings = msgspec.structs.replace(RARELY, agents={"busy": 1})
+    async with engine(store, first.agent, second.agent, settings=settings) as eng:
+        runs = [await submit(eng, "busy", version="2", delay=0.01) for _ in range(4)]
+        for run in runs:
+            assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
+    assert (first.most, second.most) == (0, 1)
+
+
 async def test_a_process_that_may_run_none_of_an_agent_leaves_its_runs_to_others(store: Path) -> None:
     here, there = Busy(), Busy()
     here.go.set()

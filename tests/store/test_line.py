@@ -146,8 +146,12 @@ async def test_agents_share_the_places_of_a_worker(made: SQLStore) -> None:
     agents = ["a@1", "b@1", "c@1", "d@1"]
     assert Counter(r.agent for r in await made.claim("w", agents, now(), 12)) == {"a": 4, "b": 2, "c": 6}
     assert Counter(r.agent for r in await made.claim("w", ["c@1", "a@1"], now(), 1)) == {"c": 1}
-    assert Counter(r.agent for r in await made.claim("w", agents, now(), 10, at_most={"c@1": 1})) == {"a": 5, "c": 1}
-    assert await made.claim("w", ["a@1"], now(), 10, at_most={"a@1": 0}) == []
+    assert Counter(r.agent for r in await made.claim("w", agents, now(), 10, at_most=[(["c@1"], 1)])) == {
+        "a": 5,
+        "c": 1,
+    }
+    assert len(await made.claim("w", ["b@1", "a@1", "c@1"], now(), 10, at_most=[(["a@1", "b@1", "c@1"], 3)])) == 3
+    assert await made.claim("w", ["a@1"], now(), 10, at_most=[(["a@1"], 0)]) == []
     await made.close()
 
 
@@ -207,7 +211,7 @@ async def test_nobody_reads_or_sorts_the_whole_line(made: SQLStore, monkeypatch:
     assert await made.next_wake(["a@1", "b@1"]) == 0
     monkeypatch.setattr(made, "_read", read)
     claimed = await made._write(
-        lambda conn: transactions.claim(Explained(conn, plans), "w", ["a@1", "b@1", "c@1"], now(), 5, True, {})
+        lambda conn: transactions.claim(Explained(conn, plans), "w", ["a@1", "b@1", "c@1"], now(), 5, True, ())
     )
     assert len(claimed) == 5
     r = row(caller="caller 3")

@@ -182,6 +182,7 @@ async def test_a_store_of_the_version_before_is_brought_up_to_date(sqlite: SQLit
     conn.close()
     await sqlite.open()
     assert [r.id for r in await sqlite.runs(RunFilter(marked="stateless"))] == ["run0"]
+    assert [r.id for r in await sqlite.claim("w", ["a@1"], now(), 10)] == ["run0", "run1"]
     first = await _claim(sqlite)
     assert [(c.url, c.receiver) for c in first] == [("http://one/2", "one"), ("https://two:8/4?x", "two:8")]
     await _settle(sqlite, first[0])

@@ -127,6 +127,7 @@ class Engine(Threads, Teams, Answering):
         if not self._open:
             return
         self._open = False
+        await self.elsewhere.stop()
         self.agents.listeners.remove(self._agents_changed)
         self._stall.close()
         await self.reminders.stop()

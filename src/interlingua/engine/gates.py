@@ -78,15 +78,11 @@ class Gates:
             if gate is not None and gate.room > 0:
                 gate.lined = False
 
-    def at_most(self, agents: list[str]) -> dict[str, int]:
-        """How many of each may be claimed, where that is limited. Agents that share a gate share its places."""
-        found: dict[str, int] = {}
-        left: dict[int, int] = {}
+    def at_most(self, agents: list[str]) -> list[tuple[list[str], int]]:
+        """Which of these are limited, together with whom, and how many places are left."""
+        found: dict[int, tuple[list[str], int]] = {}
         for agent in agents if self.any else ():
             gate = self._of.get(agent)
             if gate is not None:
-                room = left.setdefault(id(gate), gate.room)
-                shares = sum(self._of.get(other) is gate for other in agents if other not in found)
-                found[agent] = -(-room // shares)
-                left[id(gate)] -= found[agent]
-        return found
+                found.setdefault(id(gate), ([], gate.room))[0].append(agent)
+        return list(found.values())

@@ -471,7 +471,7 @@ class Worker:
                 return 60.0
             room = min(self.room, _CLAIM_AT_ONCE)
             at_most = self.gates.at_most(agents)
-            slots = [self.reserve(agent) for agent, places in at_most.items() for _ in range(min(places, room))]
+            slots = [self.reserve(some[0]) for some, places in at_most for _ in range(min(places, room))]
             beside = max(0, room - len(slots))
             self.reserved += beside
             try:

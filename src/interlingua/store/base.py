@@ -8,7 +8,7 @@ the same transactions. Nothing is acknowledged before it is committed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
@@ -434,11 +434,11 @@ class Store(Protocol):
     async def bury(self) -> list[str]: ...
     async def claim(
         self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True,
-        at_most: Mapping[str, int] = {},
+        at_most: Sequence[tuple[Sequence[str], int]] = (),
     ) -> list[RunRow]:  # fmt: skip
         """Those that are due and may start, of each agent in the order in which its callers take turns. Agents share
-        the places, in the order in which they are given; `at_most`: of those that may not have as many as there are.
-        One without a worker only got in line, and the run before it was told."""
+        the places, in the order in which they are given; `at_most`: of these, together, no more than so many. One
+        without a worker only got in line, and the run before it was told."""
         ...
 
     async def claim_one(self, worker: str, run: str) -> RunRow | None: ...

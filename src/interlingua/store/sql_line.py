@@ -6,7 +6,7 @@ and nobody is locked. Two processes that look at the same moment may give the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from .base import SUSPECT
 from .sql import Connection
@@ -56,7 +56,7 @@ def ripen(conn: Connection, agents: Sequence[str], now: int) -> None:
 
 
 def following(
-    conn: Connection, agents: Sequence[str], limit: int, at_most: Mapping[str, int], suspects: bool
+    conn: Connection, agents: Sequence[str], limit: int, at_most: Sequence[tuple[Sequence[str], int]], suspects: bool
 ) -> list[str]:
     """The next runs in the lines of these agents, who share the places; the first ones get what cannot be shared."""
     lined = {
@@ -68,10 +68,13 @@ def following(
         )
     }
     lines = [agent for agent in agents if agent in lined]
+    together = [set(some) for some, _ in at_most]
+    left = [places for _, places in at_most]
     chosen: list[str] = []
     for place, agent in enumerate(lines):
         share = -(-(limit - len(chosen)) // (len(lines) - place))
-        share = min(share, at_most.get(agent, share))
+        limited = [at for at, some in enumerate(together) if agent in some]
+        share = min([share, *(left[at] for at in limited)])
         if share <= 0:
             continue
         lock = conn.dialect.skip_locked
@@ -81,4 +84,6 @@ def following(
             suspects = not suspect
             found += suspect
         chosen += [run for (run,) in found]
+        for at in limited:
+            left[at] -= len(found)
     return chosen

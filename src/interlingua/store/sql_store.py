@@ -7,7 +7,7 @@ concerns threads is in `sql_threads`, questions in `sql_questions`, and so on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, TypeVar
 
@@ -47,7 +47,6 @@ T = TypeVar("T")
 
 _cards = msgspec.json.Decoder(AgentCard)
 _METADATA = RUN_COLUMNS.index("metadata")
-_AS_MANY: Mapping[str, int] = {}
 
 
 class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, ShelfQueries):
@@ -244,7 +243,7 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
 
     async def claim(
         self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True,
-        at_most: Mapping[str, int] = _AS_MANY,
+        at_most: Sequence[tuple[Sequence[str], int]] = (),
     ) -> list[RunRow]:  # fmt: skip
         """Take runs that are due. Of those that were there at several crashes at most one, or none."""
         rows: list[RunRow] = await self._write(

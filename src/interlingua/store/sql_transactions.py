@@ -6,7 +6,7 @@ changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -65,7 +65,13 @@ def _make_way(conn: Connection, run: str, successor: RunRow, when_busy: str, now
 
 
 def claim(
-    conn: Connection, worker: str, agents: list[str], now: int, limit: int, suspects: bool, at_most: Mapping[str, int]
+    conn: Connection,
+    worker: str,
+    agents: list[str],
+    now: int,
+    limit: int,
+    suspects: bool,
+    at_most: Sequence[tuple[Sequence[str], int]],
 ) -> list[RunRow]:
     ripen(conn, agents, now)
     claimed = []
