@@ -4,10 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: help demo test lint format faults interop mutants bench docs wheel clean
+.PHONY: help demo test test-cluster lint format faults interop mutants bench docs wheel clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(STAMP): pyproject.toml constraints.txt tools/requirements.py
 	$(PYTHON) -m venv $(VENV)
@@ -21,6 +21,9 @@ demo: $(STAMP) ## what it does, in a minute; at a terminal the agents stay up af
 # Many tests wait for something: three processes keep two cores busy.
 test: $(STAMP) ## the test suite
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal
+
+test-cluster: $(STAMP) ## processes on PostgreSQL and NATS that take long
+	$(BIN)/python -m pytest -q -m cluster --timeout 1200
 
 lint: $(STAMP) ## format, lint, types, layers, generated docs
 	$(BIN)/ruff format --check .

@@ -150,7 +150,7 @@ def _operations(store: PostgresStore, runs: int) -> dict[str, Callable[[], Await
         "claim: a rare agent, behind many of others": lambda: claim([f"{RARE}@1.0"]),
         "when is something due next": lambda: store.next_wake(["agent-1@1.0"]),
         "when, for an agent with nothing": lambda: store.next_wake(["agent-nowhere@1.0"]),
-        "how many wait": lambda: store.count_pending(NOW, 100),
+        "how many wait": lambda: store.count_pending(100),
         "hand back what the dead had": store.bury,
         "what a worker owns": lambda: store.owned("worker-1"),
         "its inboxes": lambda: store.inbox(worker="worker-1"),

@@ -57,7 +57,7 @@ _NAMED = _terms("caller-1", name="looked-for")
 # are under way; of those before, one in a hundred failed, one in 500 was cancelled.
 _RUNS = """
 INSERT INTO runs (id, agent, version, status, caller, thread, parent, path, metadata, created_at, updated_at, worker,
-    epoch, next_seq, head, wake_at, crashes, ran, queued, marked, sealed, terms)
+    epoch, next_seq, head, wake_at, crashes, ran, queued, marked, sealed, terms, turn)
 SELECT {id}, CASE WHEN n %% (1 + {size} / 5) = 3 THEN 'rare' WHEN n %% 2 = 0 THEN 'agent-' || n / 2 %% 3
         ELSE 'agent-' || n / 2 %% 50 END,
     '1.0', status,
@@ -72,7 +72,8 @@ SELECT {id}, CASE WHEN n %% (1 + {size} / 5) = 3 THEN 'rare' WHEN n %% 2 = 0 THE
     CASE WHEN status = 'pending' THEN CASE WHEN n %% 3 = 0 THEN {now} + n ELSE 0 END END, 0, 1000, NULL, NULL, 0,
     CASE WHEN n = {size} / 3 THEN {looked_for}
         WHEN n %% 4 = 1 AND n %% 3 = 0 AND n / 3 %% 2 = 1 THEN {own_prod} WHEN n %% 4 = 1 THEN {prod}
-        WHEN n %% 4 = 2 THEN ARRAY[hashtextextended(n::text, 1), hashtextextended(n::text, 3), {ticket}] END
+        WHEN n %% 4 = 2 THEN ARRAY[hashtextextended(n::text, 1), hashtextextended(n::text, 3), {ticket}] END,
+    n
 FROM (SELECT n, CASE WHEN n > {size} - {live}
         THEN CASE n %% 4 WHEN 0 THEN 'running' WHEN 1 THEN 'waiting' ELSE 'pending' END
         WHEN n %% 100 = 7 THEN 'failed' WHEN n %% 500 = 8 THEN 'cancelled' ELSE 'succeeded' END AS status
@@ -80,9 +81,9 @@ FROM (SELECT n, CASE WHEN n > {size} - {live}
 """
 _ELSEWHERE = """
 INSERT INTO runs (id, agent, version, status, caller, path, metadata, created_at, updated_at, epoch, next_seq, head,
-    wake_at, crashes, ran)
+    wake_at, crashes, ran, turn)
 SELECT {id}, CASE WHEN n = {many} / 2 THEN 'rare' ELSE 'elsewhere-' || n %% 3 END, '1.0', 'pending',
-    'caller-' || n %% 10, '', '{{}}', {start}, {start}, 0, 2, '\\x00', 0, 0, 0
+    'caller-' || n %% 10, '', '{{}}', {start}, {start}, 0, 2, '\\x00', 0, 0, 0, n
 FROM generate_series(1, {many}) AS n
 """
 _EVENTS = """

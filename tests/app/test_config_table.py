@@ -56,7 +56,10 @@ def another(setting: Setting) -> Any:
         return SAMPLES[setting.path]
     if setting.choices:
         return next(one for one in setting.choices if one != setting.default)
-    given = {"text": "other", "path": "other", "texts": ["other"], "numbers": [1.5, 2.0], "yes": not setting.default}
+    given = {
+        "text": "other", "path": "other", "texts": ["other"], "numbers": [1.5, 2.0], "yes": not setting.default,
+        "counts": {"other": 2, "another@1.0": 3},
+    }  # fmt: skip
     if setting.kind in given:
         return given[setting.kind]
     value = (setting.default or 0) + 1
@@ -66,6 +69,8 @@ def another(setting: Setting) -> Any:
 def as_text(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return ",".join(f"{name}={number}" for name, number in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -154,3 +159,19 @@ def test_entries_come_from_the_file_from_variables_and_from_flags_and_add_up(pat
     assert [one.origin for one in config.entries[path]] == [
         f"{file}:1", entries.variable, entries.variable, entries.flag, entries.flag,
     ]  # fmt: skip
+
+
+def test_limits_of_agents_are_a_table_in_the_file_and_pairs_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "interlingua.toml"
+    file.write_text('[limits.agents]\nslow = 2\n"org.example.slow@1.0" = 1\n')
+    assert engine_settings(read(file, environ={})).agents == {"slow": 2, "org.example.slow@1.0": 1}
+    for text in ("slow=2, fast=3", '{"slow": 2, "fast": 3}'):
+        config = read(file, environ={"INTERLINGUA_LIMITS_AGENTS": text})
+        assert engine_settings(config).agents == {"slow": 2, "fast": 3}
+    assert engine_settings(read(file, {"limits_agents": ["slow=5"]}, environ={})).agents == {"slow": 5}
+    for wrong in (["slow"], ["slow=many"], ["slow=-1"], ["=1"]):
+        (problem,) = read(None, {"limits_agents": wrong}, environ={}).problems
+        assert str(problem).startswith("--limit-agent: limits.agents: is a table of whole numbers, at least 0, not ")
+    file.write_text("[limits]\nagents = 3\n")
+    (problem,) = read(file, environ={}).problems
+    assert "is a table of whole numbers" in str(problem)

@@ -58,7 +58,7 @@ class TestEar:
     def watched(self, run: str) -> None:
         self.heard(("watched", run))
 
-    async def room(self) -> None:
+    async def room(self, agent: str) -> None:
         await self.free.wait()
 
     async def offered(self, agent: str, run: str, *, again: bool) -> bool:

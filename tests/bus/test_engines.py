@@ -383,6 +383,44 @@ async def test_runs_beyond_the_slots_of_one_process_run_in_another(store: Path, 
         assert len(outputs) == 6
 
 
+async def test_an_agent_at_its_limit_is_offered_nothing_and_takes_the_next_when_it_may(
+    store: Path, nats_url: str
+) -> None:
+    running: dict[str, int] = {}
+    here, go = asyncio.Event(), asyncio.Event()
+
+    def single(name: str) -> il.Agent[..., Any]:
+        @il.agent(name="single", max_running=1)
+        async def single_() -> str:
+            running[name] = running.get(name, 0) + 1
+            assert running[name] == 1
+            if len(running) == 2:
+                here.set()
+            await go.wait()
+            running[name] -= 1
+            return name
+
+        return single_
+
+    @il.agent
+    async def beside() -> str:
+        return "done"
+
+    rarely = il.Settings(sweep_every=30, stall_warning=0, cancel_grace=0.5, shutdown_grace=0.5)
+    async with (
+        engine(store, nats_url, single("first"), settings=rarely) as first,
+        engine(store, nats_url, single("second"), beside, settings=rarely) as second,
+    ):
+        await until_ready(first, second)
+        async with asyncio.timeout(SOON):
+            runs = [await submit(first, "single") for _ in range(6)]
+            await here.wait()
+            await first.wait(await submit(first, "beside"))
+            go.set()
+            for run in runs:
+                assert (await first.wait(run)).status is il.Status.SUCCEEDED
+
+
 async def test_a_run_is_entered_once_however_often_it_is_offered(store: Path, nats_url: str) -> None:
     entered: list[str] = []
 

@@ -169,7 +169,7 @@ async def test_a_store_of_the_version_before_is_brought_up_to_date(sqlite: SQLit
                 "VALUES (?,?,'f','failed',1,?,0)",
                 (run, url, state),
             )
-        columns = ", ".join(r for r in row().__struct_fields__ if r not in ("marked", "sealed"))
+        columns = ", ".join(r for r in row().__struct_fields__ if r not in ("marked", "sealed", "turn"))
         for n, stateless in enumerate((True, False)):
             r = row(id=f"run{n}")
             found = [getattr(r, name) for name in columns.split(", ")]
@@ -182,6 +182,7 @@ async def test_a_store_of_the_version_before_is_brought_up_to_date(sqlite: SQLit
     conn.close()
     await sqlite.open()
     assert [r.id for r in await sqlite.runs(RunFilter(marked="stateless"))] == ["run0"]
+    assert [r.id for r in await sqlite.claim("w", ["a@1"], now(), 10)] == ["run0", "run1"]
     first = await _claim(sqlite)
     assert [(c.url, c.receiver) for c in first] == [("http://one/2", "one"), ("https://two:8/4?x", "two:8")]
     await _settle(sqlite, first[0])

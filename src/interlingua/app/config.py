@@ -265,6 +265,8 @@ def _take_flags(config: Config, flags: Mapping[str, Any]) -> None:
         if setting.kind == "yes" and "/" in flag:
             flag = flag.partition("/")[0 if value else 2]
         try:
+            if setting.kind == "counts" and isinstance(value, list):
+                value = _read(setting, ",".join(value))
             checked = _checked(setting, str(value) if isinstance(value, Path) else value)
             config.values[setting.path] = Value(_placed(setting, checked, Path()), flag)
         except _Wrong as error:
@@ -303,6 +305,10 @@ def _read(setting: Setting, text: str) -> Any:
             return _YES[text.strip().lower()]
         if setting.kind == "numbers":
             return _checked(setting, [float(one) for one in _listed(text)])
+        if setting.kind == "counts":
+            if text.lstrip().startswith("{"):
+                return _checked(setting, json.loads(text))
+            return _checked(setting, _counted(_listed(text)))
         if setting.kind in ("whole", "number"):
             return _checked(setting, int(text) if setting.kind == "whole" else float(text))
     except (KeyError, ValueError):
@@ -321,11 +327,17 @@ def _listed(text: str) -> list[Any]:
     return [part for one in text.split(",") if (part := one.strip())]
 
 
+def _counted(texts: list[Any]) -> dict[str, int]:
+    """A table of numbers that is written NAME=N, once for each."""
+    pairs = [str(one).rpartition("=") for one in texts]
+    return {name.strip(): int(number) for name, _, number in pairs}
+
+
 def _checked(setting: Setting, value: Any) -> Any:
     fits: bool
     match setting.kind:
         case "whole":
-            fits = isinstance(value, int) and not isinstance(value, bool)
+            fits = _is_whole(value)
         case "number":
             fits = _is_number(value)
             value = float(value) if fits else value
@@ -338,6 +350,8 @@ def _checked(setting: Setting, value: Any) -> Any:
             value = [float(one) for one in value] if fits else value
         case "names":
             fits = isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+        case "counts":
+            fits = isinstance(value, dict) and all(name and _is_whole(one) for name, one in value.items())
         case "anything":
             fits = isinstance(value, dict)
         case _:
@@ -345,11 +359,15 @@ def _checked(setting: Setting, value: Any) -> Any:
     if fits and setting.choices:
         fits = value in setting.choices
     if fits and setting.least is not None:
-        given = value if isinstance(value, list) else [value]
+        given = value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]
         fits = all(one >= setting.least and (setting.most is None or one <= setting.most) for one in given)
     if not fits:
         raise _Wrong(f"is {kind_of(setting)}" + ("" if setting.secret else f", not {_told(value)}"))
     return value
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:
@@ -362,7 +380,8 @@ def kind_of(setting: Setting) -> str:
         return f"one of {', '.join(setting.choices)}"
     words = {
         "text": "a text", "path": "a path", "whole": "a whole number", "number": "a number", "yes": "true or false",
-        "texts": "a list of texts", "numbers": "a list of numbers", "names": "a table of texts", "anything": "a table",
+        "texts": "a list of texts", "numbers": "a list of numbers", "names": "a table of texts",
+        "counts": "a table of whole numbers", "anything": "a table",
     }[setting.kind]  # fmt: skip
     if setting.least is None:
         return words

@@ -54,6 +54,7 @@ async def serve_settings(config: Config) -> ServeSettings:
         host=host,
         port=config["server.port"],
         advertise=advertised(config["server.advertise"]),
+        elsewhere=config["server.elsewhere"],
         allowed_hosts=config["server.allowed_hosts"],
         allowed_origins=config["server.allowed_origins"],
         issuers=await issuers(config),

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
-Kind = Literal["text", "whole", "number", "yes", "path", "texts", "numbers", "names", "anything"]
-"""whole: an integer; yes: true or false; texts, numbers: lists; names: a table of texts; anything: any table."""
+Kind = Literal["text", "whole", "number", "yes", "path", "texts", "numbers", "names", "counts", "anything"]
+"""whole: an integer; yes: true or false; texts, numbers: lists; names: a table of texts; counts: a table of integers;
+anything: any table."""
 
 MIB = 1024 * 1024
 PREFIX = "INTERLINGUA_"

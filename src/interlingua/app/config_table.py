@@ -39,6 +39,10 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="URL",
     ),
     _S(
+        "server.elsewhere", "yes", True,
+        "Whether doors offer agents, too, that only other processes on the same store have (`interlingua worker`).",
+    ),
+    _S(
         "server.allowed_hosts", "texts", [], "Host headers to accept beside the usual ones.", flag="--allow-host",
         metavar="HOST",
     ),
@@ -147,6 +151,12 @@ SETTINGS: tuple[Setting, ...] = (
         "limits.max_running", "whole", 1000,
         "Agents that run at once in this process. Waiting ones that are parked do not count. With 0 it runs none, and "
         "leaves them to the other processes of its store.", least=0,
+    ),
+    _S(
+        "limits.agents", "counts", {},
+        "The same for single agents, by `NAME` (all its versions together) or `NAME@VERSION`; runs beyond that wait in "
+        "line. Comes before what an agent says of itself (`max_running=`).",
+        flag="--limit-agent", metavar="NAME=N", least=0,
     ),
     _S(
         "limits.max_pending", "whole", 100_000, "Runs that may wait for a slot before new ones are refused.", least=1,

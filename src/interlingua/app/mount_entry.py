@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..engine.agents import Agent
+from ..engine.elsewhere import Elsewhere
 from ..model import values
 from ..model.card import AgentCard
 from ..model.errors import InvalidRequest, Unavailable
@@ -73,6 +74,17 @@ class MountView(msgspec.Struct, omit_defaults=True):
     tries: int = 0
     next_try_in: float | None = None
     left_out: list[str] = []
+
+
+def views(elsewhere: Elsewhere) -> list[MountView]:
+    """Agents that other processes of the store have, as if each were a mount: it is down when they are all gone."""
+    return [
+        MountView(
+            f"{agent.card.key} (elsewhere)", "up" if agent.available else "down", agent.since, [agent.card.key],
+            "" if agent.available else "no process that has it is there",
+        )
+        for agent in elsewhere.agents()
+    ]  # fmt: skip
 
 
 async def load(entry: MountEntry, target: Target | None = None) -> list[Agent[..., Any]]:

@@ -26,7 +26,7 @@ from ..security.origins import HostPolicy
 from .asgi import CannotListen, HttpServer, OwnPorts, listen
 from .http import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .keys import StoredKeys
-from .mount_entry import MountEntry, Mounting
+from .mount_entry import MountEntry, Mounting, views
 from .mounts import Mounts
 from .trace import TracedApp, WireTrace
 from .work import Workplace
@@ -68,6 +68,8 @@ class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
     """Protocols that have no door here."""
     own_ports: dict[str, tuple[str | None, int]] = {}
     """Doors that have a port of their own, by the name of their protocol: the address (None: ours) and the port."""
+    elsewhere: bool = True
+    """Whether agents are offered, too, that only other processes on the same store have."""
     mounting: Mounting = Mounting()
     bus: BusSettings = BusSettings()
     engine: Settings = Settings()
@@ -133,12 +135,13 @@ async def serving(
         raise
     own = OwnPorts()
     kept = Mounts(engine, settings.mounting)
-    app.mounts = kept.views
+    app.mounts = lambda: [*kept.views(), *views(engine.elsewhere)]
     closing = asyncio.get_running_loop().create_task(_close_when_keyed(engine, keys, auth))
     try:
         # Before the first request: a door whose work has not begun could not answer it.
         notes = await app.start(Opening(server.address, settings.listeners, own.serve))
         await kept.change(mounts)
+        await engine.elsewhere.start(looks=settings.elsewhere)
         notes += await _own_ports(settings, app, own, wire)
         await server.start()
         notes += await engine.replicas.enter(_reached_at(settings, server.address))
@@ -146,6 +149,7 @@ async def serving(
     finally:
         closing.cancel()
         await engine.replicas.leave()  # first: nothing more is passed on to a server that stops
+        await engine.elsewhere.stop()
         await kept.close()
         await app.close()
         await own.close()

@@ -52,8 +52,10 @@ async def working(
     kept = Mounts(engine, settings.mounting)
     try:
         await kept.change(mounts)
+        await engine.elsewhere.start(looks=False)
         bus = address.parse(settings.bus).shown if settings.bus.url else ""
         yield Workplace(engine, kept, shown(store), bus)
     finally:
+        await engine.elsewhere.stop()
         await kept.close()
         await engine.stop()

@@ -90,8 +90,8 @@ class Ear(Protocol):
     def watched(self, run: str) -> None:
         """Another process has begun to read a run that may be here."""
 
-    async def room(self) -> None:
-        """Return when there is a free slot."""
+    async def room(self, agent: str) -> None:
+        """Return when there is a free slot for a run of this agent."""
 
     async def offered(self, agent: str, run: str, *, again: bool) -> bool:
         """A run is due; `again`: that was said before, to somebody. Returns when the store has decided whose it is;

@@ -116,7 +116,7 @@ class WorkQueue:
             try:
                 queue = await queues.of(self._subjects.work(agent))
                 while True:
-                    await ear.room()
+                    await ear.room(agent)
                     offer = await queue.next()
                     wait = _RETRY_FIRST
                     if offer is not None:

@@ -17,7 +17,7 @@ from ..app.config_table import ENTRIES, SETTINGS
 _GIVEN = "interlingua.settings"
 _TYPES: dict[str, Any] = {
     "text": str | None, "whole": int | None, "number": float | None, "yes": bool | None, "path": Path | None,
-    "texts": list[str] | None, "numbers": list[float] | None,
+    "texts": list[str] | None, "numbers": list[float] | None, "counts": list[str] | None,
 }  # fmt: skip
 _PANELS = {
     "server": "Server", "store": "Store", "bus": "Bus", "auth": "Callers", "callbacks": "Callbacks", "limits": "Limits",
@@ -82,7 +82,7 @@ def _flags(has: Callable[[str], bool]) -> list[Any]:
 
 
 def _setting(setting: Setting) -> inspect.Parameter:
-    repeatable = setting.kind in ("texts", "numbers")
+    repeatable = setting.kind in ("texts", "numbers", "counts")
     option = typer.Option(
         *_spelled(setting),
         help=setting.help + (" (repeatable)" if repeatable else ""),

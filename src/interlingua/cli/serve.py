@@ -41,7 +41,7 @@ def serve(
         typer.Argument(
             metavar="[TARGET]...",
             help="What to serve: files with agents in them, `team:DIR`, or mounts. Without any, what the config file "
-            "says.",
+            "says; with `--store`, what the workers of that store have.",
             show_default=False,
         ),
     ] = None,

@@ -75,7 +75,9 @@ def where(
     wanted = {name: [*texts, *(flags.get(name) or [])] for name, texts in named.items()}
     file = find_file(config, targets=any(wanted.values()))
     variables = [os.environ.get(one.variable) for one in ENTRIES if one.path in named]
-    if file is None and not any(wanted.values()) and not any(variables):
+    # A server may have doors alone: for what the workers of its store have.
+    doors = verb == "serve" and (flags.get("store_path") is not None or flags.get("server_elsewhere"))
+    if file is None and not any(wanted.values()) and not any(variables) and not doors:
         raise CommandError(
             f"there is nothing to {'run' if verb == 'worker' else 'serve'}: no target, and no interlingua.toml here",
             hint=f"interlingua {verb} agents.py, or interlingua config init, which writes {NAME}",

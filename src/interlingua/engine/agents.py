@@ -9,6 +9,7 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
+    Mapping,
 )
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
@@ -34,6 +35,8 @@ _TEXT_OUTPUT: Schema = {"type": "object", "properties": {"text": {"type": "strin
 class Agent(Generic[P, R]):
     """A card and what runs behind it. Calling it calls the function, as if it had not been decorated."""
 
+    here = True  # its code is in this process
+
     def __init__(
         self,
         card: AgentCard,
@@ -53,6 +56,7 @@ class Agent(Generic[P, R]):
         process: bool = False,
         parkable: bool = True,
         on_cancel: OnCancel | None = None,
+        max_running: int | None = None,
     ) -> None:
         self.card = card
         self.fn = fn
@@ -70,6 +74,7 @@ class Agent(Generic[P, R]):
         self.process = process
         self.parkable = parkable and retries > 0
         self.on_cancel = on_cancel
+        self.max_running = max_running
         self.digest = values.digest(msgspec.to_builtins(card))
         self.check_input = Validator(card.input, what="input")
         self.check_output = Validator(card.output, what="output")
@@ -83,6 +88,11 @@ class Agent(Generic[P, R]):
         self.__name__ = getattr(fn, "__name__", card.name)
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a process that can run it."""
+        return True
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)
@@ -172,12 +182,13 @@ def text_field(schema: Schema) -> str | None:
 
 
 class Registry:
-    """The agents whose code this process has."""
+    """The agents whose code this process has, and those that it knows to be elsewhere."""
 
     def __init__(self) -> None:
         self._agents: dict[str, Agent[..., Any]] = {}
         self._hidden: dict[str, Agent[..., Any]] = {}
         self._retired: dict[str, Agent[..., Any]] = {}  # nobody finds them any more; runs that have begun still do
+        self._elsewhere: Mapping[str, Agent[..., Any]] = {}
         self._newest: dict[str, Agent[..., Any] | None] = {}
         self.listeners: list[Callable[[], None]] = []
         self.checks: list[Callable[[AgentCard], list[str]]] = []  # each says what is wrong with a card
@@ -230,20 +241,28 @@ class Registry:
         self._agents, self._hidden = agents, hidden
         self._tell()
 
+    def set_elsewhere(self, agents: Mapping[str, Agent[..., Any]], *, tell: bool) -> None:
+        """The agents that other processes have. One that is here, too, is found as the one that is here."""
+        self._elsewhere = agents
+        self._newest.clear()
+        if tell:
+            self._tell()
+
     def _tell(self) -> None:
         self._newest.clear()
         for listener in self.listeners:
             listener()
 
     def find(self, name: str, version: str | None = None) -> Agent[..., Any] | None:
-        """By name and version; without a version, the newest."""
+        """By name and version; without a version, the newest that is available."""
         if version is not None:
-            return self._agents.get(f"{name}@{version}")
+            key = f"{name}@{version}"
+            return self._agents.get(key) or self._elsewhere.get(key)
         if name not in self._newest:
-            found = [agent for agent in self._agents.values() if agent.card.name == name]
+            found = [agent for agent in self if agent.card.name == name]
             if not found:
                 return None
-            self._newest[name] = max(found, key=lambda agent: _version_key(agent.card.version))
+            self._newest[name] = max(found, key=lambda agent: (agent.available, _version_key(agent.card.version)))
         return self._newest[name]
 
     def code(self, name: str, version: str) -> Agent[..., Any] | None:
@@ -258,11 +277,15 @@ class Registry:
         """Of all whose runs can be entered here: also of those that nobody finds."""
         return [*self._agents, *self._hidden, *self._retired]
 
+    def own(self) -> list[Agent[..., Any]]:
+        """Those whose code is here."""
+        return list(self._agents.values())
+
     def __iter__(self) -> Iterator[Agent[..., Any]]:
-        return iter(list(self._agents.values()))
+        return iter([*self._agents.values(), *(a for key, a in self._elsewhere.items() if key not in self._agents)])
 
     def __len__(self) -> int:
-        return len(self._agents)
+        return len(self._agents) + sum(key not in self._agents for key in self._elsewhere)
 
 
 def _exchanged(

@@ -203,8 +203,8 @@ class Between:
         else:
             self._bus.publish(WORK)
 
-    async def room(self) -> None:
-        while not self._worker.has_room:
+    async def room(self, agent: str) -> None:
+        while not self._worker.may_claim(agent):
             self._slot.clear()
             # Slots also become free where nobody says so: agents that begin to wait.
             try:

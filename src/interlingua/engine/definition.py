@@ -44,6 +44,7 @@ def agent(
     retries: int = 3,
     timeout: float | None = None,
     process: bool = False,
+    max_running: int | None = None,
 ) -> Callable[[Callable[P, R]], Agent[P, R]]: ...
 def agent(
     fn: Callable[P, R] | None = None,
@@ -61,6 +62,7 @@ def agent(
     retries: int = 3,
     timeout: float | None = None,
     process: bool = False,
+    max_running: int | None = None,
 ) -> Any:
     """Make an agent of a function.
 
@@ -70,7 +72,8 @@ def agent(
 
     asks: the questions it may ask. errors: errors of its own. retries: how many times it may be entered again after a
     crash without progress; 0 for an agent that must never be repeated. timeout: seconds of running. process: run it in
-    a worker process (for work that keeps a CPU busy).
+    a worker process (for work that keeps a CPU busy). max_running: how many of its runs may be at it at once in one
+    process; others wait in line.
     """
     locals_ = sys._getframe(1).f_locals
 
@@ -78,7 +81,7 @@ def agent(
         return _define(
             fn, locals_, name=name, version=version, description=description, asks=asks or [], errors=errors or [],
             skills=skills or [], metadata=metadata or {}, input_text=input_text, output_text=output_text,
-            retries=retries, timeout=timeout, process=process,
+            retries=retries, timeout=timeout, process=process, max_running=max_running,
         )  # fmt: skip
 
     return define if fn is None else define(fn)
@@ -100,6 +103,7 @@ def _define(
     retries: int,
     timeout: float | None,
     process: bool,
+    max_running: int | None,
 ) -> Agent[P, R]:
     if isinstance(fn, Agent):
         raise DefinitionError(f"{fn!r} is an agent already; decorate the function once")
@@ -115,6 +119,8 @@ def _define(
         raise DefinitionError(f"{where}: retries is {retries}; it is a count, and 0 means never to repeat it")
     if timeout is not None and not timeout > 0:
         raise DefinitionError(f"{where}: timeout is {timeout}; it is a number of seconds greater than 0")
+    if max_running is not None and max_running < 1:
+        raise DefinitionError(f"{where}: max_running is {max_running}; it is a count, at least 1")
     shape = _shape(fn)
     hints = _hints(fn, locals_, where)
     ctx_param: str | None = None
@@ -174,6 +180,7 @@ def _define(
     made: Agent[P, R] = Agent(
         card, fn, shape=shape, params=params, ctx_param=ctx_param, ctx_type=ctx_type, output=output, state=state,
         config=config, questions=questions, errors=errors, retries=retries, timeout=timeout, process=process,
+        max_running=max_running,
     )  # fmt: skip
     _refuse_twin(fn, made, where)
     return made

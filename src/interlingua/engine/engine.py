@@ -42,6 +42,7 @@ from . import runlog
 from .agents import Agent, Registry
 from .answering import Answering
 from .callbacks import Callbacks
+from .elsewhere import Elsewhere
 from .execution import Execution
 from .ids import new_id, now
 from .log import LiveLog, encode
@@ -87,6 +88,7 @@ class Engine(Threads, Teams, Answering):
         self.editors: dict[str, Editor] = {}  # by thread: what its caller offers to agents while it is there
         self.offer: Offer | None = None  # set by a door that can; for mounts whose wires carry files by address alone
         self.replicas = Replicas(self)
+        self.elsewhere = Elsewhere(self)
         self._open = False
         self._counted, self._counted_at = 0, -1.0
         self._keys: set[tuple[str, str]] = set()  # of runs that have begun here and are not in the store yet
@@ -125,6 +127,7 @@ class Engine(Threads, Teams, Answering):
         if not self._open:
             return
         self._open = False
+        await self.elsewhere.stop()
         self.agents.listeners.remove(self._agents_changed)
         self._stall.close()
         await self.reminders.stop()
@@ -142,13 +145,16 @@ class Engine(Threads, Teams, Answering):
 
     def _agents_changed(self) -> None:
         self.worker.spawn(self._publish_cards())
+        self.worker.gates.refresh()
+        self.elsewhere.hint()
         self.worker.look()
         if self.worker.others is not None:
             self.worker.others.agents_changed()
 
     async def _publish_cards(self) -> None:
-        if len(self.agents):
-            await self.store.put_cards([agent.card for agent in (*self.agents, *self.agents.hidden())])
+        """Let every process of the store know what the agents are that are here."""
+        if own := [*self.agents.own(), *self.agents.hidden()]:
+            await self.store.put_cards([agent.card for agent in own])
 
     # -- agents -------------------------------------------------------------------------------------------
 
@@ -199,7 +205,7 @@ class Engine(Threads, Teams, Answering):
         """Accept a run that starts here and now: that needs no others, and no waiting. None where it is not so simple,
         and must be submitted. The run is on disk when its log has been flushed; until then nobody may hear of it."""
         agent = self._code(request, None)
-        if agent is None or not self._starts_here(request):
+        if agent is None or not agent.here or not self._starts_here(request, agent):
             return None
         return self._start_here(*self._written(request, new_id(), None, agent.card, agent), agent)
 
@@ -210,9 +216,11 @@ class Engine(Threads, Teams, Answering):
     async def _submit(self, request: RunRequest, run: str, parent: RunRow | None) -> Run:
         agent = self._code(request, parent)
         card = agent.card if agent is not None else await self.card(request.agent, request.version)
+        if parent is None:  # who calls has begun already, and waits for as long as it takes
+            self.elsewhere.check(card, agent)
         row, created, encoded = self._written(request, run, parent, card, agent)
-        if agent is None or not self._starts_here(request):
-            return await self._submit_row(row, created, encoded, agent)
+        if agent is None or not agent.here or not self._starts_here(request, agent):
+            return await self._submit_row(row, created, encoded, agent if agent is not None and agent.here else None)
         log = self._start_here(row, created, encoded, agent)
         try:
             await log.flush()
@@ -221,7 +229,7 @@ class Engine(Threads, Teams, Answering):
         return self._live_view(log, created)
 
     def _code(self, request: RunRequest, parent: RunRow | None) -> Agent[..., Any] | None:
-        """What the run is to be entered with, where that is here."""
+        """What the run is to be entered with, where that is here; or what stands for it."""
         if not self._open:
             raise Unavailable("the engine is not running")
         if parent is None and (request.authority is not None or request.assignment is not None):
@@ -232,8 +240,8 @@ class Engine(Threads, Teams, Answering):
             return self.agents.find(request.agent, request.version)
         return self.agents.code(request.agent, request.version or "")
 
-    def _starts_here(self, request: RunRequest) -> bool:
-        if request.thread is not None or request.delay or not self.worker.has_room:
+    def _starts_here(self, request: RunRequest, agent: Agent[..., Any]) -> bool:
+        if request.thread is not None or request.delay or not self.worker.may_start(agent):
             return False
         if request.key is None:
             return True
@@ -301,7 +309,7 @@ class Engine(Threads, Teams, Answering):
         head = chain.link(chain.GENESIS, row.id, 1, kind, row.created_at, chain.body_hash(body))
         row.next_seq, row.head = 2, head
         row.wake_at = row.created_at + int(request.delay * 1e6) if request.delay > 0 else 0
-        take = self.worker.id if agent is not None and self.worker.has_room else None
+        take = self.worker.id if agent is not None and self.worker.may_start(agent) else None
         event = EventRow(row.id, 1, kind, row.created_at, head, body)
         submission = Submission(row, request, _digest(request), [event], take, row.created_at)
         done = await self._place(submission, created, agent)
@@ -321,19 +329,21 @@ class Engine(Threads, Teams, Answering):
 
     async def _place(self, submission: Submission, created: RunCreated, agent: Agent[..., Any] | None) -> Submitted:
         """Write a run down, and enter it where it may start here."""
-        run, takes = submission.row.id, submission.take is not None
+        run = submission.row.id
 
         def enter(done: Submitted) -> None:
             # Not after the await below: a caller that goes away meanwhile must not leave the run half entered.
             if done.row.worker == self.worker.id and not done.existing and agent is not None:
                 self.worker.enter_submitted(done, created, submission.events[0], agent)
 
-        self.worker.reserved += takes
+        row = submission.row
+        let_go = self.worker.reserve(f"{row.agent}@{row.version}") if submission.take is not None else None
         self.worker.expect(run)
         try:
             return await self.store.submit(submission, enter)
         finally:
-            self.worker.reserved -= takes
+            if let_go is not None:
+                let_go()
             self.worker.unexpect(run)
 
     async def _pending_runs(self) -> int:
@@ -349,7 +359,7 @@ class Engine(Threads, Teams, Answering):
         return self._counted
 
     async def _count_pending(self) -> None:
-        self._counted = await self.store.count_pending(now(), self.settings.max_pending + 1)
+        self._counted = await self.store.count_pending(self.settings.max_pending + 1)
 
     def _check_sizes(self, request: RunRequest, whole: int) -> None:
         limit = self.settings.max_input_bytes

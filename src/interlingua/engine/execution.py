@@ -57,6 +57,7 @@ from .replay import Replay
 
 if TYPE_CHECKING:
     from .agents import Agent
+    from .gates import Gate
     from .worker import Worker
 
 log_ = logging.getLogger("interlingua.engine")
@@ -79,6 +80,7 @@ class Execution(Operations):
     over = False  # nothing that the handler does counts any more
     task: asyncio.Task[None] | None = None
     ctx: Any = None
+    gate: Gate | None = None  # where the runs of its agent are counted
     _entered = False
     _counted_idle = False
     _active_at = 0.0
@@ -515,6 +517,11 @@ class Execution(Operations):
         if idle is not self._counted_idle:
             self._counted_idle = idle
             self.worker.idle += 1 if idle else -1
+            gate = self.gate
+            if gate is not None:
+                gate.free() if idle else gate.take()
+            if idle:
+                self.worker.slot_free(gate)
 
     def _stir(self) -> None:
         """The handler does something while one of its branches waits: that is running, and no time to park."""

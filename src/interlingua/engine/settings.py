@@ -14,6 +14,9 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     """Seconds that running agents have to finish at shutdown; then they are handed back."""
     max_running: int = 1000
     """Agents that run at once in this process. Waiting ones that are parked do not count. With 0 it runs none."""
+    agents: dict[str, int] = {}
+    """The same for single agents: by NAME, for all its versions together, or by NAME@VERSION. Comes before what the
+    agent says of itself (`max_running=`)."""
     max_pending: int = 100_000
     """Runs that may wait for a slot before new ones are refused."""
     max_input_bytes: int = 16 * 1024 * 1024

@@ -122,7 +122,7 @@ class Teams(Tasks):
         new = [agent for agent in come if isinstance(agent, TeamAgent)]
         for agent in new:
             known = self.agents.find(agent.team.name)
-            if known is not None and not any(known is one for one in gone):
+            if known is not None and known.here and not any(known is one for one in gone):
                 raise DefinitionError(f"there is an agent {agent.team.name} already; give the team another name")
         self.agents.exchange(
             gone, come,

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..bus.base import WORK, Bus, RemoteBus
@@ -39,6 +39,7 @@ from . import runlog
 from .agents import Agent, Registry
 from .between import ANYBODY, Between
 from .execution import Execution
+from .gates import Gate, Gates
 from .ids import new_id, now
 from .log import LiveLog
 from .process import ProcessPool
@@ -72,6 +73,7 @@ class Worker:
         self.abandoned = 0  # handlers that would not stop
         self.finished_runs: dict[tuple[str, Status], int] = {}  # by agent and status
         self.taken_over = 0  # runs of dead workers
+        self.gates = Gates(registry, settings.agents)
         self.processes = ProcessPool(settings.processes)
         self.others = Between(self, bus) if isinstance(bus, RemoteBus) else None
         self._executions: dict[str, Execution] = {}
@@ -88,6 +90,8 @@ class Worker:
         self._orphans: dict[str, float] = {}  # owned on paper, and not here: since when
         self._stopping = False
         self._starved = False  # runs are waiting for a slot
+        self._served: dict[str, int] = {}  # agents whose runs were claimed, by when that was: they take turns, too
+        self._claims = 0
         self._suspect: Execution | None = None
         self._suspect_since = 0.0
 
@@ -165,6 +169,32 @@ class Worker:
     def has_room(self) -> bool:
         return self.room > 0 and not self._stopping
 
+    def may_start(self, agent: Agent[..., Any]) -> bool:
+        """Whether a new run may start here without getting in line: nobody is waiting for the slot."""
+        if self._starved or not self.has_room:
+            return False
+        gate = self.gates.of_agent(agent)
+        return gate is None or (gate.room > 0 and not gate.lined)
+
+    def may_claim(self, agent: str) -> bool:
+        """Whether there is a slot for a run of this agent (NAME@VERSION)."""
+        gate = self.gates.of(agent)
+        return self.has_room and (gate is None or gate.room > 0)
+
+    def reserve(self, agent: str) -> Callable[[], None]:
+        """Keep a slot for a run that is being claimed, until what is given back is called."""
+        gate = self.gates.of(agent)
+        self.reserved += 1
+        if gate is not None:
+            gate.take()
+
+        def let_go() -> None:
+            self.reserved -= 1
+            if gate is not None:
+                gate.free()
+
+        return let_go
+
     @property
     def room(self) -> int:
         """Slots that are free. Agents that only wait take none."""
@@ -208,8 +238,16 @@ class Worker:
         """A run that was just made here, and is in no store yet."""
         self._executions[execution.log.row.id] = execution
         self.running += 1
+        execution.gate = self._gate(execution.log.row)
         execution.fresh = True
         execution.start()
+
+    def _gate(self, row: RunRow) -> Gate | None:
+        """Where the runs of its agent are counted, with one more of them."""
+        gate = self.gates.of(f"{row.agent}@{row.version}") if self.gates.any else None
+        if gate is not None:
+            gate.take()
+        return gate
 
     def expect(self, run: str) -> None:
         """A run is being submitted that may start here at once: news for it is noted from now on."""
@@ -231,6 +269,7 @@ class Worker:
         execution.submitted = done
         self._executions[row.id] = execution
         self.running += 1
+        execution.gate = self._gate(row)
         execution.start()
         if self._expected.pop(row.id, True):  # where nobody noted news any more, there may be some
             self.spawn(execution.pull())
@@ -239,10 +278,13 @@ class Worker:
         """A run that this worker has just claimed. None where it could not be entered: it is handed back then."""
         self._entering.add(row.id)
         self.running += 1
+        gate = self._gate(row)
         try:
-            return await self._enter(row)
+            return await self._enter(row, gate)
         except BaseException as error:
             self.running -= 1
+            if gate is not None:
+                gate.free()
             self.hand_back_soon(row.id, error)
             if not isinstance(error, Exception):
                 raise
@@ -251,7 +293,7 @@ class Worker:
         finally:
             self._entering.discard(row.id)
 
-    async def _enter(self, row: RunRow) -> Execution:
+    async def _enter(self, row: RunRow, gate: Gate | None) -> Execution:
         events = await self.all_events(row.id)
         log = LiveLog(self.store, row, in_store=True)
         log.recent.extend(events[-64:])
@@ -264,6 +306,7 @@ class Worker:
         if early and any(item.kind == "cancel" for item in await self.store.inbox(run=row.id)):
             early = False
         self._executions[row.id] = execution
+        execution.gate = gate
         if row.crashes:
             self.taken_over += 1
         if early:
@@ -289,7 +332,14 @@ class Worker:
 
     def ended(self, execution: Execution) -> None:
         self.running -= 1
-        if self._starved:
+        gate, execution.gate = execution.gate, None
+        if gate is not None:
+            gate.free()
+        self.slot_free(gate)
+
+    def slot_free(self, gate: Gate | None) -> None:
+        """An agent has ended here, or begins to wait."""
+        if self._starved or (gate is not None and gate.lined):
             self._ready.set()
         if self.others is not None:
             self.others.slot_free()
@@ -385,6 +435,7 @@ class Worker:
                 execution._resume_waits()
                 self._executions[run] = execution
                 self.running += 1
+                execution.gate = self._gate(row)
                 execution._finish(Status.FAILED, error=error)
 
         self.spawn(fail())
@@ -405,47 +456,58 @@ class Worker:
 
     async def _claim_some(self) -> float:
         """Claim what is due, and say how long there is nothing to do."""
-        agents = self.registry.keys()
-        if not agents:
-            return 60.0
         while True:
-            due = await self.store.next_wake(agents)  # a read: most of the time there is nothing to claim
-            if due is None:
-                self._starved = False
+            agents = sorted(self.registry.keys(), key=lambda agent: self._served.get(agent, 0))
+            if not agents:
                 return 60.0
-            if due > now():
+            agents = self.gates.open(agents)  # those that are full are looked at when a place gets free
+            due = await self.store.next_wake(agents)  # a read: most of the time there is nothing to claim
+            if due is None or due > now():
                 self._starved = False
-                return min(60.0, (due - now()) / 1e6)
+                self.gates.nobody_waits(agents)
+                return 60.0 if due is None else min(60.0, (due - now()) / 1e6)
             self._starved = not self.has_room
             if self._starved:
                 return 60.0
             room = min(self.room, _CLAIM_AT_ONCE)
-            self.reserved += room
+            at_most = self.gates.at_most(agents)
+            slots = [self.reserve(some[0]) for some, places in at_most for _ in range(min(places, room))]
+            beside = max(0, room - len(slots))
+            self.reserved += beside
             try:
-                rows = await self.store.claim(self.id, agents, now(), room, suspects=not self._suspect_at_large())
+                suspects = not self._suspect_at_large()
+                rows = await self.store.claim(self.id, agents, now(), room, suspects=suspects, at_most=at_most)
             finally:
-                self.reserved -= room
-            mine = [row for row in rows if row.worker is not None]
+                self.reserved -= beside
+                for let_go in slots:
+                    let_go()
+            mine = self._claimed(rows)
             if len(mine) < len(rows):
                 self._foreign.set()  # whom they told to stop may be here
             await self._enter_all(mine)
             if not rows:
                 return 0.05  # only suspects are left, and one is being watched
 
+    def _claimed(self, rows: list[RunRow]) -> list[RunRow]:
+        """Those of them that are to be entered here."""
+        mine = [row for row in rows if row.worker is not None]
+        self._claims += 1
+        self._served.update({f"{row.agent}@{row.version}": self._claims for row in mine})
+        return mine
+
     async def _enter_all(self, rows: list[RunRow]) -> None:
-        waiting = {row.id for row in rows}
-        self._entering |= waiting
-        self.reserved += len(waiting)
+        waiting = {row.id: self.reserve(f"{row.agent}@{row.version}") for row in rows}
+        self._entering |= waiting.keys()
         try:
             for row in rows:
-                waiting.discard(row.id)
-                self.reserved -= 1
+                waiting.pop(row.id)()
                 execution = await self.enter(row)
                 if row.crashes >= SUSPECT and execution is not None:
                     self._suspect, self._suspect_since = execution, asyncio.get_running_loop().time()
         finally:
-            self.reserved -= len(waiting)
-            self._entering -= waiting
+            for let_go in waiting.values():
+                let_go()
+            self._entering -= waiting.keys()
 
     def _suspect_at_large(self) -> bool:
         """Whether a run that was there at several crashes has yet to show that it did not cause them.
@@ -460,14 +522,14 @@ class Worker:
     async def claim_for(self, agent: str) -> bool:
         """Take one run of an agent that is due: which, the store decides. False: there is no free slot here."""
         known = self.registry.keys()
-        if agent not in known or not self.has_room:
+        if agent not in known or not self.may_claim(agent):
             return False
-        self.reserved += 1
+        let_go = self.reserve(agent)
         try:
             rows = await self.store.claim(self.id, [agent], now(), 1, suspects=not self._suspect_at_large())
         finally:
-            self.reserved -= 1
-        mine = [row for row in rows if row.worker is not None]
+            let_go()
+        mine = self._claimed(rows)
         if mine:
             await asyncio.shield(self.spawn(self._enter_all(mine)))
         return True
@@ -482,6 +544,7 @@ class Worker:
         """Another process wrote to the store."""
         self._foreign.set()
         self.engine.callbacks.hint()
+        self.engine.elsewhere.hint()
         self.bus.publish_all()
 
     async def _foreign_loop(self) -> None:
@@ -511,6 +574,7 @@ class Worker:
     async def _bury(self) -> None:
         if await self.store.bury():
             self._ready.set()
+            self.engine.elsewhere.hint()
 
     def lost(self, worker: str) -> None:
         """This process was silent for so long that it was taken for dead, and its runs were handed back. What is still

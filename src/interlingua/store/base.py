@@ -48,6 +48,7 @@ class RunRow(msgspec.Struct):
     queued: int | None  # place in its thread's queue; None: it has the thread, or needs none
     marked: str | None = None  # by the door that submitted it, for its own searches: `mark` in the request's `extra`
     sealed: int = 0  # 1: of an overseen agent, or called by one; only its overseer and the owner may read it
+    turn: int = 0  # place in its agent's line, of a run that is due; given by the store
 
 
 class EventRow(msgspec.Struct, array_like=True, gc=False):
@@ -391,7 +392,7 @@ class Store(Protocol):
 
     async def delete_run(self, run: str, now: int, *, rollback: bool = False) -> list[str]: ...
     async def erase_event(self, run: str, seq: int) -> None: ...
-    async def count_pending(self, now: int, upto: int) -> int: ...
+    async def count_pending(self, upto: int) -> int: ...
 
     # delegations
     async def delegations(self, task: str) -> list[DelegationRow]: ...
@@ -436,9 +437,12 @@ class Store(Protocol):
     async def workers(self) -> list[WorkerRow]: ...
     async def bury(self) -> list[str]: ...
     async def claim(
-        self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True
-    ) -> list[RunRow]:
-        """Those that are due and may start. One without a worker only got in line, and the run before it was told."""
+        self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True,
+        at_most: Sequence[tuple[Sequence[str], int]] = (),
+    ) -> list[RunRow]:  # fmt: skip
+        """Those that are due and may start, of each agent in the order in which its callers take turns. Agents share
+        the places, in the order in which they are given; `at_most`: of these, together, no more than so many. One
+        without a worker only got in line, and the run before it was told."""
         ...
 
     async def claim_one(self, worker: str, run: str) -> RunRow | None: ...

@@ -83,6 +83,9 @@ class _Postgres(Dialect):
     def any_of(self, column: str) -> str:
         return f"{column}=ANY(?)"
 
+    def each_of(self, name: str) -> str:
+        return f"unnest(CAST(? AS text[])) AS {name}(value)"
+
     def many(self, wanted: Sequence[str]) -> Any:
         return list(wanted)
 
@@ -279,8 +282,10 @@ def connect(where: Place, *, writes: bool, searches: bool = False) -> PostgresCo
         options.append(f"-c search_path={_option(where.schema)}")
     if writes:
         # All that is written is found by an index. Without statistics (a new store, a store that grew quickly)
-        # PostgreSQL would take every table for a small one, and keep to that in what it has prepared.
-        options += ["-c enable_seqscan=off", "-c enable_hashjoin=off", "-c enable_mergejoin=off"]
+        # PostgreSQL would take every table for a small one, and keep to that in what it has prepared. Without bitmaps
+        # it reads in the order of an index, and need not sort all that is in line to find the first.
+        unwanted = ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
+        options += [f"-c enable_{way}=off" for way in unwanted]
     else:
         options.append("-c default_transaction_read_only=on")
     known: dict[str, Any] = conninfo_to_dict(where.conninfo)

@@ -40,8 +40,8 @@ _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds between attempts to reach the se
 
 _BYTES = ("metadata", "head", "hash", "body")
 _NUMBERS = (
-    "created_at", "updated_at", "epoch", "next_seq", "wake_at", "crashes", "ran", "queued", "sealed", "seq", "time",
-    "expected",
+    "created_at", "updated_at", "epoch", "next_seq", "wake_at", "crashes", "ran", "queued", "sealed", "turn", "seq",
+    "time", "expected",
 )  # fmt: skip
 _EVENTS = ("run", "seq", "kind", "time", "hash", "body")
 _CHANGED = (

@@ -78,6 +78,10 @@ class Dialect:
         """A term that holds where the column has one of the values that `many` makes an argument of."""
         return f"{column} IN (SELECT value FROM json_each(?))"
 
+    def each_of(self, name: str) -> str:
+        """The values that `many` makes an argument of as a table of this name, with one column `value`."""
+        return f"json_each(?) AS {name}"
+
     def many(self, wanted: Sequence[str]) -> Any:
         return values.encode(wanted).decode()
 

@@ -29,6 +29,7 @@ from .sql import FINAL_SQL, Connection
 from .sql_callbacks import keep_run, put_callback
 from .sql_delegations import count
 from .sql_inbox import put_inbox
+from .sql_line import AGENT, stand
 from .sql_questions import close_question, put_question
 
 
@@ -96,12 +97,13 @@ def _end_turn(conn: Connection, end: CommitThread, now: int) -> None:
 def pass_on(conn: Connection, thread: str, now: int) -> bool:
     """Give the thread to the next run in line, or to nobody. Whether there was one. The thread is locked."""
     following = conn.execute(
-        "SELECT id FROM runs WHERE thread=? AND queued IS NOT NULL ORDER BY queued LIMIT 1", (thread,)
+        f"SELECT id, {AGENT}, caller, status FROM runs WHERE thread=? AND queued IS NOT NULL ORDER BY queued LIMIT 1",
+        (thread,),
     ).fetchone()
     heir = following[0] if following else None
     conn.execute("UPDATE threads SET active=?, updated_at=? WHERE id=?", (heir, now, thread))
     if heir:
-        conn.execute("UPDATE runs SET queued=NULL, wake_at=0 WHERE id=?", (heir,))
+        stand(conn, *following)
     return heir is not None
 
 

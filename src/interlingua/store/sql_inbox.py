@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .sql import Connection
+from .sql_line import AGENT, stand
 
 
 def put_inbox(conn: Connection, run: str, kind: str, body: bytes, now: int) -> int:
@@ -10,17 +11,18 @@ def put_inbox(conn: Connection, run: str, kind: str, body: bytes, now: int) -> i
     # With its row locked: whoever parks or ends the run at this moment either finds this in the inbox, or is found to
     # have parked or ended it.
     found = conn.execute(
-        f"SELECT status, worker, queued FROM runs WHERE id=?{conn.dialect.for_update}", (run,)
+        f"SELECT status, worker, queued, wake_at, {AGENT}, caller FROM runs WHERE id=?{conn.dialect.for_update}", (run,)
     ).fetchone()
     if found is None or found[0] in _FINAL:
         return 0
     made = conn.execute(
         "INSERT INTO inbox (run, kind, body, time) VALUES (?,?,?,?) RETURNING id", (run, kind, body, now)
     ).fetchone()
-    status, worker, queued = found
+    status, worker, queued, wake_at, agent, caller = found
     # A run that waits for its time to start is not started by mail; only a cancel may end it early.
-    if worker is None and queued is None and (status != "pending" or kind == "cancel"):
-        conn.execute("UPDATE runs SET wake_at=0 WHERE id=?", (run,))
+    # And one that is in line keeps its place.
+    if worker is None and queued is None and wake_at != 0 and (status != "pending" or kind == "cancel"):
+        stand(conn, run, agent, caller, status)
     return int(made[0])
 
 

@@ -7,7 +7,7 @@ concerns threads is in `sql_threads`, questions in `sql_questions`, and so on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, TypeVar
 
@@ -34,6 +34,7 @@ from .sql import FINAL_SQL, RUN, RUN_COLUMNS, Call, Connection, Lock, LockList
 from .sql_callbacks import CallbackQueries
 from .sql_changes import delete_run
 from .sql_inbox import put_inbox
+from .sql_line import AGENT, IN_LINE, LATER
 from .sql_query import Judged, pages, runs_where, select_runs
 from .sql_questions import QuestionQueries
 from .sql_records import RecordQueries
@@ -206,12 +207,11 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
 
         await self._write(erase)
 
-    async def count_pending(self, now: int, upto: int) -> int:
-        """How many runs wait though their time has come."""
+    async def count_pending(self, upto: int) -> int:
+        """How many runs are in line."""
         row = await self._read(
             lambda conn: conn.execute(
-                "SELECT count(*) FROM (SELECT 1 FROM runs WHERE worker IS NULL AND wake_at<=? LIMIT ?) AS due",
-                (now, upto),
+                f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE {IN_LINE} LIMIT ?) AS lined", (upto,)
             ).fetchone()
         )
         return int(row[0])
@@ -253,12 +253,15 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
         return [WorkerRow(row[0], row[1], row[2], row[3], values.decode(row[4])) for row in rows]
 
     async def claim(
-        self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True
-    ) -> list[RunRow]:
+        self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True,
+        at_most: Sequence[tuple[Sequence[str], int]] = (),
+    ) -> list[RunRow]:  # fmt: skip
         """Take runs that are due. Of those that were there at several crashes at most one, or none."""
         rows: list[RunRow] = await self._write(
             lambda conn: (
-                transactions.claim(conn, worker, agents, now, limit, suspects) if self._lives(conn, worker) else []
+                transactions.claim(conn, worker, agents, now, limit, suspects, at_most)
+                if self._lives(conn, worker)
+                else []
             )
         )
         return rows
@@ -275,11 +278,13 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
         return row
 
     async def next_wake(self, agents: list[str]) -> int | None:
-        one_of_these = self.dialect.any_of("agent || '@' || version")
+        """When a run of one of these is due: 0 where one is."""
+        one_of_these = self.dialect.each_of("mine")
         row = await self._read(
             lambda conn: conn.execute(
-                "SELECT wake_at FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL "
-                f"AND {one_of_these} ORDER BY wake_at LIMIT 1",
+                f"SELECT min(CASE WHEN EXISTS (SELECT 1 FROM runs WHERE {IN_LINE} AND {AGENT}=mine.value) THEN 0 ELSE "
+                f"(SELECT wake_at FROM runs WHERE {LATER} AND {AGENT}=mine.value ORDER BY wake_at LIMIT 1) END) "
+                f"FROM {one_of_these}",
                 (conn.dialect.many(agents),),
             ).fetchone()
         )

@@ -6,6 +6,7 @@ changed nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,9 +15,10 @@ from ..model import values
 from ..model.errors import KeyReused
 from ..model.events import RunCreated, body_decoder
 from ..model.status import Status
-from .base import EVENT_COLUMNS, SUSPECT, RunRow, Submission, Submitted
-from .sql import FINAL_SQL, RUN, RUN_COLUMNS, Connection, insert, plain
+from .base import EVENT_COLUMNS, RunRow, Submission, Submitted
+from .sql import RUN, RUN_COLUMNS, Connection, insert, plain
 from .sql_inbox import put_inbox
+from .sql_line import following, ripen, turn
 from .sql_threads import lock_thread, place_in_line, take_thread
 
 
@@ -43,6 +45,8 @@ def submit(conn: Connection, s: Submission) -> Submitted:
         thread, cancel = take_thread(conn, row, request, s.now)
     if row.queued is None and row.wake_at == 0 and s.take is not None:
         row.worker, row.wake_at, row.epoch = s.take, None, 1
+    elif row.queued is None and row.wake_at == 0:
+        row.turn = turn(conn, f"{row.agent}@{row.version}", row.caller, row.status)
     conn.dialect.insert_runs(conn, [plain(row)])
     insert(conn, "events", EVENT_COLUMNS, [(e.run, e.seq, e.kind, e.time, e.hash, e.body) for e in s.events])
     if request.key is not None:
@@ -60,19 +64,18 @@ def _make_way(conn: Connection, run: str, successor: RunRow, when_busy: str, now
     put_inbox(conn, run, "cancel", values.encode({**why, "rollback": when_busy == "rollback"}), now)
 
 
-def claim(conn: Connection, worker: str, agents: list[str], now: int, limit: int, suspects: bool) -> list[RunRow]:
-    one_of_mine = conn.dialect.any_of("agent || '@' || version")
-    due = (
-        "SELECT id FROM runs WHERE worker IS NULL AND wake_at IS NOT NULL AND wake_at<=? "
-        f"AND status NOT IN {FINAL_SQL} AND {one_of_mine} AND {{}} "
-        f"ORDER BY wake_at, id LIMIT ?{conn.dialect.skip_locked}"
-    )
-    mine = conn.dialect.many(agents)
-    candidates = conn.execute(due.format(f"crashes<{SUSPECT}"), (now, mine, limit)).fetchall()
-    if suspects and len(candidates) < limit:
-        candidates += conn.execute(due.format(f"crashes>={SUSPECT}"), (now, mine, 1)).fetchall()
+def claim(
+    conn: Connection,
+    worker: str,
+    agents: list[str],
+    now: int,
+    limit: int,
+    suspects: bool,
+    at_most: Sequence[tuple[Sequence[str], int]],
+) -> list[RunRow]:
+    ripen(conn, agents, now)
     claimed = []
-    for (run,) in candidates:
+    for run in following(conn, agents, limit, at_most, suspects):
         row = take(conn, worker, run, now)
         if row is not None:
             claimed.append(row)

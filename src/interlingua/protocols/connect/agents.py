@@ -23,12 +23,15 @@ class Agents(Operations):
         return self._cards
 
     def _card(self, wanted: str | None, caller: Caller, action: scopes.Action = "read") -> AgentCard:
-        """By id or by name; without either, the first agent of this server. One that is out of reach is not there."""
+        """By id or by name (the newest that is available); without either, the first agent of this server. One that is
+        out of reach is not there."""
         known = self._known()
         if wanted is None:
             found = next((c for c in known.values() if scopes.may(caller, action, c.key)), None)
         else:
-            found = known.get(wanted) or next((c for c in known.values() if c.name == wanted), None)
+            found = known.get(wanted)
+            if found is None and (newest := self.engine.agents.find(wanted)) is not None:
+                found = newest.card
         if found is None or not scopes.may(caller, action, found.key).allowed:
             raise AgentNotFound(f"there is no agent {wanted}" if wanted else "there is no agent for this caller")
         return found

@@ -1,0 +1,88 @@
+"""How many runs of one agent may be at it in this process: what `max_running=` of an agent and `limits.agents` say.
+
+A gate only counts. Who is turned away stands in line in the store, and nobody looks for runs of an agent whose gate is
+full. Agents without a limit have no gate, and cost nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .agents import Agent, Registry
+
+
+class Gate:
+    __slots__ = ("limit", "lined", "taken")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0  # places of runs that are at it, or are being claimed
+        self.lined = False  # it was full, and who came then may stand in line
+
+    @property
+    def room(self) -> int:
+        return self.limit - self.taken
+
+    def take(self, places: int = 1) -> None:
+        self.taken += places
+        if self.taken >= self.limit:
+            self.lined = True
+
+    def free(self, places: int = 1) -> None:
+        self.taken -= places
+
+
+class Gates:
+    """Those of all agents here. `limits`: by NAME, for all versions together, or by NAME@VERSION."""
+
+    def __init__(self, registry: Registry, limits: Mapping[str, int]) -> None:
+        self._registry = registry
+        self._limits = limits
+        self.any = False  # there are some
+        self._gates: dict[str, Gate] = {}  # they outlive changes of agents: runs are counted in them
+        self._of: dict[str, Gate] = {}  # by NAME@VERSION
+        self.refresh()
+
+    def refresh(self) -> None:
+        """There are other agents than before."""
+        self._of = {}
+        for key in self._registry.keys():  # noqa: SIM118 - it is no dict
+            name, _, version = key.rpartition("@")
+            agent = self._registry.code(name, version)
+            limit = agent.max_running if agent is not None else None
+            by = next((by for by in (key, name) if by in self._limits), None)
+            if by is not None:
+                limit = self._limits[by]
+            if limit is not None:
+                gate = self._of[key] = self._gates.setdefault(by or key, Gate(limit))
+                gate.limit = limit
+        self.any = bool(self._of)
+
+    def of(self, agent: str) -> Gate | None:
+        return self._of.get(agent) if self.any else None
+
+    def of_agent(self, agent: Agent[..., Any]) -> Gate | None:
+        return self._of.get(agent.card.key) if self.any else None
+
+    def open(self, agents: list[str]) -> list[str]:
+        """Those of these that have a place."""
+        if not self.any:
+            return agents
+        return [agent for agent in agents if (gate := self._of.get(agent)) is None or gate.room > 0]
+
+    def nobody_waits(self, agents: list[str]) -> None:
+        """No run of these is in line."""
+        for agent in agents if self.any else ():
+            gate = self._of.get(agent)
+            if gate is not None and gate.room > 0:
+                gate.lined = False
+
+    def at_most(self, agents: list[str]) -> list[tuple[list[str], int]]:
+        """Which of these are limited, together with whom, and how many places are left."""
+        found: dict[int, tuple[list[str], int]] = {}
+        for agent in agents if self.any else ():
+            gate = self._of.get(agent)
+            if gate is not None:
+                found.setdefault(id(gate), ([], gate.room))[0].append(agent)
+        return list(found.values())

@@ -1,0 +1,89 @@
+"""Who is next: runs that are due stand in one line per agent, in which callers take turns.
+
+A run gets its place when it becomes due, from what stands in the line at that moment: nothing is kept beside the runs,
+and nobody is locked. Two processes that look at the same moment may give the same place twice, which hurts nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .base import SUSPECT
+from .sql import Connection
+
+AGENT = "agent || '@' || version"
+IN_LINE = "worker IS NULL AND wake_at=0"
+LATER = "worker IS NULL AND wake_at>0"
+_BEGUN = "CASE status WHEN 'pending' THEN 0 ELSE 1 END"
+_ENDS = (
+    f"SELECT (SELECT turn FROM runs WHERE {IN_LINE} AND {AGENT}=? ORDER BY turn LIMIT 1), "
+    f"(SELECT turn FROM runs WHERE {IN_LINE} AND {AGENT}=? AND caller=? AND {_BEGUN}=? ORDER BY turn DESC LIMIT 1)"
+)
+_NEXT = f"SELECT id FROM runs WHERE {IN_LINE} AND {AGENT}=? AND crashes{{}} ORDER BY turn, id LIMIT ?"
+_RIPE_AT_ONCE = 200
+
+
+def turn(conn: Connection, agent: str, caller: str, status: str) -> int:
+    """The place in the line of an agent (NAME@VERSION) for a run that becomes due now.
+
+    Who stands in it already comes again one round after its last run, on an even number. Who does not comes right after
+    the round that is under way, on an odd number: before everybody's next run, and behind who came there before. No
+    number is given out twice to who has been served with it, so nobody is overtaken for ever. A caller stands in a line
+    twice: with what has begun and goes on (it was answered, or woken), and with what is new, so that the one does not
+    wait for the other.
+    """
+    first, last = conn.execute(_ENDS, (agent, agent, caller, int(status != "pending"))).fetchone()
+    if last is not None:
+        return int(last + 2 + last % 2)
+    return 1 if first is None else int(first + 1 + first % 2)
+
+
+def stand(conn: Connection, run: str, agent: str, caller: str, status: str) -> None:
+    """A run is due."""
+    place = turn(conn, agent, caller, status)
+    conn.execute("UPDATE runs SET queued=NULL, wake_at=0, turn=? WHERE id=?", (place, run))
+
+
+def ripen(conn: Connection, agents: Sequence[str], now: int) -> None:
+    """Those whose time has come get in line."""
+    ripe = conn.execute(
+        f"SELECT id, {AGENT}, caller, status FROM runs WHERE {LATER} AND wake_at<=? AND {conn.dialect.any_of(AGENT)} "
+        f"LIMIT ?{conn.dialect.skip_locked}",
+        (now, conn.dialect.many(agents), _RIPE_AT_ONCE),
+    ).fetchall()
+    for run, agent, caller, status in ripe:
+        stand(conn, run, agent, caller, status)
+
+
+def following(
+    conn: Connection, agents: Sequence[str], limit: int, at_most: Sequence[tuple[Sequence[str], int]], suspects: bool
+) -> list[str]:
+    """The next runs in the lines of these agents, who share the places; the first ones get what cannot be shared."""
+    lined = {
+        found
+        for (found,) in conn.execute(
+            f"SELECT value FROM {conn.dialect.each_of('mine')} "
+            f"WHERE EXISTS (SELECT 1 FROM runs WHERE {IN_LINE} AND {AGENT}=mine.value)",
+            (conn.dialect.many(agents),),
+        )
+    }
+    lines = [agent for agent in agents if agent in lined]
+    together = [set(some) for some, _ in at_most]
+    left = [places for _, places in at_most]
+    chosen: list[str] = []
+    for place, agent in enumerate(lines):
+        share = -(-(limit - len(chosen)) // (len(lines) - place))
+        limited = [at for at, some in enumerate(together) if agent in some]
+        share = min([share, *(left[at] for at in limited)])
+        if share <= 0:
+            continue
+        lock = conn.dialect.skip_locked
+        found = conn.execute(_NEXT.format(f"<{SUSPECT}") + lock, (agent, share)).fetchall()
+        if suspects and len(found) < share:
+            suspect = conn.execute(_NEXT.format(f">={SUSPECT}") + lock, (agent, 1)).fetchall()
+            suspects = not suspect
+            found += suspect
+        chosen += [run for (run,) in found]
+        for at in limited:
+            left[at] -= len(found)
+    return chosen
