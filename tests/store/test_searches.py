@@ -159,7 +159,7 @@ async def test_somebodys_questions_are_those_of_what_they_began(made: SQLStore) 
 @pytest.mark.faults
 def test_ten_times_the_runs_are_not_ten_times_the_pages() -> None:
     """The small sister of what `python -m bench.rows` shows with ten million."""
-    command = [sys.executable, "-m", "bench.rows", "--beside", "5000", "--runs", "50000"]
+    command = [sys.executable, "-m", "bench.rows", "--beside", "20000", "--runs", "200000"]
     said = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert said.returncode == 0, said.stdout + said.stderr
     assert "0 of " in said.stdout
