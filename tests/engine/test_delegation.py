@@ -349,6 +349,27 @@ async def test_a_task_has_a_deadline_and_all_of_it_ends_then(store: Path) -> Non
         assert await eng.questions() == []
 
 
+async def test_who_hears_of_the_end_from_whom_it_called_has_run_out_of_time_too(store: Path) -> None:
+    @il.agent(asks=[il.Confirm])
+    async def asks(ctx: il.Context[None, None], text: str) -> str:
+        await ctx.ask(il.Confirm("Well?"))
+        return text
+
+    async with engine(store) as eng:
+        limits = Limits(seconds=1.5)
+        eng.add_team(
+            team(member("lead", "middle"), member("middle"), limits=limits), {"lead": passes_on, "middle": asks}
+        )
+        run = await eng.submit(il.RunRequest("crew", input={"text": "middle x"}))
+        await eng.wait(run.id, settled=True, timeout=10)
+        (lead,) = await of_agent(eng, run.id, "crew/lead")
+        execution = eng.worker.execution(lead.id)
+        assert execution is not None
+        assert execution._last_call is not None
+        execution._last_call.cancel()  # its own clock is late
+        assert (await eng.wait(lead.id, timeout=10)).status is il.Status.TIMED_OUT
+
+
 # -- what is counted ----------------------------------------------------------------------------------------
 
 

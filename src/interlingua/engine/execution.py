@@ -21,6 +21,7 @@ from ..model.content import Message, TextPart
 from ..model.delta import ABSENT, DeltaError
 from ..model.errors import (
     AgentError,
+    ChildFailed,
     ErrorInfo,
     InterlinguaError,
     Invalid,
@@ -336,14 +337,21 @@ class Execution(Operations):
             self._set_aside(0)
         elif error is None:
             self._fail(ErrorInfo("agent_crashed", "the agent cancelled itself"))
+        elif isinstance(error, ChildFailed) and self._task_is_over:
+            # Whom it called was told a moment earlier than itself.
+            self._finish(Status.TIMED_OUT, error=RunTimedOut(self._why_late()).info())
         else:
             self._fail(self._describe(error))
 
+    @property
+    def _task_is_over(self) -> bool:
+        authority = self.request.authority
+        return authority is not None and authority.deadline is not None and authority.deadline <= now()
+
     def _why_late(self) -> str:
-        limit, authority = self._timeout, self.request.authority
-        if limit is None or (authority is not None and authority.deadline is not None and authority.deadline <= now()):
+        if self._timeout is None or self._task_is_over:
             return "the time of its task is over"
-        return f"the run took longer than {limit:g} s"
+        return f"the run took longer than {self._timeout:g} s"
 
     def _describe(self, error: BaseException) -> ErrorInfo:
         if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
