@@ -355,7 +355,7 @@ async def test_who_hears_of_the_end_from_whom_it_called_has_run_out_of_time_too(
         await ctx.ask(il.Confirm("Well?"))
         return text
 
-    async with engine(store) as eng:
+    async with engine(store, settings=PATIENT) as eng:
         limits = Limits(seconds=1.5)
         eng.add_team(
             team(member("lead", "middle"), member("middle"), limits=limits), {"lead": passes_on, "middle": asks}
