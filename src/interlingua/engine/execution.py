@@ -337,11 +337,13 @@ class Execution(Operations):
             self._set_aside(0)
         elif error is None:
             self._fail(ErrorInfo("agent_crashed", "the agent cancelled itself"))
-        elif isinstance(error, ChildFailed) and self._task_is_over:
-            # Whom it called was told a moment earlier than itself.
-            self._finish(Status.TIMED_OUT, error=RunTimedOut(self._why_late()).info())
         else:
-            self._fail(self._describe(error))
+            info = self._describe(error)
+            if self._task_is_over and (isinstance(error, ChildFailed) or info.code == RunTimedOut.code):
+                # Whom it called was told a moment earlier than itself.
+                self._finish(Status.TIMED_OUT, error=RunTimedOut(self._why_late()).info())
+            else:
+                self._fail(info)
 
     @property
     def _task_is_over(self) -> bool:
