@@ -262,6 +262,42 @@ def _show(console: Console, found: dict[str, dict[str, Any]]) -> None:
     console.print("in brackets: beside one process with a file", highlight=False)
 
 
+class Shape(msgspec.Struct):
+    """Of the runs whose needs are calculated."""
+
+    name: str
+    seconds: float  # that a run takes, or waits
+    deltas: float  # that are told to one reader
+    kept: float  # bytes of memory in a worker
+
+
+# A chat that streams 300 tokens in 20 deltas per second; a run that computes and streams nothing; one that waits for
+# somebody's answer for a day, for which it is set aside and is in the database only.
+_SHAPES = (
+    Shape("streams for 15 s", 15, 300, 60_000),
+    Shape("works for 60 s, streams nothing", 60, 0, 30_000),
+    Shape("waits a day for an answer", 86_400, 0, 0),
+)
+_USED = 0.6  # of a core, so that peaks have room
+
+
+def _needs(console: Console, measured: dict[str, Any]) -> None:
+    """What so many runs at once need, from what one costs here. Nothing of it was run at that size."""
+    run, delta = measured["run"].each, measured["delta"].each
+    table = Table("at once", "each", "begun per second", *(f"cores: {role}" for role in _ROLES), "memory of workers")
+    for column in range(2, 8):
+        table.columns[column].justify = "right"
+    for count in (10**3, 10**5, 10**7):
+        for shape in _SHAPES:
+            rate = count / shape.seconds
+            times = 2 if not shape.kept else 1  # it is entered once more for its answer
+            cores = [rate * (times * run[role] + shape.deltas * delta[role]) / 1e6 / _USED for role in _ROLES]
+            memory = f"{count * shape.kept / 2**30:,.1f} GiB" if shape.kept else ""
+            table.add_row(f"{count:,}", shape.name, f"{rate:,.1f}", *(f"{one:,.2f}" for one in cores), memory)
+        table.add_section()
+    console.print(table)
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only see that everything works; the numbers mean nothing")
@@ -278,6 +314,7 @@ async def main() -> None:
                     takeovers = await _takeover(fleet, 1 if options.quick else 5)
     _show(console, found)
     spread = f"{min(takeovers):.1f} to {max(takeovers):.1f} s, in the middle {statistics.median(takeovers):.1f} s"
+    _needs(console, found["2 workers"])
     console.print(f"from kill -9 of a worker to the next word of its run, elsewhere: {spread}", highlight=False)
 
 
