@@ -27,7 +27,7 @@ from rich.table import Table
 from interlingua.app.local_nats import LocalNats
 from interlingua.app.local_servers import LocalPostgres
 
-from .load import Job, time_of
+from .load import Job, memory_of, time_of
 from .measure import disk_folder
 from .serving import STREAM, WAIT, load, percentile
 
@@ -136,6 +136,10 @@ class Fleet:
                     return line
         raise RuntimeError(f"interlingua {' '.join(args)} did not come up")
 
+    def memory(self) -> int:
+        """Of all that run agents, in bytes."""
+        return sum(memory_of(process.pid) for process in self._processes[min(1, self.workers) :])
+
     def computed(self) -> dict[str, float]:
         """CPU seconds of each role."""
         server, *workers = (process.pid for process in self._processes)
@@ -200,6 +204,14 @@ async def _measure(fleet: Fleet, quick: bool) -> dict[str, Any]:
     ]
     asleep = min(200, naps)
     resting = await _cost(fleet, Job(fleet.port, WAIT, _input("nap", seconds=0.5), asleep, naps), naps)
+    many = 50 if quick else 1000
+    before = fleet.memory()
+    asleep_at_once = asyncio.ensure_future(load(Job(fleet.port, WAIT, _input("nap", seconds=4.0), many, many)))
+    most = before
+    while not asleep_at_once.done():
+        most = max(most, fleet.memory())
+        await asyncio.sleep(0.05)
+    await asleep_at_once
     return {
         "run": min(whole, key=lambda one: one.all),
         "delta": min(told, key=lambda one: one.all),
@@ -208,6 +220,7 @@ async def _measure(fleet: Fleet, quick: bool) -> dict[str, Any]:
         "delay": statistics.median(one.delay for one in told),
         "naps": naps / resting.seconds,
         "naps_most": asleep / 0.5,
+        "memory": (most - before) / many,
     }
 
 
@@ -258,6 +271,7 @@ def _show(console: Console, found: dict[str, dict[str, Any]]) -> None:
         cells = [measured[name] for measured in found.values()]
         table.add_row(title, *(f"{one:,.2f} {unit} ({one / base[name]:.2f})" for one in cells))
     table.add_row("  of the most that they can", *(f"{one['naps'] / one['naps_most']:.2f}" for one in found.values()))
+    table.add_row("memory of a run that rests", *(f"{one['memory'] / 1024:,.1f} KiB" for one in found.values()))
     console.print(table)
     console.print("in brackets: beside one process with a file", highlight=False)
 
@@ -268,15 +282,13 @@ class Shape(msgspec.Struct):
     name: str
     seconds: float  # that a run takes, or waits
     deltas: float  # that are told to one reader
-    kept: float  # bytes of memory in a worker
+    aside: bool = False  # while it waits it is in the database only
 
 
-# A chat that streams 300 tokens in 20 deltas per second; a run that computes and streams nothing; one that waits for
-# somebody's answer for a day, for which it is set aside and is in the database only.
 _SHAPES = (
-    Shape("streams for 15 s", 15, 300, 60_000),
-    Shape("works for 60 s, streams nothing", 60, 0, 30_000),
-    Shape("waits a day for an answer", 86_400, 0, 0),
+    Shape("streams 300 deltas in 15 s", 15, 300),
+    Shape("works for 60 s, streams nothing", 60, 0),
+    Shape("waits a day for an answer", 86_400, 0, aside=True),
 )
 _USED = 0.6  # of a core, so that peaks have room
 
@@ -290,9 +302,9 @@ def _needs(console: Console, measured: dict[str, Any]) -> None:
     for count in (10**3, 10**5, 10**7):
         for shape in _SHAPES:
             rate = count / shape.seconds
-            times = 2 if not shape.kept else 1  # it is entered once more for its answer
+            times = 2 if shape.aside else 1  # it is entered once more for its answer
             cores = [rate * (times * run[role] + shape.deltas * delta[role]) / 1e6 / _USED for role in _ROLES]
-            memory = f"{count * shape.kept / 2**30:,.1f} GiB" if shape.kept else ""
+            memory = "" if shape.aside else f"{count * measured['memory'] / 2**30:,.1f} GiB"
             table.add_row(f"{count:,}", shape.name, f"{rate:,.1f}", *(f"{one:,.2f}" for one in cores), memory)
         table.add_section()
     console.print(table)
