@@ -456,6 +456,8 @@ class Worker:
 
     async def _claim_some(self) -> float:
         """Claim what is due, and say how long there is nothing to do."""
+        if not self.settings.max_running:
+            return 60.0  # nothing is ever run here
         while True:
             agents = sorted(self.registry.keys(), key=lambda agent: self._served.get(agent, 0))
             if not agents:
