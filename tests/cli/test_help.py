@@ -66,6 +66,13 @@ def test_help_tells_the_exit_codes(cli: Cli) -> None:
     assert "Usage" in cli("runs", "follow", "--help").out
 
 
+@pytest.mark.parametrize("path", [path for path, _ in commands()])
+def test_every_command_tells_its_usage_when_it_is_asked(path: str, here: Cli) -> None:
+    done = here(*path.split(), "--help")
+    assert (done.code, done.err) == (0, "")
+    assert f"Usage: interlingua {path}".rstrip() in done.out
+
+
 def test_wrong_usage_is_exit_code_2(here: Cli) -> None:
     for args in (["rnu"], ["run"], ["run", "a.py", "--odd"], ["runs", "show"], ["runs", "list", "--limit", "0"]):
         done = here(*args)

@@ -39,9 +39,9 @@ class SettingsCommand(TyperCommand):
 
     @property
     def params(self) -> list[Any]:
-        if self._made is None:
-            self._made = _flags(self.has)
-        return [*self._own, *self._made]
+        if self._made is None:  # one list for good: what is appended to it, as the option --help is, is looked for there
+            self._made = [*self._own, *_flags(self.has)]
+        return self._made
 
     @params.setter
     def params(self, own: list[Any]) -> None:
