@@ -10,6 +10,7 @@ this.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
@@ -22,6 +23,7 @@ import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -43,14 +45,21 @@ def start(
     stdout: int | None = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
     """`interlingua` with these arguments, and a pipe for its stderr: the first of its kind from nothing."""
-    words = "-".join(takewhile(str.isalpha, args[:2]))
-    try:
-        (Path(os.environ["SESSION_FOLDER"]) / f"started-{words}").touch(exist_ok=False)
-    except FileExistsError:
+    if not first(args):
         return Warm(args, env, cwd, stdin=stdin, stdout=stdout)
     return subprocess.Popen(
         [*COMMAND, *args], env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, text=True
     )
+
+
+def first(args: Sequence[str], where: str = "started") -> bool:
+    """Whether nobody has started a command of this kind there before."""
+    words = "-".join(takewhile(str.isalpha, args[:2]))
+    try:
+        (Path(os.environ["SESSION_FOLDER"]) / f"{where}-{words}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 class Warm(subprocess.Popen[str]):
@@ -78,10 +87,15 @@ class Warm(subprocess.Popen[str]):
         else:
             self._ends.append(os.dup(1))
         self.stderr = self._pipe("r")
+        self._order(env, cwd)
+
+    def _order(self, env: Mapping[str, str], cwd: Path, *, terminal: bool = False) -> None:
+        """Have it started, and its ends closed here."""
         self._status, told = os.pipe()
         self._ends.append(told)
         try:
-            _hearth().order({"args": self.args, "env": dict(env), "cwd": str(cwd)}, self._ends)
+            order = {"args": self.args, "env": dict(env), "cwd": str(cwd), "terminal": terminal}
+            _hearth().order(order, self._ends)
         finally:
             for fd in self._ends:
                 os.close(fd)
@@ -145,6 +159,17 @@ class Warm(subprocess.Popen[str]):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
         self.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
         return found.get("stdout", ""), found.get("stderr", "")
+
+
+class WarmAtTerminal(Warm):
+    """The same at a terminal: this is its end there."""
+
+    def __init__(self, args: Sequence[str], env: Mapping[str, str], cwd: Path, end: int) -> None:
+        self._child_created = False
+        self.args, self.returncode = list(args), None
+        self.stdin = self.stdout = self.stderr = None
+        self._ends = [end, os.dup(end), os.dup(end)]
+        self._order(env, cwd, terminal=True)
 
 
 class _Hearth:
@@ -259,6 +284,9 @@ def _become(order: dict[str, Any], fds: Sequence[int]) -> None:
         os.dup2(fd, number)
     for fd in fds:
         os.close(fd)
+    if order["terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C and its going away reach this process
     # Streams know from their making what they are of: a pipe cannot be sought in, and a terminal is written by lines.
     sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
