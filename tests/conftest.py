@@ -13,13 +13,14 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from . import examples
+from . import examples, warm_python
 from .postgres import SWITCH, fresh, postgres
 
 __all__ = ["postgres"]
@@ -90,6 +91,22 @@ def _quick_processes(tmp_path_factory: pytest.TempPathFactory, request: pytest.F
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if request.config.option.markexpr != "interop":
         os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))  # of nobody: its key is lost
+
+
+@pytest.fixture(scope="session")
+def quick_python() -> Iterator[str]:
+    """A Python that starts at once, for tests that are not about how a process starts and ends."""
+    with warm_python.hearth() as program:
+        yield str(program)
+
+
+@pytest.fixture
+def quick_tools(quick_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tool servers start at once, here and in processes of the command line."""
+    monkeypatch.setenv(warm_python.NAMED, quick_python)
+    warm_python.use(quick_python)
+    yield
+    warm_python.leave()
 
 
 @pytest.fixture

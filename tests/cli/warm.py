@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 COMMAND = [sys.executable, "-m", "interlingua"]
@@ -294,6 +295,8 @@ def _become(order: dict[str, Any], fds: Sequence[int]) -> None:
     vars(sys).update({f"__{name}__": getattr(sys, name) for name in ("stdin", "stdout", "stderr")})
     os.environ.clear()
     os.environ.update(order["env"])
+    if program := os.environ.pop("WARM_PYTHON", None):
+        vars(sys.modules["interlingua.protocols.cap.toolservers"])["sys"] = SimpleNamespace(**{**vars(sys), "executable": program})
     os.chdir(order["cwd"])
     sys.path[0] = order["cwd"]  # as it is of `python -m`
     sys.argv[1:] = order["args"]
