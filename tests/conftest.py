@@ -8,17 +8,20 @@ what is tested.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+import interlingua
+from interlingua.protocols.cap import toolservers
 
 from . import examples, warm_python
 from .postgres import SWITCH, fresh, postgres
@@ -49,6 +52,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _OURS = pytest.StashKey[Path]()
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay in memory to the end: whoever collects garbage need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -87,26 +96,18 @@ def _quick_processes(tmp_path_factory: pytest.TempPathFactory, request: pytest.F
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # that of all workers
     os.environ["SESSION_FOLDER"] = str(folder)
-    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "pycache")
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) or not os.access(interlingua.__path__[0], os.W_OK):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "pycache")
     if request.config.option.markexpr != "interop":
         os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))  # of nobody: its key is lost
 
 
-@pytest.fixture(scope="session")
-def quick_python() -> Iterator[str]:
-    """A Python that starts at once, for tests that are not about how a process starts and ends."""
-    with warm_python.hearth() as program:
-        yield str(program)
-
-
 @pytest.fixture
-def quick_tools(quick_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tool servers start at once, here and in processes of the command line."""
-    monkeypatch.setenv(warm_python.NAMED, quick_python)
-    warm_python.use(quick_python)
-    yield
-    warm_python.leave()
+def quick_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tool servers whose command is `python` start at once, here and in processes of the command line."""
+    program = warm_python.program()
+    monkeypatch.setenv(warm_python.NAMED, program)
+    monkeypatch.setattr(toolservers, "sys", SimpleNamespace(**{**vars(sys), "executable": program}))
 
 
 @pytest.fixture

@@ -11,21 +11,21 @@ how processes start and end are for neither.
 from __future__ import annotations
 
 import ast
+import atexit
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
-import interlingua
+import interlingua as il
 from tests.cli import warm
 
 NAMED = "WARM_PYTHON"  # the variable that tells processes of tests where the small program is
@@ -38,7 +38,7 @@ warm = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
 warm.connect({address!r})
 for number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP):
     _signal.signal(number, lambda got, _: warm.send(bytes([got])))
-order = repr((sys.argv[1:], dict(os.environ), os.getcwd())).encode()
+order = repr(({before!r} + sys.argv[1:], dict(os.environ), os.getcwd())).encode()
 fds = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (0, 1, 2))
 warm.sendmsg([len(order).to_bytes(4, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
 warm.sendall(order)
@@ -52,49 +52,51 @@ os._exit(code)
 """
 
 
-@contextmanager
-def hearth() -> Iterator[Path]:
-    """The small program, as long as there is a warm process for it."""
-    with tempfile.TemporaryDirectory(prefix="il-warm-") as folder:
-        address = str(Path(folder, "s"))
+class _Hearth:
+    """The warm process, as it is seen from here."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="il-warm-"))
+        address = str(self.folder / "s")
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(address)
             listening.listen(64)
-            path = os.pathsep.join([str(Path(interlingua.__file__).parents[1]), str(_ROOT)])
-            process = subprocess.Popen(
+            path = os.pathsep.join([str(Path(il.__file__).parents[1]), str(_ROOT)])
+            self._process = subprocess.Popen(
                 [sys.executable, __file__, str(listening.fileno())], pass_fds=[listening.fileno()],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
                 env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"warm\n", "the warm process did not start"
-        program = Path(folder, "python")
-        program.write_text(_PROGRAM.format(python=sys.executable, address=address))
-        program.chmod(0o700)
-        try:
-            yield program
-        finally:
-            process.communicate()  # it ends with its stdin
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"warm\n", "the warm process did not start"
+        for name, before in (("python", []), ("interlingua", ["-m", "interlingua"])):
+            program = self.folder / name
+            program.write_text(_PROGRAM.format(python=sys.executable, address=address, before=before))
+            program.chmod(0o700)
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        self._process.communicate()  # it ends with its stdin
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def use(program: str) -> None:
-    """Have tool servers whose command is `python` started by the small program, in this process."""
-    from interlingua.protocols.cap import toolservers
-
-    vars(toolservers)["sys"] = SimpleNamespace(**{**vars(sys), "executable": program})
+_hearth = cache(_Hearth)
 
 
-def leave() -> None:
-    from interlingua.protocols.cap import toolservers
+def program() -> str:
+    """What stands where `sys.executable` would."""
+    return str(_hearth().folder / "python")
 
-    vars(toolservers)["sys"] = sys
+
+def interlingua() -> str:
+    """What stands where the script `interlingua` would."""
+    return str(_hearth().folder / "interlingua")
 
 
 # -- in the warm process --------------------------------------------------------------------------------------
 
 
 def _warm_up() -> None:
-    import anyio._backends._asyncio
     import mcp.server.lowlevel
     import mcp.server.mcpserver
     import mcp.server.stdio  # noqa: F401
@@ -208,6 +210,6 @@ def _run() -> None:
 
 if __name__ == "__main__":
     _warm_up()
-    print("warm", flush=True)  # noqa: T201
+    print("warm", flush=True)
     _serve(socket.socket(fileno=int(sys.argv[1])))
     _run()

@@ -296,7 +296,9 @@ def _become(order: dict[str, Any], fds: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(order["env"])
     if program := os.environ.pop("WARM_PYTHON", None):
-        vars(sys.modules["interlingua.protocols.cap.toolservers"])["sys"] = SimpleNamespace(**{**vars(sys), "executable": program})
+        vars(sys.modules["interlingua.protocols.cap.toolservers"])["sys"] = SimpleNamespace(
+            **{**vars(sys), "executable": program}
+        )
     os.chdir(order["cwd"])
     sys.path[0] = order["cwd"]  # as it is of `python -m`
     sys.argv[1:] = order["args"]

@@ -39,7 +39,7 @@ class SettingsCommand(TyperCommand):
 
     @property
     def params(self) -> list[Any]:
-        if self._made is None:  # one list for good: what is appended to it, as the option --help is, is looked for there
+        if self._made is None:  # one list for good: the library appends --help to it, and takes it from there
             self._made = [*self._own, *_flags(self.has)]
         return self._made
 
