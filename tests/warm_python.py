@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import atexit
+import contextlib
 import os
 import runpy
 import select
@@ -152,10 +153,8 @@ def _reap(served: dict[socket.socket, int]) -> None:
             return
         for waiting in [one for one, known in served.items() if known == pid]:
             del served[waiting]
-            try:
+            with contextlib.suppress(OSError):  # nobody wants to know any more
                 waiting.send(_SIZE.pack(os.waitstatus_to_exitcode(status)))
-            except OSError:  # nobody wants to know any more
-                pass
             waiting.close()
 
 
