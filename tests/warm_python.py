@@ -188,7 +188,8 @@ def _split_off(waiting: socket.socket, served: dict[socket.socket, int]) -> bool
     os.chdir(cwd)
     sys.argv[:] = words
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        file = os.fdopen(number, mode, encoding="utf-8", errors="backslashreplace" if number == 2 else "strict")
+        errors = "backslashreplace" if number == 2 else "strict"
+        file = os.fdopen(number, mode, encoding="utf-8", errors=errors, closefd=False)  # as those that it replaces
         vars(sys)[name] = vars(sys)[f"__{name}__"] = file
     return True
 
