@@ -51,6 +51,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.basetemp = str(folder / "t")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the workers start
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput"):
+        warm_python.for_all_workers()
+
+
 _OURS = pytest.StashKey[Path]()
 
 
@@ -105,9 +111,9 @@ def _quick_processes(tmp_path_factory: pytest.TempPathFactory, request: pytest.F
 @pytest.fixture
 def quick_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tool servers whose command is `python` start at once, here and in processes of the command line."""
-    program = warm_python.program()
-    monkeypatch.setenv(warm_python.NAMED, program)
-    monkeypatch.setattr(toolservers, "sys", SimpleNamespace(**{**vars(sys), "executable": program}))
+    program = warm_python.python()
+    monkeypatch.setenv(warm_python.TOOLS, program)
+    monkeypatch.setattr(toolservers, "sys", warm_python.standing_for(program))
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ async def engine(
 async def working(store: Path, url: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Another process, with agents."""
     process = await asyncio.create_subprocess_exec(
-        warm_python.program(), "-m", "tests.bus.working", str(store), url,
+        warm_python.python(), "-m", "tests.bus.working", str(store), url,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert process.stdin is not None

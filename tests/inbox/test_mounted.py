@@ -58,7 +58,7 @@ async def second(folder: Path) -> AsyncIterator[Second]:
     env = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
     store = folder / "second.db"
     process = await asyncio.create_subprocess_exec(
-        warm_python.program(), "-m", "tests.inbox.second", str(store), stdout=asyncio.subprocess.PIPE, env=env, cwd=ROOT
+        warm_python.python(), "-m", "tests.inbox.second", str(store), stdout=asyncio.subprocess.PIPE, env=env, cwd=ROOT
     )
     assert process.stdout is not None
     try:

@@ -23,7 +23,7 @@ REPO = Path(__file__).parents[2]
 
 class Racer:
     def __init__(self, store: Path | str, what: str, name: str) -> None:
-        self._command = [warm_python.program(), "-m", "tests.store.racer", str(store), what, name]
+        self._command = [warm_python.python(), "-m", "tests.store.racer", str(store), what, name]
 
     async def ready(self) -> None:
         pipe = asyncio.subprocess.PIPE
