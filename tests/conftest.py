@@ -110,9 +110,10 @@ def _quick_processes(tmp_path_factory: pytest.TempPathFactory, request: pytest.F
 
 @pytest.fixture
 def quick_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tool servers whose command is `python` start at once, here and in processes of the command line."""
+    """Tool servers whose command is `python` start at once, here and in processes of the command line; so do the
+    servers of a demo there."""
     program = warm_python.python()
-    monkeypatch.setenv(warm_python.TOOLS, program)
+    monkeypatch.setenv(warm_python.STARTED, program)
     monkeypatch.setattr(toolservers, "sys", warm_python.standing_for(program))
 
 

@@ -39,8 +39,9 @@ from typing import Any
 import interlingua as il
 
 FOLDER = "WARM_FOLDER"  # the variable that tells all workers of one run where the warm process is
-TOOLS = "WARM_TOOLS"  # and the one that tells a split-off process what starts tool servers whose command is `python`
+STARTED = "WARM_STARTED"  # and the one that tells a split-off process what it shall start for `python`
 NUMBER = struct.Struct("!i")
+_STARTERS = ("interlingua.protocols.cap.toolservers", "interlingua.app.demo", "interlingua.cli.tour_doors")
 _ROOT = Path(__file__).parents[1]
 _LONGEST = 100  # characters of the address of a socket
 
@@ -278,8 +279,9 @@ def _become(fds: Sequence[int], words: list[str], env: dict[str, str], cwd: str,
     vars(sys).update({f"__{name}__": getattr(sys, name) for name in ("stdin", "stdout", "stderr")})
     os.environ.clear()
     os.environ.update(env)
-    if tools := os.environ.pop(TOOLS, None):
-        vars(sys.modules["interlingua.protocols.cap.toolservers"])["sys"] = standing_for(tools)
+    if program := os.environ.pop(STARTED, None):
+        for name in _STARTERS:
+            vars(sys.modules[name])["sys"] = standing_for(program)
     os.chdir(cwd)
     sys.argv[:] = words
 

@@ -115,6 +115,7 @@ def test_help_does_not_start_the_engine() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+@pytest.mark.usefixtures("quick_tools")
 def test_the_demo_shows_five_protocols_an_answer_from_elsewhere_and_a_run_that_outlives_its_server(cli: Cli) -> None:
     begin = time.perf_counter()
     with socket.socket() as taken:  # another port will do
@@ -148,6 +149,7 @@ def test_the_demo_shows_five_protocols_an_answer_from_elsewhere_and_a_run_that_o
     assert "Ctrl-C stops" not in done.err, "without a terminal it does not stay"
 
 
+@pytest.mark.usefixtures("quick_tools")
 def test_the_demo_has_a_team_whose_audit_notices_a_change(cli: Cli) -> None:
     done = cli("demo")
     assert done.code == 0
