@@ -1,4 +1,4 @@
-"""A Python that need not start from nothing: one process imports our modules and the published MCP library once, and
+"""A Python that need not start from nothing: one process imports our modules and the published libraries once, and
 splits off a process of its own for each who comes.
 
 To import those takes many times as long as what a command, a tool server or an agent at a pipe then does in a test.
@@ -42,6 +42,7 @@ FOLDER = "WARM_FOLDER"  # the variable that tells all workers of one run where t
 STARTED = "WARM_STARTED"  # and the one that tells a split-off process what it shall start for `python`
 NUMBER = struct.Struct("!i")
 _STARTERS = ("interlingua.protocols.cap.toolservers", "interlingua.app.demo", "interlingua.cli.tour_doors")
+_LIBRARIES = ("acp", "anyio._backends._asyncio", "mcp.server.mcpserver", "mcp.server.stdio")
 _ROOT = Path(__file__).parents[1]
 _LONGEST = 100  # characters of the address of a socket
 
@@ -137,24 +138,22 @@ def order(args: Sequence[str], env: Mapping[str, str], cwd: Path, fds: Sequence[
 
 def warm_up() -> None:
     """Import what any command or tool server may need, and what libraries import when they are first used."""
-    import mcp.server.lowlevel
-    import mcp.server.mcpserver
-    import mcp.server.stdio  # noqa: F401
     import typer.main
     from typer.testing import CliRunner
 
     from interlingua.cli import commands
 
-    for module in pkgutil.walk_packages(il.__path__, "interlingua."):
-        if not module.name.endswith("__main__"):
+    ours = (module.name for module in pkgutil.walk_packages(il.__path__, "interlingua."))
+    for name in (*_LIBRARIES, *ours):
+        if not name.endswith("__main__"):
             try:
-                importlib.import_module(module.name)
+                importlib.import_module(name)
             except ImportError:  # of a package that need not be installed
                 continue
     typer.main.get_command = cache(typer.main.get_command)  # it reads every signature: more than most commands take
     names = [known.name for known in (*commands.app.registered_commands, *commands.app.registered_groups)]
-    for name in (None, *names):
-        typer.main.get_command(commands.of(name))
+    for word in (None, *names):
+        typer.main.get_command(commands.of(word))
     for args in (["runs", "--help"], ["runs", "list", "--limit", "0"]):
         CliRunner().invoke(commands.app, args)
     assert threading.active_count() == 1, "a process of several threads cannot be split"
