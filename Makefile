@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
+# What Python and pytest made of a file is kept for the next time: to read all tests anew takes a minute.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help demo test test-cluster lint format faults interop mutants bench docs wheel clean
 
 help: ## this list

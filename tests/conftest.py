@@ -8,6 +8,7 @@ what is tested.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import shutil
@@ -19,7 +20,10 @@ from typing import Any
 
 import pytest
 
-from . import examples
+import interlingua
+from interlingua.protocols.cap import toolservers
+
+from . import examples, warm_python
 from .postgres import SWITCH, fresh, postgres
 
 __all__ = ["postgres"]
@@ -47,7 +51,19 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.basetemp = str(folder / "t")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the workers start
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput"):
+        warm_python.for_all_workers()
+
+
 _OURS = pytest.StashKey[Path]()
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay in memory to the end: whoever collects garbage need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -86,10 +102,19 @@ def _quick_processes(tmp_path_factory: pytest.TempPathFactory, request: pytest.F
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # that of all workers
     os.environ["SESSION_FOLDER"] = str(folder)
-    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "pycache")
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) or not os.access(interlingua.__path__[0], os.W_OK):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "pycache")
     if request.config.option.markexpr != "interop":
         os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))  # of nobody: its key is lost
+
+
+@pytest.fixture
+def quick_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tool servers whose command is `python` start at once, here and in processes of the command line; so do the
+    servers of a demo there."""
+    program = warm_python.python()
+    monkeypatch.setenv(warm_python.STARTED, program)
+    monkeypatch.setattr(toolservers, "sys", warm_python.standing_for(program))
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from interlingua.model.errors import AgentNotFound
 from interlingua.model.events import OutputDelta
 from interlingua.store.base import EventRow, QuestionFilter
 
+from .. import warm_python
 from .working import AGENTS, SETTINGS, ask, forever, listen, talk
 
 SOON = 10.0  # seconds; whoever is not told looks only after thirty
@@ -41,7 +41,7 @@ async def engine(
 async def working(store: Path, url: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Another process, with agents."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.bus.working", str(store), url,
+        warm_python.python(), "-m", "tests.bus.working", str(store), url,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert process.stdin is not None

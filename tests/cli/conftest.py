@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pexpect
+import ptyprocess
 import pytest
 
 import interlingua
@@ -130,10 +135,44 @@ def start(env: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., subproc
         process.communicate()
 
 
+class _WarmAtTerminal(ptyprocess.PtyProcess):  # type: ignore[misc]
+    """A process that was split off from the warm one: who waits for it asks there."""
+
+    def __init__(self, process: warm.WarmAtTerminal, fd: int) -> None:
+        super().__init__(process.pid, fd)
+        self._process = process
+
+    def wait(self) -> int:
+        self._ended(self._process.wait())
+        return int(self.exitstatus or 0)
+
+    def isalive(self) -> bool:
+        code = self._process.wait() if self.flag_eof else self._process.poll()
+        if code is not None:
+            self._ended(code)
+        return code is None
+
+    def _ended(self, code: int) -> None:
+        self.terminated = True
+        self.exitstatus, self.signalstatus = (code, None) if code >= 0 else (None, -code)
+        self.status = code << 8 if code >= 0 else -code
+
+
 class Terminal(pexpect.spawn):  # type: ignore[misc]
+    def _spawnpty(self, args: list[bytes], *, cwd: str, env: dict[str, str], **options: Any) -> ptyprocess.PtyProcess:
+        words = [word.decode() for word in args[len(COMMAND) :]]
+        if warm.first(words, "at-terminal"):
+            return super()._spawnpty(args, cwd=cwd, env=env, **options)
+        ours, theirs = pty.openpty()
+        rows, columns = options["dimensions"]
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+        return _WarmAtTerminal(warm.WarmAtTerminal(words, env, Path(cwd), theirs), ours)
+
     def finish(self) -> int:
         """Wait for the end, and give back the exit code. What was printed on the way is in `before`."""
         self.expect(pexpect.EOF)
+        self.wait()
+        self.ptyproc.delayafterclose = 0  # it has ended
         self.close()
         return self.exitstatus if self.exitstatus is not None else -self.signalstatus
 

@@ -7,7 +7,6 @@ import os
 import re
 import select
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,8 +20,8 @@ from interlingua.app import dev
 
 from ..nats import nats_url, shared_nats
 from ..postgres import open_folder
+from . import warm
 from .conftest import Result, clean_env, process_env
-from .warm import COMMAND
 
 __all__ = ["nats_url", "shared_nats"]
 
@@ -55,10 +54,7 @@ class Process:
     def __init__(self, args: list[str], env: dict[str, str], cwd: Path) -> None:
         self.said = ""
         self._over = False
-        self._process = subprocess.Popen(
-            [*COMMAND, *args], env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+        self._process = warm.start(args, env, cwd, stdout=None)
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -68,8 +64,8 @@ class Process:
         return self._process.pid
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
             with self._news:
                 self.said += line
                 self._news.notify_all()
@@ -90,8 +86,8 @@ class Process:
             self._process.send_signal(number)
         code = self._process.wait(60)
         self._reader.join(60)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
         return code
 
 
@@ -119,12 +115,15 @@ def ask(address: str, agent: str, **members: Any) -> Any:
 
 
 def listed(env: dict[str, str], cwd: Path, *options: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [*COMMAND, "workers", "--json", *options], env=env, cwd=cwd, capture_output=True, text=True, timeout=60,
-        check=True,
-    )  # fmt: skip
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    found: list[dict[str, Any]] = json.loads(shown(env, cwd, "--json", *options))
     return found
+
+
+def shown(env: dict[str, str], cwd: Path, *options: str) -> str:
+    process = warm.start(["workers", *options], env, cwd)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    return out
 
 
 def test_a_worker_runs_what_a_server_without_slots_was_asked_for_and_hands_back_when_it_leaves(
@@ -149,8 +148,7 @@ def test_a_worker_runs_what_a_server_without_slots_was_asked_for_and_hands_back_
         assert there[worker.pid]["bus"]["running"] == 1
         assert there[server.pid]["bus"]["room"] == 0
         assert {name.partition("@")[0] for name in there[worker.pid]["agents"]} == {"who", "count"}
-        shown = subprocess.run([*COMMAND, "workers"], env=env, capture_output=True, text=True, check=True).stdout
-        assert re.search(rf"\b{worker.pid}\b.*\b1\b.*1 running", shown)
+        assert re.search(rf"\b{worker.pid}\b.*\b1\b.*1 running", shown(env, tmp_path))
 
         assert worker.end() == 0
         left = listed(env, tmp_path)

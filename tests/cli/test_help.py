@@ -66,6 +66,13 @@ def test_help_tells_the_exit_codes(cli: Cli) -> None:
     assert "Usage" in cli("runs", "follow", "--help").out
 
 
+@pytest.mark.parametrize("path", [path for path, _ in commands()])
+def test_every_command_tells_its_usage_when_it_is_asked(path: str, here: Cli) -> None:
+    done = here(*path.split(), "--help")
+    assert (done.code, done.err) == (0, "")
+    assert f"Usage: interlingua {path}".rstrip() in done.out
+
+
 def test_wrong_usage_is_exit_code_2(here: Cli) -> None:
     for args in (["rnu"], ["run"], ["run", "a.py", "--odd"], ["runs", "show"], ["runs", "list", "--limit", "0"]):
         done = here(*args)
@@ -108,6 +115,7 @@ def test_help_does_not_start_the_engine() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+@pytest.mark.usefixtures("quick_tools")
 def test_the_demo_shows_five_protocols_an_answer_from_elsewhere_and_a_run_that_outlives_its_server(cli: Cli) -> None:
     begin = time.perf_counter()
     with socket.socket() as taken:  # another port will do
@@ -141,6 +149,7 @@ def test_the_demo_shows_five_protocols_an_answer_from_elsewhere_and_a_run_that_o
     assert "Ctrl-C stops" not in done.err, "without a terminal it does not stay"
 
 
+@pytest.mark.usefixtures("quick_tools")
 def test_the_demo_has_a_team_whose_audit_notices_a_change(cli: Cli) -> None:
     done = cli("demo")
     assert done.code == 0

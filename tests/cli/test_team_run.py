@@ -20,6 +20,7 @@ At = Callable[..., Terminal]
 Start = Callable[..., subprocess.Popen[str]]
 
 CREW = str(Path(__file__).with_name("crew"))
+pytestmark = pytest.mark.usefixtures("quick_tools")
 RUN = ("team", "run", CREW)
 
 THE_TALK = """\

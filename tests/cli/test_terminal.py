@@ -198,6 +198,7 @@ def test_text_of_an_agent_cannot_drive_the_terminal(terminal: At) -> None:
     assert at.finish() == 0
 
 
+@pytest.mark.usefixtures("quick_tools")
 def test_the_demo_asks_and_stays_up_until_ctrl_c(terminal: At) -> None:
     at = terminal("demo", "--no-team")
     at.see("hello Connect")

@@ -1,37 +1,25 @@
-"""Processes that carry out a command and need not start from nothing: one process imports everything once, and splits
-off a process of its own for each command.
+"""Processes that carry out a command and need not start from nothing: they are split off from a warm one.
 
-Most of the time of a command is its start, and the suite has hundreds of them. What comes of it is a real process, with
-its own arguments, environment, folder, files and exit code; only that its modules are loaded already. So that what a
-command imports is tested too, the first of each kind starts from nothing. Tests of how a command starts are not for
-this.
+Most of the time of a command is its start, and the suite has hundreds of them. So that what a command imports is tested
+too, the first of each kind starts from nothing. Tests of how a command starts are not for this.
 """
 
 from __future__ import annotations
 
-import atexit
-import gc
-import importlib
-import json
 import os
-import pkgutil
-import runpy
 import select
-import signal
-import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from tests import warm_python
+
 COMMAND = [sys.executable, "-m", "interlingua"]
-_NUMBER = struct.Struct("!i")
 
 
 def start(
@@ -43,14 +31,21 @@ def start(
     stdout: int | None = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
     """`interlingua` with these arguments, and a pipe for its stderr: the first of its kind from nothing."""
-    words = "-".join(takewhile(str.isalpha, args[:2]))
-    try:
-        (Path(os.environ["SESSION_FOLDER"]) / f"started-{words}").touch(exist_ok=False)
-    except FileExistsError:
+    if not first(args):
         return Warm(args, env, cwd, stdin=stdin, stdout=stdout)
     return subprocess.Popen(
         [*COMMAND, *args], env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, text=True
     )
+
+
+def first(args: Sequence[str], where: str = "started") -> bool:
+    """Whether nobody has started a command of this kind there before."""
+    words = "-".join(takewhile(str.isalpha, args[:2]))
+    try:
+        (Path(os.environ["SESSION_FOLDER"]) / f"{where}-{words}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 class Warm(subprocess.Popen[str]):
@@ -78,10 +73,14 @@ class Warm(subprocess.Popen[str]):
         else:
             self._ends.append(os.dup(1))
         self.stderr = self._pipe("r")
+        self._order(env, cwd)
+
+    def _order(self, env: Mapping[str, str], cwd: Path, *, terminal: bool = False) -> None:
+        """Have it started, and its ends closed here."""
         self._status, told = os.pipe()
         self._ends.append(told)
         try:
-            _hearth().order({"args": self.args, "env": dict(env), "cwd": str(cwd)}, self._ends)
+            warm_python.order(self.args, env, cwd, self._ends, terminal=terminal)
         finally:
             for fd in self._ends:
                 os.close(fd)
@@ -94,10 +93,10 @@ class Warm(subprocess.Popen[str]):
         return os.fdopen(ours, mode, encoding="utf-8")
 
     def _told(self) -> int:
-        data = os.read(self._status, _NUMBER.size)
+        data = os.read(self._status, warm_python.NUMBER.size)
         if not data:
             raise AssertionError("the process that splits off others has ended")
-        return int(_NUMBER.unpack(data)[0])
+        return int(warm_python.NUMBER.unpack(data)[0])
 
     def poll(self) -> int | None:
         try:
@@ -147,158 +146,12 @@ class Warm(subprocess.Popen[str]):
         return found.get("stdout", ""), found.get("stderr", "")
 
 
-class _Hearth:
-    """The warm process, as it is seen from here."""
+class WarmAtTerminal(Warm):
+    """The same at a terminal: this is its end there."""
 
-    def __init__(self) -> None:
-        from .conftest import clean_env
-
-        self._orders, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())], env=clean_env(), pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-        atexit.register(self.close)
-
-    def order(self, what: dict[str, Any], fds: Sequence[int]) -> None:
-        data = json.dumps(what).encode()
-        socket.send_fds(self._orders, [_NUMBER.pack(len(data))], list(fds))
-        self._orders.sendall(data)
-
-    def close(self) -> None:
-        self._orders.close()
-        self._process.wait()
-
-
-_hearth = cache(_Hearth)
-
-
-# -- in the warm process --------------------------------------------------------------------------------------
-
-
-def warm_up() -> None:
-    """Import what any command may need, and what libraries import when they are first used."""
-    import typer.main
-
-    import interlingua
-    from interlingua.cli import commands
-
-    for module in pkgutil.walk_packages(interlingua.__path__, "interlingua."):
-        if not module.name.endswith("__main__"):
-            try:
-                importlib.import_module(module.name)
-            except ImportError:  # of a package that need not be installed
-                continue
-    from typer.testing import CliRunner
-
-    typer.main.get_command = cache(typer.main.get_command)  # it reads every signature: more than most commands take
-    names = [known.name for known in (*commands.app.registered_commands, *commands.app.registered_groups)]
-    for name in (None, *names):
-        typer.main.get_command(commands.of(name))
-    for args in (["runs", "--help"], ["runs", "list", "--limit", "0"]):
-        CliRunner().invoke(commands.app, args)
-    assert threading.active_count() == 1, "a process of several threads cannot be split"
-    gc.collect()
-    gc.freeze()
-
-
-def split_off(orders: socket.socket) -> None:
-    """Start a process for each order. Returns in each of them, and in this one when there are no more orders."""
-    running: dict[int, int] = {}  # process → where its end is told
-    wakes, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    while True:
-        ready, _, _ = select.select([orders.fileno(), wakes], [], [])
-        if wakes in ready:
-            os.read(wakes, 4096)
-            for pid in list(running):
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    _tell(running.pop(pid), os.waitstatus_to_exitcode(status))
-        if orders.fileno() in ready:
-            head, fds, _, _ = socket.recv_fds(orders, _NUMBER.size, 4)
-            if not head:
-                sys.exit()
-            order = json.loads(_whole(orders, _NUMBER.unpack(head)[0]))
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                orders.close()
-                for fd in (wakes, wake, *running.values()):
-                    os.close(fd)
-                _become(order, fds)
-                return
-            for fd in fds[:3]:
-                os.close(fd)
-            running[pid] = fds[3]
-            os.write(fds[3], _NUMBER.pack(pid))
-
-
-def _tell(fd: int, code: int) -> None:
-    try:
-        os.write(fd, _NUMBER.pack(code))
-    except BrokenPipeError:  # nobody wants to know any more
-        pass
-    finally:
-        os.close(fd)
-
-
-def _whole(orders: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        data += orders.recv(size - len(data))
-    return data
-
-
-def _become(order: dict[str, Any], fds: Sequence[int]) -> None:
-    for number, fd in enumerate(fds[:3]):
-        os.dup2(fd, number)
-    for fd in fds:
-        os.close(fd)
-    # Streams know from their making what they are of: a pipe cannot be sought in, and a terminal is written by lines.
-    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
-    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    vars(sys).update({f"__{name}__": getattr(sys, name) for name in ("stdin", "stdout", "stderr")})
-    os.environ.clear()
-    os.environ.update(order["env"])
-    os.chdir(order["cwd"])
-    sys.path[0] = order["cwd"]  # as it is of `python -m`
-    sys.argv[1:] = order["args"]
-
-
-def run() -> None:
-    try:
-        runpy.run_module("interlingua", run_name="__main__", alter_sys=True)
-    except SystemExit as leaving:
-        if leaving.code is None or isinstance(leaving.code, int):
-            _leave_with.append(leaving.code or 0)
-        raise
-    _leave_with.append(0)
-
-
-_leave_with: list[int] = []
-
-
-@atexit.register  # before all others, so that it is the last
-def leave() -> None:
-    """To take everything down that was imported takes longer than most commands."""
-    if _leave_with:
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except OSError:
-            return  # the interpreter has a way to say so
-        os._exit(_leave_with[0])
-
-
-if __name__ == "__main__":
-    del sys.path[0]  # the folder of this file: nothing in it is for agents
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text, as the others
-    warm_up()
-    split_off(socket.socket(fileno=int(sys.argv[1])))
-    run()
+    def __init__(self, args: Sequence[str], env: Mapping[str, str], cwd: Path, end: int) -> None:
+        self._child_created = False
+        self.args, self.returncode = list(args), None
+        self.stdin = self.stdout = self.stderr = None
+        self._ends = [end, os.dup(end), os.dup(end)]
+        self._order(env, cwd, terminal=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from interlingua.conform import suite
 from interlingua.conform.base import Finding, Roles, Subject, conform
 
 AGENTS = Path(__file__).parent / "agents.py"
-INTERLINGUA = str(Path(sys.executable).parent / "interlingua")
 ROLES = Roles(agent="echo", asking="careful", slow="slow", failing="broken")
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from .. import warm_python
 from ..cli.conftest import clean_env
 from ..cli.warm import Warm
 from .blocks import Block, Command
@@ -43,14 +44,15 @@ class Page:
         self._code = 0
         tools = folder / ".tools"
         tools.mkdir()
-        for name, words in (("interlingua", "-m interlingua "), ("python", ""), ("python3", "")):
-            (tools / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words}"$@"\n')
+        (tools / "interlingua").symlink_to(warm_python.interlingua())
+        for name in ("python", "python3"):
+            (tools / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
             (tools / name).chmod(0o755)
         env = clean_env()
         self.env = {
             **env, "PATH": f"{tools}{os.pathsep}{env['PATH']}", "HOME": str(folder), "COLUMNS": "120",
             "XDG_DATA_HOME": str(folder / ".data"), "INTERLINGUA_STORE": str(folder / "interlingua.db"),
-            "ACP_BASE_URL": self._here("http://127.0.0.1:7901"),
+            "ACP_BASE_URL": self._here("http://127.0.0.1:7901"), warm_python.STARTED: warm_python.python(),
         }  # fmt: skip
         (folder / "examples").symlink_to(ROOT / "examples")
         shutil.copy(ROOT / "examples" / "echo.py", folder / "agents.py")  # what pages call `agents.py`, unless they say

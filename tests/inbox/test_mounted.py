@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from interlingua.cli import inbox
 from interlingua.engine import mounting
 from interlingua.model.run import QuestionRecord
 from interlingua.store.base import QuestionFilter
+from tests import warm_python
 from tests.engine.common import PATIENT, QUICK, engine, question, submit
 from tests.protocols.editor.mount_common import PERMISSION
 
@@ -58,7 +58,7 @@ async def second(folder: Path) -> AsyncIterator[Second]:
     env = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
     store = folder / "second.db"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.inbox.second", str(store), stdout=asyncio.subprocess.PIPE, env=env, cwd=ROOT
+        warm_python.python(), "-m", "tests.inbox.second", str(store), stdout=asyncio.subprocess.PIPE, env=env, cwd=ROOT
     )
     assert process.stdout is not None
     try:

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ..cli import warm
 from ..cli.conftest import clean_env
 from .sources.started import environment, started
 
@@ -29,10 +30,7 @@ def running_hub(targets: Sequence[str], folder: Path, *options: str) -> Iterator
     """`interlingua serve`, with all doors on one port. What it gives is its address."""
     folder.mkdir(exist_ok=True)
     words = ["serve", *targets, "--port", "0", "--no-peer-ports", "--store", str(folder / "store.db"), *options]
-    process = subprocess.Popen(
-        [*COMMAND, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        env=environment(clean_env()), cwd=folder,
-    )  # fmt: skip
+    process = warm.start(words, environment(clean_env()), folder, stdout=None)
     said = Said(process, folder / "hub.log")
     try:
         yield said.address()

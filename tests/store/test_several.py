@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from interlingua.model.run import Question, RunRequest
 from interlingua.store.base import PutQuestion, QuestionFilter, RunFilter, Submission
 from interlingua.store.sql_store import SQLStore
 
+from .. import warm_python
 from .racer import BUDGET, MANY
 from .test_store import append, event, owned, row
 
@@ -23,7 +23,7 @@ REPO = Path(__file__).parents[2]
 
 class Racer:
     def __init__(self, store: Path | str, what: str, name: str) -> None:
-        self._command = [sys.executable, "-m", "tests.store.racer", str(store), what, name]
+        self._command = [warm_python.python(), "-m", "tests.store.racer", str(store), what, name]
 
     async def ready(self) -> None:
         pipe = asyncio.subprocess.PIPE

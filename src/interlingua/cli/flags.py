@@ -39,9 +39,9 @@ class SettingsCommand(TyperCommand):
 
     @property
     def params(self) -> list[Any]:
-        if self._made is None:
-            self._made = _flags(self.has)
-        return [*self._own, *self._made]
+        if self._made is None:  # one list for good: the library appends --help to it, and takes it from there
+            self._made = [*self._own, *_flags(self.has)]
+        return self._made
 
     @params.setter
     def params(self, own: list[Any]) -> None:
@@ -78,7 +78,19 @@ def _flags(has: Callable[[str], bool]) -> list[Any]:
     app = typer.Typer(add_completion=False)
     app.command()(nothing)
     wanted = {one.name for one in parameters}
-    return [one for one in get_command(app).params if one.name in wanted]
+    return [_quick(one) for one in get_command(app).params if one.name in wanted]
+
+
+def _quick(option: Any) -> Any:
+    """One of which nothing is made where it was not given: Typer (0.29) has a validator built for every option of a
+    command, which for all of these takes as long as everything else at the start of a server."""
+    process = option.process_value
+
+    def given_or_nothing(ctx: Any, value: Any) -> Any:
+        return (() if option.multiple else None) if value is None else process(ctx, value)
+
+    option.process_value = given_or_nothing
+    return option
 
 
 def _setting(setting: Setting) -> inspect.Parameter:

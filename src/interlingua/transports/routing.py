@@ -22,10 +22,11 @@ class IndexedRouter(Router):
             if not isinstance(route, Route) or route.param_convertors or route.methods is None:
                 wide.append(route)
                 continue
+            # An earlier wide route may take this path; then the order decides, as always.
+            before = [one for one in wide if not isinstance(one, Route) or one.path_regex.match(route.path)]
             for method in route.methods:
-                # An earlier wide route may take this path; then the order decides, as always.
                 scope = {"type": "http", "method": method, "path": route.path}
-                if not any(earlier.matches(scope)[0] is Match.FULL for earlier in wide):
+                if not any(earlier.matches(scope)[0] is Match.FULL for earlier in before):
                     self.fixed.setdefault((method, route.path), route)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:

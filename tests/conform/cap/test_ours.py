@@ -10,9 +10,10 @@ from interlingua.app.serve import ServeSettings, serving
 from interlingua.conform.base import Finding, Roles, Subject
 from interlingua.conform.cap import example, suite
 
+from ... import warm_python
 from ...engine.common import PATIENT
 from .. import agents
-from ..common import AGENTS, INTERLINGUA, ROLES, failures, findings
+from ..common import AGENTS, ROLES, failures, findings
 from ..connect.test_ours import not_applicable, process
 from . import crews
 
@@ -44,7 +45,7 @@ async def test_our_server_passes_its_own_checks(tmp_path: Path) -> None:
 
 
 async def test_our_command_passes_its_own_checks(tmp_path: Path) -> None:
-    command = (INTERLINGUA, "stdio", "--as", "cap", str(AGENTS), "--store", str(tmp_path / "store.db"))
+    command = (warm_python.interlingua(), "stdio", "--as", "cap", str(AGENTS), "--store", str(tmp_path / "store.db"))
     found = await findings("cap", Subject(command=command, roles=ROLES))
     assert failures(found) == {}
     assert sum(finding.verdict == "pass" for finding in found.values()) > 50

@@ -21,8 +21,9 @@ from interlingua.protocols.connect.server import ConnectSettings
 from interlingua.security.keys import make_key
 from interlingua.store.opening import open_store
 
+from ... import warm_python
 from ...engine.common import PATIENT
-from ..common import AGENTS, INTERLINGUA, ROLES, failures, findings
+from ..common import AGENTS, ROLES, failures, findings
 from . import agents
 
 # What does not apply to an agent that uses everything; each applies to another one, and passes there.
@@ -41,7 +42,7 @@ def not_applicable(found: dict[str, Finding]) -> dict[str, str]:
 @contextlib.asynccontextmanager
 async def process(folder: Path, target: str = str(AGENTS)) -> AsyncIterator[str]:
     """`interlingua serve` with the shared agents, or others; gives its address."""
-    command = [INTERLINGUA, "serve", target, "--port", "0", "--store", str(folder / "store.db")]
+    command = [warm_python.interlingua(), "serve", target, "--port", "0", "--store", str(folder / "store.db")]
     served = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     assert served.stderr is not None
     try:

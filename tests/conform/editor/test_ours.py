@@ -13,8 +13,9 @@ from interlingua.protocols.editor.web import WebDoor
 from interlingua.security.keys import make_key
 from interlingua.store.opening import open_store
 
+from ... import warm_python
 from .. import agents
-from ..common import AGENTS, INTERLINGUA, ROLES, failures, findings
+from ..common import AGENTS, ROLES, failures, findings
 
 HERE = Path(__file__).parent
 PATIENCE = 40.0  # for a machine that is busy
@@ -43,7 +44,7 @@ NEVER = {
 
 
 def command(folder: Path, file: Path) -> tuple[str, ...]:
-    return INTERLINGUA, "stdio", "--as", "editor", "--store", str(folder / "store.db"), str(file)
+    return warm_python.interlingua(), "stdio", "--as", "editor", "--store", str(folder / "store.db"), str(file)
 
 
 def not_applicable(found: dict[str, object]) -> set[str]:

@@ -14,9 +14,10 @@ from interlingua.conform.base import Finding, Roles, Subject
 from interlingua.protocols.mcp.server import McpSettings
 from interlingua.protocols.mcp.web import WebDoor
 
+from ... import warm_python
 from ...engine.common import QUICK
 from .. import agents as common
-from ..common import AGENTS, INTERLINGUA, ROLES, failures, findings
+from ..common import AGENTS, ROLES, failures, findings
 from . import agents as more
 
 # What does not apply, in runs with an agent that only says again what it hears.
@@ -43,7 +44,7 @@ COMMON = [common.echo, common.careful, common.slow, common.broken, common.adder]
 @asynccontextmanager
 async def reached(way: str, folder: Path) -> AsyncIterator[Subject]:
     if way == "stdio":
-        command = (INTERLINGUA, "stdio", "--as", "mcp", "--store", str(folder / "store.db"), str(AGENTS))
+        command = (warm_python.interlingua(), "stdio", "--as", "mcp", "--store", str(folder / "store.db"), str(AGENTS))
         yield Subject(command=command, roles=ROLES)
         return
     async with serve(folder / "store.db", COMMON) as server:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests import warm_python
 from tests.matrix.behaviours import PROTOCOLS
 
 _HERE = Path(__file__).parent
@@ -21,7 +21,7 @@ def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def command(protocol: str) -> list[str]:
-    return [sys.executable, str(_HERE / f"{protocol}_source.py")]
+    return [warm_python.python(), str(_HERE / f"{protocol}_source.py")]
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ from ...engine.common import PATIENT, question, submit
 from .standin import MODEL, Answer, Asked, Call, Says, StandIn
 from .test_sales_team import EXAMPLE, TALK, calls_on_record, warm
 
+pytestmark = pytest.mark.usefixtures("quick_tools")
+
 TASK = "Analyze last quarter's sales trends"
 
 

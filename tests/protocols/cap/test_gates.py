@@ -47,6 +47,8 @@ from .gates_common import (
 )  # fmt: skip
 from .tool_common import HERE, polite, words
 
+pytestmark = pytest.mark.usefixtures("quick_tools")
+
 MEMBERS = ["crew/expert", "expert", "crew/analyst", "crew/analyst/work", "crew/qa/review", "crew/lead"]
 
 

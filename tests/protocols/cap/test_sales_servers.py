@@ -15,6 +15,8 @@ from interlingua.protocols.cap.toolservers import McpServers
 
 from .tool_common import words
 
+pytestmark = pytest.mark.usefixtures("quick_tools")
+
 TEAM = Path(__file__).parents[3] / "examples" / "sales-team"
 
 

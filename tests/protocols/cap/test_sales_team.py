@@ -17,6 +17,8 @@ from interlingua.model.events import Said, ToolCall
 from interlingua.store.base import RunFilter
 from tests.engine.common import PATIENT, question, submit
 
+pytestmark = pytest.mark.usefixtures("quick_tools")
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "sales-team"
 
 CALLS = [

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from interlingua.protocols.cap.stdio import StdioDoor
 from interlingua.transports.pipes import PipeChannel
 
+from ... import warm_python
 from ...cli.conftest import env  # noqa: F401 - a fixture
 from ...engine.common import engine
 from .door_common import Json, message, notice, words
@@ -104,7 +104,7 @@ def start(tmp_path: Path, env: dict[str, str]) -> Any:  # noqa: F811
 
     @contextmanager
     def started(*targets: str) -> Iterator[Other]:
-        command = [sys.executable, "-m", "interlingua", "stdio", "--as", "cap", *(targets or ("agents.py",))]
+        command = [warm_python.interlingua(), "stdio", "--as", "cap", *(targets or ("agents.py",))]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=tmp_path, env=env) as popen:
             try:

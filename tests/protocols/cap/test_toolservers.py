@@ -17,6 +17,8 @@ from interlingua.protocols.cap.toolservers import McpServers, ToolSettings
 
 from .tool_common import HERE, Watched, polite, rude, tools, words
 
+quick = pytest.mark.usefixtures("quick_tools")  # where it does not matter how they start and end
+
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
@@ -26,6 +28,7 @@ def log(tmp_path: Path) -> Path:
 # -- what they give back --------------------------------------------------------------------------------------
 
 
+@quick
 async def test_all_pages_of_the_list_are_read_and_schemas_pass_as_they_are() -> None:
     async with tools(polite()) as server:
         found = await server.list()
@@ -36,6 +39,7 @@ async def test_all_pages_of_the_list_are_read_and_schemas_pass_as_they_are() -> 
         assert found[0].input_schema == {"type": "object", "properties": {"n": {"type": "integer"}}, "x-own": [1]}
 
 
+@quick
 async def test_the_list_is_asked_for_once_until_the_server_says_that_it_has_changed(log: Path) -> None:
     async with tools(polite(log)) as server:
         await server.list()
@@ -45,6 +49,7 @@ async def test_the_list_is_asked_for_once_until_the_server_says_that_it_has_chan
         assert "new_one" in [tool.name for tool in await server.list()]
 
 
+@quick
 async def test_text_blocks_become_one_text_and_structured_content_goes_before_them() -> None:
     async with tools(polite()) as server:
         found = await server.outcome("say", texts=["one", "two"])
@@ -54,6 +59,7 @@ async def test_text_blocks_become_one_text_and_structured_content_goes_before_th
         assert isinstance(await server.call("about"), dict)
 
 
+@quick
 async def test_pictures_and_files_become_parts_and_a_list_of_blocks() -> None:
     async with tools(polite()) as server:
         found = await server.outcome("blocks")
@@ -68,6 +74,7 @@ async def test_pictures_and_files_become_parts_and_a_list_of_blocks() -> None:
             await server.call("blocks", data="???")
 
 
+@quick
 async def test_a_tool_that_says_that_it_failed_fails_with_its_own_words() -> None:
     async with tools(polite()) as server:
         with pytest.raises(ToolFailed) as failed:
@@ -79,6 +86,7 @@ async def test_a_tool_that_says_that_it_failed_fails_with_its_own_words() -> Non
         assert await server.call("say", texts=["still here"]) == "still here"
 
 
+@quick
 async def test_a_result_over_the_limit_is_not_taken_and_the_connection_lives_on() -> None:
     async with tools(polite(), max_result=1000) as server:
         assert len(await server.call("say", texts=["x" * 900])) == 900
@@ -91,6 +99,7 @@ async def test_a_result_over_the_limit_is_not_taken_and_the_connection_lives_on(
 # -- what they are given --------------------------------------------------------------------------------------
 
 
+@quick
 async def test_scopes_travel_with_each_call() -> None:
     async with tools(polite()) as server:
         assert (await server.call("about", scopes=("read:docs", "write:summary")))["scopes"] == [
@@ -144,6 +153,7 @@ async def test_a_secret_is_not_in_what_is_told_about_a_server_that_fails() -> No
         assert "hunter22" not in failed.value.message
 
 
+@quick
 async def test_a_secret_is_not_in_what_a_tool_says_of_its_failure() -> None:
     async with tools(polite(env={"KEY": "${KEY}"}), {"KEY": "hunter22"}) as given:
         with pytest.raises(ToolFailed, match=r"bad key \*\*\*") as failed:
@@ -166,6 +176,7 @@ async def test_without_the_library_it_is_told_what_to_install(monkeypatch: pytes
 # -- their lives ----------------------------------------------------------------------------------------------
 
 
+@quick
 async def test_one_process_serves_many_calls_at_once(log: Path) -> None:
     async with tools(polite(log)) as server:
         waiting = asyncio.ensure_future(server.call("cancelled"))
@@ -176,6 +187,7 @@ async def test_one_process_serves_many_calls_at_once(log: Path) -> None:
     assert words(log).count("start") == 1
 
 
+@quick
 async def test_equal_servers_share_a_process_and_others_do_not() -> None:
     servers = McpServers(HERE)
     try:
@@ -189,6 +201,7 @@ async def test_equal_servers_share_a_process_and_others_do_not() -> None:
     assert len(set(pids)) == 3
 
 
+@quick
 async def test_a_call_that_takes_too_long_is_taken_back_and_the_connection_goes_on() -> None:
     async with tools(polite()) as server:
         before = await server.call("about")
@@ -205,6 +218,7 @@ async def test_the_timeout_of_a_server_is_never_exceeded(log: Path) -> None:
             await server.call("silent", timeout=600)
 
 
+@quick
 async def test_a_caller_who_goes_away_takes_its_call_back() -> None:
     async with tools(polite()) as server:
         call = asyncio.ensure_future(server.call("wait"))
@@ -327,6 +341,7 @@ async def test_an_answer_that_nobody_can_use_fails_its_own_call_alone(tool: str,
         assert len(words(log)) == 1
 
 
+@quick
 async def test_a_flood_of_notifications_disturbs_nobody(log: Path) -> None:
     async with tools(rude("answers", log)) as server, tools(polite()) as other:
         assert await server.call("flood") == "done"

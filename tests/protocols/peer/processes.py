@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx2
 
+from ...cli import warm
 from ...cli.nodes import Process
 
 WAIT = 20.0
@@ -135,6 +136,8 @@ class Far:
         self.process = self._begin()
 
     def _begin(self) -> Process:
+        if self._command[0] == "interlingua":
+            return Process(warm.start(self._command[1:], self._env, self._cwd, stdout=None))
         return Process(
             subprocess.Popen(
                 [sys.executable, "-m", *self._command], env=self._env, cwd=self._cwd, stderr=subprocess.PIPE,

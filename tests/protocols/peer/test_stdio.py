@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ... import warm_python
 from ...cli.conftest import env  # noqa: F401 - a fixture
 
 AGENTS = """
@@ -87,7 +87,7 @@ def home(env: dict[str, str], tmp_path: Path) -> Path:  # noqa: F811
 
 @contextmanager
 def process(env: dict[str, str], home: Path, *options: str) -> Iterator[Other]:  # noqa: F811
-    command = [sys.executable, "-m", "interlingua", "stdio", "--as", "peer", "agents.py:shout", *options]
+    command = [warm_python.interlingua(), "stdio", "--as", "peer", "agents.py:shout", *options]
     if options[:1] == ("all",):
         command[-2:] = ["agents.py"]
     popen = subprocess.Popen(
