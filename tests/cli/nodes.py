@@ -15,7 +15,7 @@ import httpx2
 
 from . import warm
 
-WAIT = 20.0
+WAIT = 60.0
 
 
 class Process:
