@@ -150,8 +150,7 @@ class Far:
         return self.process
 
     def kill(self) -> None:
-        self.process.popen.kill()
-        self.process.popen.communicate()
+        self.process.kill()
 
     def again(self) -> Process:
         self.process = self._begin()
