@@ -62,8 +62,8 @@ def _declined(request: Message) -> Message:
 
 
 async def answered(client: Client, beginning: Awaitable[Run], answering: Answering) -> Seen:
-    """A run whose questions are answered, to its end. They can be answered before it is begun: over HTTP+SSE, a question
-    may come before the answer to the POST that led to it."""
+    """A run whose questions are answered, to its end. They can be answered before it is begun: over HTTP+SSE, one may
+    come before the answer to the POST that led to it."""
     with client.answering(answering):
         run = await beginning
         await run.asked()
