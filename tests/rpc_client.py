@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from interlingua.transports.pipes import PipeChannel
 
-PATIENCE = 30.0  # seconds, for a machine that is busy; nothing here should take one
+PATIENCE = 60.0  # seconds, for a machine that is busy; nothing here should take one
 INTERLINGUA = str(Path(sys.executable).parent / "interlingua")
 
 Message = dict[str, Any]

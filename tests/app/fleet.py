@@ -25,7 +25,7 @@ from tests.cli import warm
 from tests.cli.conftest import process_env
 from tests.protocols.peer.processes import free_port
 
-WAIT = 30.0
+WAIT = 60.0
 
 AGENTS = '''
 import asyncio

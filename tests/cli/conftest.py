@@ -26,6 +26,7 @@ from . import warm
 from .warm import COMMAND
 
 ZOO = str(Path(__file__).with_name("zoo.py"))
+PATIENCE = 60.0  # for what processes do: they can take their time to start
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -67,7 +68,7 @@ def cli(env: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
         source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
         process = warm.start(args, {**env, **extra}, tmp_path, stdin=source)
         try:
-            out, err = process.communicate(stdin, timeout=60)
+            out, err = process.communicate(stdin, timeout=PATIENCE)
         finally:
             process.kill()
         return Result(subprocess.CompletedProcess(args, process.wait(), out, err))
@@ -83,7 +84,7 @@ def fresh(env: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
         source: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
         return Result(
             subprocess.run(
-                [*COMMAND, *args], env={**env, **extra}, cwd=tmp_path, capture_output=True, text=True, timeout=60,
+                [*COMMAND, *args], env={**env, **extra}, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE,
                 check=False, **source,
             )
         )  # fmt: skip
@@ -187,7 +188,7 @@ def terminal(env: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Term
 
     def begin(*args: str) -> Terminal:
         child = Terminal(
-            COMMAND[0], [*COMMAND[1:], *args], env=env, cwd=str(tmp_path), encoding="utf-8", timeout=30,
+            COMMAND[0], [*COMMAND[1:], *args], env=env, cwd=str(tmp_path), encoding="utf-8", timeout=PATIENCE,
             dimensions=(50, 200),
         )  # fmt: skip
         child.delaybeforesend = None

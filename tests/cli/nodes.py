@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import queue
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,24 +18,36 @@ import httpx2
 
 from . import warm
 
-WAIT = 20.0
+WAIT = 60.0
 
 
 class Process:
-    """One that is up. `said` is what it printed until then."""
+    """One that is up. `said` is what it printed until then.
+
+    What it prints is read all the time: one whose pipe is full waits, and answers nobody.
+    """
 
     def __init__(self, popen: subprocess.Popen[str]) -> None:
         self.popen = popen
         self.said = ""
         self.rest = ""  # what it printed after that; known when it has ended
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()  # an empty one is the end
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
 
-    def read_until(self, last: str) -> None:
+    def _read(self) -> None:
         assert self.popen.stderr is not None
         for line in self.popen.stderr:
-            self.said += line
-            if last in line:
-                return
-        raise AssertionError(f"it did not start:\n{self.said}")
+            self._lines.put(line)
+        self._lines.put("")
+
+    def read_until(self, last: str) -> None:
+        with contextlib.suppress(queue.Empty):
+            while line := self._lines.get(timeout=WAIT):
+                self.said += line
+                if last in line:
+                    return
+        raise AssertionError(f"it did not say {last!r}:\n{self.said}")
 
     def find(self, pattern: str) -> str:
         found = re.search(pattern, self.said)
@@ -68,8 +83,17 @@ class Process:
     def end(self, number: int = signal.SIGINT) -> int:
         if self.popen.poll() is None:
             self.popen.send_signal(number)
-        self.rest += self.popen.communicate(timeout=WAIT)[1] or ""
+        self.popen.wait(WAIT)
+        self._reading.join(WAIT)
+        assert self.popen.stderr is not None
+        self.popen.stderr.close()
+        while not self._lines.empty():
+            self.rest += self._lines.get()
         return self.popen.returncode
+
+    def kill(self) -> None:
+        """End it without a word."""
+        self.end(signal.SIGKILL)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def test_failed_callbacks_are_listed_without_secrets_and_tried_again_on_demand(t
         assert "given up" in shown.out
         assert "s3cret" not in shown.out + json.dumps(row)
         assert cli("callbacks", "retry", str(row["id"])).out == f"1 will be tried again: {row['id']}\n"
-        assert took.get(timeout=20)["run_id"] == run
+        assert took.get(timeout=60)["run_id"] == run
         for _ in range(100):
             if not cli("callbacks", "list", "--failed", "--json").json:
                 break

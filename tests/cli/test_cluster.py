@@ -9,7 +9,7 @@ import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +203,10 @@ def test_without_the_packages_dev_says_what_to_install(
 @contextmanager
 def ending_with(pids: list[int]) -> Iterator[Callable[[], None]]:
     """Gives what waits until none of these processes is there."""
-    handles = [os.pidfd_open(pid) for pid in pids]
+    handles = []
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it has ended already, as a server's helpers do
+            handles.append(os.pidfd_open(pid))
     try:
 
         def wait() -> None:
@@ -217,11 +220,13 @@ def ending_with(pids: list[int]) -> Iterator[Callable[[], None]]:
 
 
 def descendants(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            found += [child, *descendants(child)]
-    return found
+    """All that a process started, and those started. A thread or process may end while it is looked at."""
+    children: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                children += map(int, (task / "children").read_text().split())
+    return [found for child in children for found in (child, *descendants(child))]
 
 
 @pytest.fixture

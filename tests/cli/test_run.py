@@ -192,7 +192,7 @@ def test_a_reader_that_leaves_ends_the_run(cli: Cli, start: Callable[..., subpro
     assert process.stdout is not None
     process.stdout.read(5)
     process.stdout.close()
-    assert process.wait(20) == 141
+    assert process.wait(60) == 141
     assert process.stderr is not None
     assert "Traceback" not in process.stderr.read()
     process.stdout = None

@@ -42,7 +42,7 @@ def serving(tmp_path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
         if process.stderr is not None:
             process.stderr.close()
     assert process.returncode == 0
@@ -165,7 +165,7 @@ def test_ctrl_c_ends_a_server_whose_streams_are_open_and_the_run_goes_on_later(t
             process.send_signal(signal.SIGINT)
             with pytest.raises(httpx2.RemoteProtocolError):
                 list(answer.iter_lines())
-            assert process.wait(timeout=30) == 0
+            assert process.wait(timeout=60) == 0
     with server(tmp_path) as (address, _):
         assert httpx2.get(f"{address}/connect/runs/{held}").json()["status"] == "pending"
         httpx2.post(f"{address}/connect/runs/{waiting}", json={"approved": True})
@@ -196,7 +196,7 @@ def test_the_log_as_json_has_the_runs_and_the_requests_with_who_asked(
         httpx2.get(f"{address}/runs/{run['run_id']}", headers={"x-api-key": secret + "x"})
         httpx2.get(f"{address.removesuffix('/connect')}/healthz")
         process.send_signal(signal.SIGINT)
-        lines += [json.loads(line) for line in process.communicate(timeout=20)[1].splitlines()]
+        lines += [json.loads(line) for line in process.communicate(timeout=60)[1].splitlines()]
     for line in lines:
         assert {"time", "level", "logger", "message"} <= set(line)
         assert secret not in json.dumps(line)
@@ -243,7 +243,7 @@ def test_the_log_as_text_is_the_default_and_off_is_silent(tmp_path: Path) -> Non
             address = _address(process)
             httpx2.post(f"{address}/connect/runs/wait", json={"agent_id": "shout", "input": "x"})
             process.send_signal(signal.SIGINT)
-            rest = process.communicate(timeout=20)[1]
+            rest = process.communicate(timeout=60)[1]
         assert ("POST /connect/runs/wait 200" in rest) is told
         assert (" of shout created" in rest) is told
 

@@ -103,7 +103,7 @@ def test_a_run_of_another_process_is_followed_and_cancelled_from_here(cli: Cli, 
     done = cli("runs", "cancel", "last", "--reason", "enough")
     assert (done.code, done.out.split()[-1]) == (0, "cancelled")
     for process in (runner, follower, lines):
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
         assert process.returncode == 130, err
     events = [json.loads(line) for line in out.splitlines()]
     assert events[0]["kind"] == "created"
@@ -116,7 +116,7 @@ def test_a_message_reaches_a_run_of_another_process(cli: Cli, start: Start) -> N
     runner = start("run", f"{ZOO}:mailbox")
     read(runner, "listening ")
     assert cli("runs", "send", "last", "good news").code == 0
-    out, _ = runner.communicate(timeout=20)
+    out, _ = runner.communicate(timeout=60)
     assert (runner.returncode, out) == (0, "got good news\n")
     assert cli("runs", "send", "last", "too late").code == 5
 
@@ -192,7 +192,7 @@ def test_following_a_run_that_nobody_runs_says_so(cli: Cli, start: Start) -> Non
     assert "nobody runs it now" in follower.stderr.readline()
     cli("questions", "answer", cli("questions", "list", "--json").json[0]["id"], "y")
     assert cli("run", f"{ZOO}:confirm", "--resume", "last").out == "done\n"
-    out, _ = follower.communicate(timeout=20)
+    out, _ = follower.communicate(timeout=60)
     assert (follower.returncode, out) == (0, "done\n")
 
 

@@ -230,7 +230,7 @@ def test_a_reader_that_leaves_cancels_the_task(cli: Cli, start: Start) -> None:
     process.stdout.close()
     (run,) = cli("runs", "list", "--agent", "crew", "--json").json
     assert cli("runs", "send", run["id"], "more to tell").code == 0
-    assert process.wait(30) == 141
+    assert process.wait(60) == 141
     assert "Traceback" not in process.stderr.read()
     assert cli("runs", "show", run["id"], "--json").json["status"] == "cancelled"
 

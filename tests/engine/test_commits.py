@@ -67,15 +67,23 @@ async def test_a_delegation_is_on_disk_as_one_with_what_calls_for_it(
         assert set(seen) == {(0, 0), (1, 1), (2, 2)}
 
 
+@pytest.mark.parametrize("child", ["goes on as well", "has ended by then"])
 async def test_a_notice_that_was_lost_with_the_process_is_given_when_the_task_goes_on(
-    store: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, monkeypatch: pytest.MonkeyPatch, child: str
 ) -> None:
     @il.agent
     async def helper(ctx: il.Context[None, None], text: str) -> str:
         return f"{text} {(await ctx.receive()).text}"
 
+    may_go_on = asyncio.Event()
+
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        await may_go_on.wait()
+        target, _, rest = text.partition(" ")
+        return str((await ctx.call(target, rest))["text"])
+
     made = team(member("lead", "helper"), member("helper"))
-    handlers = {"lead": passes_on, "helper": helper}
     tell = Execution._tell_notice
 
     def unless_helper(self: Execution, place: str, granted: Any, *rest: Any) -> None:
@@ -85,14 +93,21 @@ async def test_a_notice_that_was_lost_with_the_process_is_given_when_the_task_go
     with monkeypatch.context() as patch:
         patch.setattr(Execution, "_tell_notice", unless_helper)
         async with engine(store, settings=PATIENT) as eng:
-            eng.add_team(made, handlers)
+            eng.add_team(made, {"lead": passes_on, "helper": helper})
             run = await submit(eng, "crew", {"text": "helper x"})
             await first_of(eng, run.id, "crew/helper")
             await crash(eng)
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(made, handlers)
+        eng.add_team(made, {"lead": lead, "helper": helper})
         await eng.tell("T1", "helper", "y")
-        done = await eng.wait(run.id, timeout=20)
+        if child == "has ended by then":
+            leading = await first_of(eng, run.id, "crew/lead")
+            async with asyncio.timeout(60):
+                async for event in eng.events(leading, sealed=True):
+                    if isinstance(event.body, ChildEnded):
+                        break
+        may_go_on.set()
+        done = await eng.wait(run.id, timeout=60)
         assert done.output == {"text": "x y"}, done.error
         told = [(one.form, one.recipient) for _, one in await eng.conversation(run.id) if one.task == "T1.1"]
         assert told.count(("delegation", "helper")) == 1

@@ -125,7 +125,7 @@ async def test_a_step_or_question_that_cannot_be_written_down_fails_only_its_run
 async def test_a_lock_that_is_held_too_long_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = tmp_path / "store.db"
     async with engine(store, echo) as eng:
-        monkeypatch.setattr(sqlite_writer, "_LOCK_PATIENCE", 0.2)
+        monkeypatch.setattr(sqlite_writer, "_LOCK_PATIENCE", 0.5)
         conn = sqlite3.connect(store, isolation_level=None)
         conn.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
@@ -135,7 +135,7 @@ async def test_a_lock_that_is_held_too_long_is_waited_for_once(tmp_path: Path, m
         conn.execute("ROLLBACK")
         conn.close()
         assert all(isinstance(result, InterlinguaError) and result.transient for result in results)
-        assert took < 2
+        assert took < 5  # and not ten, as one after the other
 
 
 # -- claims, crashes and shutdown ---------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from tests.cli.conftest import process_env
 from tests.protocols.mcp.web_common import Answer
 from tests.protocols.mcp.web_common import Client as McpClient
 
-WAIT = 30.0
+WAIT = 60.0
 YES = {"approved": True, "reason": None}
 WRONG = {"approved": "perhaps"}
 AGENT = "asker"

@@ -202,7 +202,7 @@ def process_with_address(command: list[str], log: Path, env: dict[str, str] | No
         finally:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
             drain.join()

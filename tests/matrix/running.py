@@ -37,7 +37,7 @@ def running_hub(targets: Sequence[str], folder: Path, *options: str) -> Iterator
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(30)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -33,7 +33,7 @@ from .gate import Gate
 from .sources.started import started
 
 SETTINGS = il.Settings(**{**{n: getattr(PATIENT, n) for n in PATIENT.__struct_fields__}, "cancel_grace": 10})
-PATIENCE = 20
+PATIENCE = 60
 
 every = pytest.mark.parametrize("protocol", does.PROTOCOLS)
 typed = pytest.mark.parametrize("protocol", [p for p in does.PROTOCOLS if p != "editor"])

@@ -6,6 +6,13 @@ import sys
 
 def main() -> None:
     """The entry point of the `interlingua` script."""
+    try:
+        _carry_out()
+    except KeyboardInterrupt:  # before the command had begun to listen for it, or after
+        sys.exit(130)
+
+
+def _carry_out() -> None:
     if sys.argv[1:] in (["--version"], ["-V"]):
         from .._version import __version__
 

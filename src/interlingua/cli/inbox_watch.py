@@ -33,10 +33,9 @@ _STYLES = {"answered": "green", "withdrawn": "dim", "expired": "red", "reminded"
 
 async def watch(engine: Engine, where: QuestionFilter, caller: Caller | None, *, json: bool) -> ExitCode:
     """Until Ctrl-C."""
-    interrupted = asyncio.Event()
-    with Interrupts(interrupted.set):
+    async with Interrupts() as interrupts:
         watching = asyncio.ensure_future(Watch(engine, where, caller, json).run())
-        stop = asyncio.ensure_future(interrupted.wait())
+        stop = asyncio.ensure_future(interrupts.pressed.wait())
         await asyncio.wait({watching, stop}, return_when=asyncio.FIRST_COMPLETED)
         for task in (watching, stop):
             task.cancel()

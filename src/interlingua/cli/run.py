@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .crash import CrashSite
     from .errors import ExitCode
     from .output import View
+    from .terminal import Interrupts
 
 EPILOG = (
     examples(
@@ -106,6 +107,7 @@ async def _run(
     from .errors import CommandError
     from .inputs import input_of, json_of, metadata_of
     from .session import engine_at, interactive
+    from .terminal import Interrupts
 
     loaded = await load(parse(target))
     card: AgentCard = loaded.chosen.card
@@ -115,17 +117,18 @@ async def _run(
         wrong = [name for name, value in given.items() if value is not None] + (["--metadata"] if metadata else [])
         if wrong:
             raise CommandError(f"--resume takes up a run as it was started; {', '.join(wrong)} cannot change it")
-        async with engine_at(store, loaded.agents) as engine:
+        async with engine_at(store, loaded.agents) as engine, Interrupts() as interrupts:
             with CrashSite() as site:
-                return await _watch(engine, await _resumed(engine, loaded, resume), out, json, ask, site)
+                id_ = await _resumed(engine, loaded, resume)
+                return await _watch(engine, id_, out, json, ask, site, interrupts)
     # Everything is checked before the store is opened: bad input changes nothing.
     value = await input_of(card, input_, ask=ask)
     options = json_of(config, "--config") if config is not None else None
     notes = metadata_of(metadata)
-    async with engine_at(store, loaded.agents, create=True) as engine:
+    async with engine_at(store, loaded.agents, create=True) as engine, Interrupts() as interrupts:
         with CrashSite() as site:
             id_ = await _submitted(engine, card, value, options, thread, timeout, notes)
-            return await _watch(engine, id_, out, json, ask, site)
+            return await _watch(engine, id_, out, json, ask, site, interrupts)
 
 
 async def _submitted(
@@ -155,7 +158,9 @@ async def _resumed(engine: Engine, loaded: Loaded, part: str) -> str:
     return found.id
 
 
-async def _watch(engine: Engine, run: str, out: TextIO, json: bool, ask: bool, site: CrashSite) -> ExitCode:
+async def _watch(
+    engine: Engine, run: str, out: TextIO, json: bool, ask: bool, site: CrashSite, interrupts: Interrupts
+) -> ExitCode:
     import contextlib
 
     from .ask import AskAtTerminal
@@ -164,7 +169,7 @@ async def _watch(engine: Engine, run: str, out: TextIO, json: bool, ask: bool, s
 
     view: View = JsonView(out) if json else TextView(await card_of(engine, run), out, crash_site=site)
     asker = AskAtTerminal() if ask else None
-    watch = Watch(engine, run, view, asker=asker, leave_waiting=True, owns=True)
+    watch = Watch(engine, run, view, asker=asker, leave_waiting=True, owned=interrupts)
     try:
         return await watch.follow()
     except BrokenPipeError:  # nobody reads what it says any more

@@ -116,7 +116,7 @@ async def _follow(part: str, after: int, json: bool, store: Path | None) -> int:
         view: View = JsonView() if json else TextView(await card_of(engine, run))
         if row is not None and row.worker is None and not row.status.final:
             view.aside(f"nobody runs it now; take it up with: interlingua run TARGET --resume {short(run)}")
-        return await Watch(engine, run, view, asker=None, leave_waiting=False, owns=False).follow(after=after)
+        return await Watch(engine, run, view, asker=None, leave_waiting=False, owned=None).follow(after=after)
 
 
 @app.command("answer", epilog=examples("interlingua runs answer last y", "interlingua runs answer 1a2b3c4d"))

@@ -18,6 +18,7 @@ from .errors import CommandError, ExitCode
 from .render import as_json, clean, note
 from .team_input import Command, Tell, Typed
 from .team_view import Conversation, Line, Screen
+from .terminal import Interrupts
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -149,18 +150,18 @@ class Owner:
 
 
 async def follow(
-    engine: Engine, root: str, screen: Screen, *, ask: bool, asker: Asker | None = None
+    engine: Engine, root: str, screen: Screen, *, interrupts: Interrupts, ask: bool, asker: Asker | None = None
 ) -> tuple[ExitCode, Tree]:
     """Show a task from its beginning to its end, or until it waits for what nobody here can answer.
 
-    `ask`: whoever sits at the terminal; `asker`: somebody else, in their place.
+    `interrupts`: end the task; `ask`: whoever sits at the terminal; `asker`: somebody else, in their place.
     """
     tree = Tree(engine, root, screen)
     typed = Typed(screen, Owner(engine, root, screen).act, tree.catch_up) if ask else None
     typing = asyncio.create_task(typed.run()) if typed is not None else None
     try:
         await tree.catch_up()  # of a task that is taken up again, what happened comes in the order of time
-        watch = Watch(engine, root, tree, asker=typed or asker, leave_waiting=True, owns=True)
+        watch = Watch(engine, root, tree, asker=typed or asker, leave_waiting=True, owned=interrupts)
         code = await watch.follow()
         screen.prompt("")
         await tree.catch_up()
@@ -189,7 +190,7 @@ async def run(
         raise CommandError("--resume takes up a task as it was given; TASK cannot change it")
     # Everything is checked before the store is opened: bad input changes nothing.
     value = await input_of(agent.card, task, ask=ask) if resume is None else None
-    async with engine_at(store, [agent], create=resume is None) as engine:
+    async with engine_at(store, [agent], create=resume is None) as engine, Interrupts() as interrupts:
         with CrashSite() as site:
             if resume is not None:
                 root = await _resumed(engine, agent, resume)
@@ -199,7 +200,7 @@ async def run(
             if ask:
                 note("@AGENT TEXT sends a message to an agent, /help tells what else can be typed")
             try:
-                code, tree = await follow(engine, root, screen, ask=ask)
+                code, tree = await follow(engine, root, screen, interrupts=interrupts, ask=ask)
                 await _finish(engine, root, agent, screen, tree, code, out, events, json, site)
             except BrokenPipeError:  # nobody reads what it says any more
                 await _give_up(engine, root)

@@ -34,6 +34,7 @@ async def with_team(wire: Wire, folder: Path | None, store: Path) -> int:
     from .session import engine_at, interactive
     from .team_run import follow
     from .team_view import Conversation, Screen
+    from .terminal import Interrupts
 
     say(
         "5  a team",
@@ -44,11 +45,12 @@ async def with_team(wire: Wire, folder: Path | None, store: Path) -> int:
         "type": "delegation_notice", "task_id": new_task(), "sender_id": "user", "recipient_id": "sales-team",
         "context_summary": _TASK,
     }  # fmt: skip
-    run = (await wire.ask("POST", "/cap/messages", notice))["run_id"]
-    async with engine_at(store) as engine:
+    async with engine_at(store) as engine, Interrupts() as interrupts:
+        run = (await wire.ask("POST", "/cap/messages", notice))["run_id"]
         screen = Screen(Conversation(run))
         ask = interactive()
-        code, _ = await follow(engine, run, screen, ask=ask, asker=None if ask else Says(screen))
+        asker = None if ask else Says(screen)
+        code, _ = await follow(engine, run, screen, interrupts=interrupts, ask=ask, asker=asker)
         if not code:
             await _audited(engine, run, screen.conversation.label)
     return code

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -57,28 +56,36 @@ def forget_typed() -> None:
 
 
 class Interrupts:
-    """While it is entered: the first Ctrl-C calls `first` on the event loop, the second leaves at once.
+    """While it is entered: the first Ctrl-C sets `pressed`, the second leaves at once.
 
-    A plain signal handler rather than the loop's: it also works while an agent keeps the event loop busy.
+    A plain signal handler rather than the loop's: it also works while an agent keeps the event loop busy. It is entered
+    before there is anything to be ended: what came earlier ends the command, and what comes later is not lost.
     """
 
-    def __init__(self, first: Callable[[], None]) -> None:
-        self._first = first
+    def __init__(self) -> None:
+        self.pressed = asyncio.Event()
         self._count = 0
         self._before: Any = None
 
-    def __enter__(self) -> Interrupts:
+    async def __aenter__(self) -> Interrupts:
         self._loop = asyncio.get_running_loop()
-        self._before = signal.signal(signal.SIGINT, self._pressed)
+        self._before = signal.signal(signal.SIGINT, self._press)
+        try:
+            await asyncio.sleep(
+                0
+            )  # asyncio's handler cancels this task at its next wait: here, and not in what follows
+        except BaseException:
+            signal.signal(signal.SIGINT, self._before)
+            raise
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         signal.signal(signal.SIGINT, self._before)
 
-    def _pressed(self, number: int, frame: FrameType | None) -> None:
+    def _press(self, number: int, frame: FrameType | None) -> None:
         self._count += 1
         if self._count > 1:
             os._exit(ExitCode.CANCELLED)  # the run's log is safe: whoever has the agent's code can take it up again
-        self._loop.call_soon_threadsafe(self._first)
+        self._loop.call_soon_threadsafe(self.pressed.set)

@@ -34,32 +34,32 @@ _PAGE = 1000
 class Watch:
     """asker: who answers; None: nobody here.
     leave_waiting: where nobody can be asked, a question ends the watch, and the run waits.
-    owns: Ctrl-C cancels the run; otherwise it only ends the watch.
+    owned: Ctrl-C cancels the run, also one that came before the watch began; None: it only ends the watch.
     """
 
     def __init__(
-        self, engine: Engine, run: str, view: View, *, asker: Asker | None, leave_waiting: bool, owns: bool
-    ) -> None:
+        self, engine: Engine, run: str, view: View, *, asker: Asker | None, leave_waiting: bool,
+        owned: Interrupts | None,
+    ) -> None:  # fmt: skip
         self._engine = engine
         self._run = run
         self._view = view
         self._asker = asker
         self._leave_waiting = leave_waiting
-        self._owns = owns
+        self._owned = owned
         self._open: dict[str, Question] = {}  # asked, and not known to be closed; oldest first
         self._changed = asyncio.Event()
         self._asking: asyncio.Task[Any] | None = None
         self._asking_id = ""
         self._mine: set[str] = set()  # answered here
-        self._interrupted = asyncio.Event()
         self._cancelling = False
 
     async def follow(self, *, after: int = 0) -> ExitCode:
         """Returns how it ended, as an exit code."""
         if after:
             self._view.begin(await _output_at(self._engine, self._run, after))
-        with Interrupts(self._interrupted.set):
-            jobs = [self._read(after), self._obey_interrupt()]
+        async with contextlib.nullcontext(self._owned) if self._owned is not None else Interrupts() as interrupts:
+            jobs = [self._read(after), self._obey(interrupts)]
             if self._asker is not None:
                 jobs.append(self._ask_all(self._asker))
             return await _first(jobs)
@@ -152,9 +152,9 @@ class Watch:
 
     # -- Ctrl-C -------------------------------------------------------------------------------------------
 
-    async def _obey_interrupt(self) -> ExitCode:
-        await self._interrupted.wait()
-        if not self._owns:
+    async def _obey(self, interrupts: Interrupts) -> ExitCode:
+        await interrupts.pressed.wait()
+        if self._owned is None:
             self._view.aside("stopped following; the run goes on")
             return ExitCode.CANCELLED
         self._cancelling = True

@@ -335,6 +335,10 @@ class Calling(Speaking):
         ended = await self._child(
             place, digest, run_name, prepare, notice, proposal, mail=mail, on_message=handover.on_message, count=count
         )
+        if not handover.label and self.notice_of(place) is None:  # lost, and the child ended before we came to it again
+            given = await engine.authority_of(self.replay.children[place][0].run)
+            if given is not None:
+                self._tell_notice(place, given, notice, handover, proposal)
         if proposal is None:
             self._tell_result(place, member, ended)
         return ended

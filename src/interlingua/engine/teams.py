@@ -236,12 +236,13 @@ class Teams(Tasks):
         """The runs of the task above a run, the orchestrator's first, and itself, with their authorities."""
         found: list[tuple[str, Authority]] = []
         for run in row.path.strip("/").split("/"):
-            above = await self._authority_of(run) if run else None
+            above = await self.authority_of(run) if run else None
             if above is not None and above.team == authority.team:
                 found.append((run, above))
         return [*found, (row.id, authority)]
 
-    async def _authority_of(self, run: str) -> Authority | None:
+    async def authority_of(self, run: str) -> Authority | None:
+        """What a run was created with."""
         if run not in self._authorities:
             execution = self.worker.execution(run)
             if execution is not None:

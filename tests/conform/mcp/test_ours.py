@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.conform import suite
 from interlingua.conform.base import Finding, Roles, Subject
+from interlingua.conform.mcp.links import SseLink
+from interlingua.conform.mcp.talk import is_answer
 from interlingua.protocols.mcp.server import McpSettings
 from interlingua.protocols.mcp.web import WebDoor
 
@@ -57,6 +60,25 @@ async def test_our_door_keeps_all_that_applies_over_every_wire(way: str, tmp_pat
         found = await findings("mcp", subject)
     assert failures(found) == {}
     assert without_use(found) == RULES | NO_GPA | ONE_TEXT | NO_TEMPLATES | ONE_PAGE
+
+
+async def test_a_question_may_come_before_the_post_that_led_to_it_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the older pair, the stream and the answers to posts come over two connections, in any order."""
+    post = SseLink.put
+
+    async def answered_late(link: SseLink, message: Any, headers: dict[str, str] | None = None) -> None:
+        before = len(link.messages)
+        await post(link, message, headers)
+        if "careful" in str(message.get("params")):
+            await link.until(lambda news: "method" in news or is_answer(news), "a question, or the answer", before)
+
+    monkeypatch.setattr(SseLink, "put", answered_late)
+    async with reached("sse", tmp_path) as subject:
+        found = await findings("mcp", subject, only=["mcp.door.question", "mcp.tools.questions"])
+    assert failures(found) == {}
+    assert found["mcp.door.question-asked"].verdict == found["mcp.tools.questions"].verdict == "pass"
 
 
 async def test_our_door_keeps_what_other_agents_show(tmp_path: Path) -> None:

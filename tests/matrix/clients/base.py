@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import httpx2
 
-PATIENCE = 30.0  # seconds, for a machine that is busy; nothing here should take one
+PATIENCE = 60.0  # seconds, for a machine that is busy; nothing here should take one
 
 Json = dict[str, Any]
 Status = Literal["succeeded", "failed", "cancelled"]

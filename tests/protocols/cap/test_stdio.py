@@ -94,7 +94,7 @@ class Other:
 
     def end(self) -> list[Json]:
         """Close its input, and read what it still says."""
-        rest, _ = self.popen.communicate(timeout=30)
+        rest, _ = self.popen.communicate(timeout=60)
         return [json.loads(line) for line in rest.splitlines()]
 
 
@@ -259,7 +259,7 @@ def test_it_ends_when_it_is_asked_to(start: Any) -> None:
         other.say(notice("T1", "patient", "x", metadata={"stream": True}))
         other.hear(type="status", status="running")
         other.popen.send_signal(signal.SIGTERM)
-        assert other.popen.wait(timeout=20) == 0
+        assert other.popen.wait(timeout=60) == 0
 
 
 async def test_a_line_that_is_too_long_is_answered_with_an_error(store: Path) -> None:

@@ -7,6 +7,7 @@
     stop REASON         ends the turn with a reason       fail JSON      ends it with an error
     late TEXT           says something after the answer   env NAME       says a variable
     seen                says what was asked of it so far  pid            says its process id
+    hear PATH           says what comes out of a pipe
 
 The first argument is JSON that changes how it presents itself (see `main`).
 """
@@ -202,6 +203,8 @@ class Agent:
                     self.say(session, os.environ.get(rest, "unset"))
                 case "seen":
                     self.say(session, json.dumps(self.seen))
+                case "hear":  # a pipe with a name: it waits until somebody has written there
+                    self.say(session, Path(rest).read_text().strip())
                 case "pid":
                     self.say(session, str(os.getpid()))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import shlex
 import sys
 from collections.abc import AsyncIterator
@@ -71,15 +70,15 @@ PERMISSION = act(
 
 
 def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not. It may go at any moment, also while it is
+    looked at."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    stat = Path(f"/proc/{pid}/stat")
-    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
-async def gone(pid: int, within: float = 15.0) -> bool:
+async def gone(pid: int, within: float = 60.0) -> bool:
     async with asyncio.timeout(within):
         while alive(pid):
             await asyncio.sleep(0.02)
@@ -88,7 +87,7 @@ async def gone(pid: int, within: float = 15.0) -> bool:
 
 async def seen(eng: il.Engine, run: str, kind: str) -> il.Event:
     """Wait for an event of a run."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for event in eng.events(run):
             if event.kind == kind:
                 return event

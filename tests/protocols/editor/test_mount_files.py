@@ -232,13 +232,16 @@ async def test_output_is_cut_from_the_front_on_a_character(store: Path, home: Pa
 
 async def test_killing_a_command_ends_what_it_started_and_keeps_its_output(store: Path, home: Path) -> None:
     async with mounted(store, directory=str(home), terminal="allow") as (eng, _):
-        _, killed, ended, output = await terminal(
-            eng, "kill", "wait_for_exit", "output", command="sleep 100 & echo $! > pid; echo started; wait"
-        )
+        os.mkfifo(home / "pid")
+        _, child, killed, ended, output = await answers(
+            eng, act("call", "terminal/create", command="sleep 100 & echo started; echo $! > pid; wait"),
+            f"hear {home / 'pid'}",
+            *(act("call", f"terminal/{action}", terminalId="term-1") for action in ("kill", "wait_for_exit", "output")),
+        )  # fmt: skip
         assert (killed, ended) == ({}, {"exitCode": None, "signal": "SIGTERM"})
         assert output["exitStatus"]["signal"] == "SIGTERM"
-        if (home / "pid").exists():  # it may have been killed before it came that far
-            await gone(int((home / "pid").read_text() or 1))
+        assert output["output"] == "started\n"
+        await gone(child)
 
 
 async def test_what_a_command_left_behind_does_not_hold_up_its_end(store: Path, home: Path) -> None:
@@ -252,11 +255,9 @@ async def test_what_a_command_left_behind_does_not_hold_up_its_end(store: Path, 
 
 async def test_terminals_end_with_their_session(store: Path, home: Path) -> None:
     async with mounted(store, directory=str(home), terminal="allow") as (eng, _):
-        await answers(eng, act("call", "terminal/create", command="echo $$ > pid; exec sleep 100"))
-        async with asyncio.timeout(10):
-            while not (home / "pid").exists() or not (home / "pid").read_text():
-                await asyncio.sleep(0.01)
-        pid = int((home / "pid").read_text())
+        os.mkfifo(home / "pid")
+        lines = act("call", "terminal/create", command="echo $$ > pid; exec sleep 100"), f"hear {home / 'pid'}"
+        _, pid = await answers(eng, *lines)
         await gone(pid)
     assert not alive(pid)
 

@@ -242,7 +242,7 @@ async def test_a_turn_that_is_under_way_does_not_count_as_idle(store: Path) -> N
 async def test_a_start_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:
     line, pids = wrapper(tmp_path, {"hang": True})
     starting = asyncio.ensure_future(mount(line=line).agent())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not pids.exists() or len(pids_of(pids)) < 2:
             await asyncio.sleep(0.01)
     starting.cancel()

@@ -176,7 +176,7 @@ async def test_the_end_of_input_ends_the_process_whatever_still_runs(tmp_path: P
         await client.start_prompt(session, "go")
         await client.update("agent_message_chunk")
         await client.end_input()
-        assert await client.wait(15) == 0
+        assert await client.wait(60) == 0
         await client.end()
         assert client.broken is None
         assert client.stderr == ""
@@ -192,7 +192,7 @@ async def test_a_signal_ends_the_process(tmp_path: Path, number: signal.Signals,
             await client.start_prompt(session, "go")
             await client.update("agent_message_chunk")
         client.process.send_signal(number)
-        assert await client.wait(15) in (0, -number, 128 + number)
+        assert await client.wait(60) in (0, -number, 128 + number)
         await client.end()
         assert client.broken is None
         assert "Traceback" not in client.stderr

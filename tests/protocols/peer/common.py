@@ -31,7 +31,7 @@ from interlingua.transports.sse import Received
 
 from ...engine.common import QUICK
 
-WAIT = 15.0
+WAIT = 60.0
 
 Event = dict[str, Any]
 

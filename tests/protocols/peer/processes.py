@@ -20,7 +20,8 @@ import httpx2
 from ...cli import warm
 from ...cli.nodes import Process
 
-WAIT = 20.0
+WAIT = 90.0
+REPLY = 60  # seconds that an agent may take to answer
 LIMIT = 65_536  # bytes of a message
 ROOT = Path(__file__).resolve().parents[3]
 BINDINGS = ("A", "B", "C", "D", "E")
@@ -111,13 +112,13 @@ class Near:
         found = self.until(lambda event: event.get("task_id") == task and event.get("state") == state)
         return found[-1]
 
-    def receive(self, count: int) -> list[dict[str, Any]]:
-        """So many messages, as they come."""
+    def replies(self, *sent: str) -> list[dict[str, Any]]:
+        """What was replied to these messages, in the order in which it came."""
         found: list[dict[str, Any]] = []
-        while len(found) < count:
-            page = self.get("/message:recv", wait=10)
+        while len(found) < len(sent):
+            page = self.get("/message:recv", wait=REPLY)
             assert page["messages"], f"no more came: {found}"
-            found += page["messages"]
+            found += [one for one in page["messages"] if one["raw"].get("correlation_id") in sent]
         return found
 
 
@@ -152,8 +153,7 @@ class Far:
         return self.process
 
     def kill(self) -> None:
-        self.process.popen.kill()
-        self.process.popen.communicate()
+        self.process.kill()
 
     def again(self) -> Process:
         self.process = self._begin()

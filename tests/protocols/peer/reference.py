@@ -35,7 +35,7 @@ from websockets.asyncio.server import ServerConnection, serve
 Frame = dict[str, Any]
 Version = Literal["2.19", "2.48"]
 Socket = Any  # a connection of either side
-WAIT = 15.0
+WAIT = 60.0
 
 
 class Dies(Exception):

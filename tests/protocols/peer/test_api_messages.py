@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -466,6 +467,34 @@ async def test_a_message_sent_again_to_the_door_gets_the_first_answer_also_after
         assert again["server_seq"] == 1
         other = checked(await http.post("/message:send", json={**body, "message_id": "msg_2"}), 200)
         assert other["server_seq"] == 2
+
+
+async def test_a_reply_that_comes_while_it_is_looked_for_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sent again, a message that has led to a question gets the reply, whenever the question is answered: also between
+    the look for a reply and the look at the task."""
+    async with at_door(painter) as (node, http):
+        journal = node.node.journal
+        body = {"role": "user", "text": "a house", "sync": True, "message_id": "msg_1"}
+        task = checked(await http.post("/message:send", json=body), 200)["task"]
+        assert task["status"] == "input_required"
+        look = {"letter": journal.letter, "task": journal.task}
+        answered = asyncio.Event()
+
+        async def answer_after(name: str, *place: Any) -> Any:
+            found = await look[name](*place)
+            first_look = not answered.is_set() and place[0] != journal.box_asked
+            if first_look:
+                answered.set()
+                blue = {"role": "user", "text": "blue", "task_id": task["id"], "sync": True}
+                ended = checked(await http.post("/message:send", json=blue), 200)
+                assert ended["task"]["status"] == "completed"
+            return found
+
+        for name in look:
+            monkeypatch.setattr(journal, name, partial(answer_after, name))
+        again = checked(await http.post("/message:send", json=body), 200)
+        assert again["reply"]["parts"] == text("a house in blue")
+        assert again["task"]["status"] == "completed"
 
 
 async def test_a_context_is_a_thread_of_its_caller() -> None:

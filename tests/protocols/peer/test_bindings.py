@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ...cli.conftest import process_env
-from .processes import BINDINGS, LIMIT, Pair, pair
+from .processes import BINDINGS, LIMIT, REPLY, Pair, pair
 
 NAMES = {"A": "p2p_direct", "B": "stdio", "C": "relay", "D": "http", "E": "tcp"}
 
@@ -25,7 +25,7 @@ def text(content: str) -> list[dict[str, Any]]:
 
 
 def test_a_message_is_answered_while_its_sender_waits(both: Pair) -> None:
-    answer = both.near.post("/message:send", role="user", text="grüß dich", sync=True, timeout=15)
+    answer = both.near.post("/message:send", role="user", text="grüß dich", sync=True, timeout=REPLY)
     assert answer["reply"]["parts"] == text("GRÜSS DICH")
     assert answer["reply"]["correlation_id"] == answer["message_id"]
     (far,) = both.near.get("/peers")["peers"]
@@ -33,8 +33,8 @@ def test_a_message_is_answered_while_its_sender_waits(both: Pair) -> None:
 
 
 def test_the_envelope_is_the_same_whatever_carries_it(both: Pair) -> None:
-    both.near.post("/message:send", role="user", text="envelope", context_id="ctx_1", priority="high")
-    (came,) = both.near.receive(1)
+    sent = both.near.post("/message:send", role="user", text="envelope", context_id="ctx_1", priority="high")
+    (came,) = both.near.replies(sent["message_id"])
     frame = came["raw"]
     assert (frame["type"], frame["from"], frame["role"]) == ("acp.message", "Far", "agent")
     assert (frame["parts"], frame["context_id"]) == (text("ENVELOPE"), "ctx_1")
@@ -75,7 +75,7 @@ def test_a_task_that_is_cancelled_is_cancelling_first_and_canceled_then(both: Pa
 
 
 def test_both_sign_and_each_knows_that_it_is_the_other(both: Pair) -> None:
-    answer = both.near.post("/message:send", role="user", text="ünterschrieben", sync=True, timeout=15)
+    answer = both.near.post("/message:send", role="user", text="ünterschrieben", sync=True, timeout=REPLY)
     assert answer["reply"]["_ed25519_verified"] is True
     card = both.near.get("/peers")["peers"][0]["agent_card"]
     assert answer["reply"]["identity"]["public_key"] == card["identity"]["public_key"]
@@ -90,7 +90,7 @@ def test_a_message_of_the_largest_size_passes_and_a_larger_one_is_refused_and_en
     refused = both.near.post("/message:send", 413, role="user", text="x" * LIMIT, message_id="msg_large")
     assert (refused["error_code"], refused["failed_message_id"]) == ("ERR_MSG_TOO_LARGE", "msg_large")
     large = "y" * (LIMIT - 4096)
-    answer = both.near.post("/message:send", role="user", text=large, sync=True, timeout=15)
+    answer = both.near.post("/message:send", role="user", text=large, sync=True, timeout=REPLY)
     assert answer["reply"]["parts"] == text(large.upper())
 
 
@@ -103,13 +103,13 @@ def test_nothing_is_lost_when_the_other_process_is_killed_and_comes_back(both: P
         sent = near.http.post("/message:send", json={"role": "user", "text": f"no {n}", "message_id": f"msg_{n}"})
         assert sent.status_code == 200 or sent.json()["queued"] is True
     both.far.again()
-    answers = near.receive(3)
+    answers = near.replies(*(f"msg_{n}" for n in range(3)))
     assert [one["parts"] for one in answers] == [text(f"NO {n}") for n in range(3)]
     again = near.post("/message:send", role="user", text="no 0", message_id="msg_0")
     assert again["deduplicated"] is True
     near.post(f"/tasks/{task}:continue", text="green")
     near.state(task, "completed")
     assert near.get(f"/tasks/{task}")["artifact"]["parts"] == text("a door in green")
-    sync = near.post("/message:send", role="user", text="last", sync=True, timeout=15)
+    sync = near.post("/message:send", role="user", text="last", sync=True, timeout=REPLY)
     assert sync["reply"]["parts"] == text("LAST")
     assert near.get("/message:recv")["messages"] == []

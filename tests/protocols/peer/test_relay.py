@@ -19,7 +19,7 @@ from interlingua.protocols.peer.links import Link, new_token, parse
 from interlingua.protocols.peer.listening import Incoming
 from interlingua.protocols.peer.relay import RelaySettings, relay_app
 from interlingua.protocols.peer.relayed import RelayListener, dial_relay, listen_relay
-from interlingua.protocols.peer.rooms import RelayChannel, RelayTimes
+from interlingua.protocols.peer.rooms import RelayChannel, RelayTimes, Room
 from interlingua.transports.channel import Channel, TooLong
 
 PATIENCE = 30.0
@@ -537,6 +537,49 @@ async def test_a_host_may_be_there_before_its_relay() -> None:
     await mine.close()
     await host.listener.close()
     await server.stop()
+
+
+@pytest.mark.parametrize("hello", ["before the host joined", "after the host joined"])
+async def test_a_guest_may_be_there_before_its_host(monkeypatch: pytest.MonkeyPatch, hello: str) -> None:
+    """Both come to a relay at the same time. That the host begins anew is no loss to who has not met it yet."""
+    said = asyncio.Event()
+    async with relaying() as server:
+        link = server.link(new_token())
+        say = Room.say
+
+        async def in_turn(room: Room, kind: str, to: str | None) -> None:
+            if kind == "acp.relay_reset" and hello == "after the host joined":
+                comes.set()
+                await said.wait()
+            await say(room, kind, to)
+            if kind == "acp.relay_hello":
+                said.set()
+
+        monkeypatch.setattr(Room, "say", in_turn)
+        comes = asyncio.Event()
+        async with asyncio.TaskGroup() as both:
+            if hello == "before the host joined":
+                coming = both.create_task(guest(link))
+                await asyncio.wait_for(said.wait(), PATIENCE)
+                listening = both.create_task(_host(link))
+            else:
+                listening = both.create_task(_host(link))
+                await asyncio.wait_for(comes.wait(), PATIENCE)
+                coming = both.create_task(guest(link))
+        mine, host = coming.result(), listening.result()
+        theirs = await host.channel()
+        for end, other in ((mine, theirs), (theirs, mine)):
+            end.send(b"{}")
+            assert await frames_of(other, 1) == [b"{}"]
+        await mine.close()
+        await host.listener.close()
+
+
+async def _host(link: Link) -> Host:
+    host = Host()
+    host.listener = await listen_relay(link, host.connected, name="Host", max_bytes=LIMIT)
+    await asyncio.wait_for(host.listener.ready(), PATIENCE)
+    return host
 
 
 async def test_one_that_is_gone_without_a_word_is_noticed() -> None:

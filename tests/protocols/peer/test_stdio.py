@@ -75,7 +75,7 @@ class Other:
 
     def end(self) -> list[Frame]:
         """Close its input, and read what it still says."""
-        rest, _ = self.popen.communicate(timeout=20)
+        rest, _ = self.popen.communicate(timeout=60)
         return [json.loads(line) for line in rest.splitlines()]
 
 
@@ -97,7 +97,7 @@ def process(env: dict[str, str], home: Path, *options: str) -> Iterator[Other]: 
         yield Other(popen)
     finally:
         if popen.stdin is not None and not popen.stdin.closed:
-            popen.communicate(timeout=20)
+            popen.communicate(timeout=60)
     assert popen.returncode == 0
 
 
@@ -120,7 +120,7 @@ def test_what_an_agent_prints_is_not_on_the_wire(env: dict[str, str], home: Path
         other.introduce()
         other.ask("msg_1", "hello")
         other.hear("acp.reply")
-        _, stderr = other.popen.communicate(timeout=20)
+        _, stderr = other.popen.communicate(timeout=60)
         assert b"noise of an agent" in stderr
 
 

@@ -4,7 +4,7 @@ by an error to who cannot be asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..base import NotApplicable, applies, expect, member, shown
@@ -61,9 +61,11 @@ def _declined(request: Message) -> Message:
     return {"action": "decline"}
 
 
-async def answered(client: Client, run: Run, answering: Answering) -> Seen:
-    """A run whose questions are answered, to its end."""
+async def answered(client: Client, beginning: Awaitable[Run], answering: Answering) -> Seen:
+    """A run whose questions are answered, to its end. They can be answered before it is begun: over HTTP+SSE, one may
+    come before the answer to the POST that led to it."""
     with client.answering(answering):
+        run = await beginning
         await run.asked()
         seen = await run.end()
     if answering.problem is not None:
@@ -75,15 +77,15 @@ async def answered(client: Client, run: Run, answering: Answering) -> Seen:
 async def a_question_is_an_elicitation(d: Driver) -> None:
     client = await d.asked()
     first = Answering(accepted)
-    seen = await answered(client, await begun(d, client), first)
+    seen = await answered(client, begun(d, client), first)
     request = first.asked[0]
     expect(request.get("jsonrpc") == "2.0", f"jsonrpc of a question is not 2.0: {shown(request)}")
     is_form(request.get("params"), "elicitation/create")
     result_of(seen.answer, "agents/run, whose question was answered,")
-    await answered(client, await begun(d, client), Answering(_declined))  # a no is an answer too
+    await answered(client, begun(d, client), Answering(_declined))  # a no is an answer too
     if client.extended:
         again = Answering(lambda _: {"action": "accept", "content": {"nobody": ["asked"]}}, accepted)
-        seen = await answered(client, await begun(d, client), again)
+        seen = await answered(client, begun(d, client), again)
         expect(len(again.asked) == 2, "an answer that does not fit the form is not asked for again")
         result_of(seen.answer, "agents/run, whose question was answered the second time,")
 
@@ -137,7 +139,7 @@ async def a_question_that_cannot_be_asked_is_an_error(d: Driver) -> None:
     expect(_open_question(joined) == run, f"joining the run {run} gives another one: {shown(joined.answer)}")
     if not d.way.modern:  # and is not left waiting
         other = await d.asked()
-        seen = await answered(other, await begun(d, other, **{META_RUN: run}), Answering(accepted))
+        seen = await answered(other, begun(d, other, **{META_RUN: run}), Answering(accepted))
         result_of(seen.answer, f"agents/run that joined the run {run}")
 
 

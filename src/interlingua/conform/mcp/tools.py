@@ -109,7 +109,7 @@ async def a_tool_asks_and_is_cancelled_as_a_run_is(d: Driver) -> None:
     await d.promises()
     client = await d.asked()
     answering = Answering(accepted)
-    seen = await answered(client, await called(d, client, "asking"), answering)
+    seen = await answered(client, called(d, client, "asking"), answering)
     told = result_of(seen.answer, "tools/call, whose question was answered,")
     member(told, "_meta", dict, "the result of tools/call").get(META_RUN)
     if d.subject.roles.slow is not None:

@@ -157,8 +157,12 @@ class DoorSending:
 
     async def _told(self, run: str, surface: Surface, id_: str, named: str | None) -> dict[str, Any] | None:
         journal = self._node.journal
-        answered = await journal.letter(journal.box_door, answer_key(surface.scope, id_))
+        # The reply is written down together with the end of the task: looked for before it, it could come in between,
+        # and the task would seem to have ended without a word.
         task = await journal.task(surface.scope, named or task_of_run(run))
+        answered = await journal.letter(journal.box_door, answer_key(surface.scope, id_))
+        if answered is not None and task is not None:
+            task = await journal.task(surface.scope, task.id) or task
         shown = {} if task is None else {"task": task.view()}
         if answered is not None:
             return {"reply": msgspec.json.decode(answered.body), **shown}

@@ -51,6 +51,7 @@ class _Guest(Room):
         super().__init__(link, name, max_bytes, times, tls)
         self.channel = RelayChannel(self, None)
         self._references: list[str] = []
+        self._host_spoke = asyncio.Event()  # to us, or to all, because it has just come
 
     async def enter(self, timeout: float) -> None:
         try:
@@ -58,11 +59,12 @@ class _Guest(Room):
                 await self.join()
                 self.start()
                 while not self.channel.opened.is_set():
+                    self._host_spoke.clear()
                     await self.say("acp.relay_hello", None)
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(min(_HELLO_AGAIN, timeout / 2)):
-                            await self.channel.opened.wait()
-                    if self._references and not self.channel.opened.is_set():
+                            await self._host_spoke.wait()
+                    if self._references and not self._host_spoke.is_set():
                         self._bind(self._references[-1])  # the reference (2.19) listens, and never speaks here
         except TimeoutError:
             where = f"the relay at {self.link.address}"
@@ -78,6 +80,7 @@ class _Guest(Room):
         self.channels[other] = self.channel
         self.channel.heard = self.loop.time()
         self.channel.opened.set()
+        self._host_spoke.set()
 
     def came(self, sender: str, message: dict[str, Any]) -> None:
         if message.get("host") is not True:
@@ -89,7 +92,10 @@ class _Guest(Room):
         if channel.other == sender:
             self.frames(channel, message)
         elif message.get("type") == "acp.relay_reset":
-            channel.lose("the host began anew")
+            if channel.other is None:
+                self._host_spoke.set()  # it came after our hello, which it may not have heard; there is nothing to lose
+            else:
+                channel.lose("the host began anew")
 
     def came_plain(self, name: str, message: dict[str, Any]) -> None:
         if self.channel.other is None:
