@@ -28,6 +28,7 @@ from .http import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .keys import StoredKeys
 from .mount_entry import MountEntry, Mounting
 from .mounts import Mounts
+from .probes import probed
 from .trace import TracedApp, WireTrace
 from .work import Workplace
 
@@ -68,6 +69,8 @@ class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
     """Protocols that have no door here."""
     own_ports: dict[str, tuple[str | None, int]] = {}
     """Doors that have a port of their own, by the name of their protocol: the address (None: ours) and the port."""
+    metrics: str | None = None
+    """[HOST:]PORT at which metrics and health are told without a key, beside the doors."""
     mounting: Mounting = Mounting()
     bus: BusSettings = BusSettings()
     engine: Settings = Settings()
@@ -133,7 +136,7 @@ async def serving(
         raise
     own = OwnPorts()
     kept = Mounts(engine, settings.mounting)
-    app.mounts = kept.views
+    app.probes.mounts = kept.views
     closing = asyncio.get_running_loop().create_task(_close_when_keyed(engine, keys, auth))
     try:
         # Before the first request: a door whose work has not begun could not answer it.
@@ -142,7 +145,10 @@ async def serving(
         notes += await _own_ports(settings, app, own, wire)
         await server.start()
         notes += await engine.replicas.enter(_reached_at(settings, server.address))
-        yield Server(engine, app, server.address, notes, kept)
+        async with probed(settings.metrics, app.probes) as metrics:
+            if metrics is not None:
+                notes.append(f"metrics are at {metrics}, too, for anybody who can reach that")
+            yield Server(engine, app, server.address, notes, kept)
     finally:
         closing.cancel()
         await engine.replicas.leave()  # first: nothing more is passed on to a server that stops
@@ -184,13 +190,7 @@ async def _close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticato
     if not auth.open_to_all:
         return
     news = asyncio.Event()
-    told = engine.store.on_foreign_change
-
-    def changed() -> None:
-        told()
-        news.set()
-
-    engine.store.on_foreign_change = changed  # keys are made by other processes
+    engine.worker.foreign.append(news.set)  # keys are made by other processes
     while auth.open_to_all:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
@@ -199,5 +199,5 @@ async def _close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticato
         with contextlib.suppress(StoreError):
             auth.open_to_all = not await keys.any()
         await asyncio.sleep(0.02)  # others may write all the time
-    # The hook stays: others may have put theirs around it since.
+    engine.worker.foreign.remove(news.set)
     log.warning("the store has its first key: callers need one from now on")

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..bus.base import WORK, Bus, RemoteBus
@@ -41,6 +41,7 @@ from .between import ANYBODY, Between
 from .execution import Execution
 from .ids import new_id, now
 from .log import LiveLog
+from .meters import Meters
 from .process import ProcessPool
 from .replay import Replay
 from .settings import Settings
@@ -70,8 +71,7 @@ class Worker:
         self.reserved = 0  # slots for runs that are being claimed
         self.threads = 0  # plain functions that are running
         self.abandoned = 0  # handlers that would not stop
-        self.finished_runs: dict[tuple[str, Status], int] = {}  # by agent and status
-        self.taken_over = 0  # runs of dead workers
+        self.meters = Meters()
         self.processes = ProcessPool(settings.processes)
         self.others = Between(self, bus) if isinstance(bus, RemoteBus) else None
         self._executions: dict[str, Execution] = {}
@@ -79,6 +79,7 @@ class Worker:
         self._finished_bytes = 0
         self._ready = asyncio.Event()
         self._foreign = asyncio.Event()
+        self.foreign: list[Callable[[], None]] = []  # called, too, when others wrote, or may have
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[Any]] = []
         self.idle = 0  # of the entered ones: those that only wait
@@ -265,7 +266,7 @@ class Worker:
             early = False
         self._executions[row.id] = execution
         if row.crashes:
-            self.taken_over += 1
+            execution.taken_over_from = events[-1].time
         if early:
             execution._set_aside(starts)
         else:
@@ -309,8 +310,8 @@ class Worker:
                     self._forget_under(self.path_of(log.row))
                 else:
                     self._keep(run, log)
-                ended = (log.row.agent, log.finished.status)
-                self.finished_runs[ended] = self.finished_runs.get(ended, 0) + 1
+                caller = execution.request.caller
+                self.meters.finished(log.row.agent, caller, log.finished.status, log.row.ran / 1e6)
             else:
                 self._ready.set()  # something may have come in while it was being set aside
         if self.others is None:
@@ -479,10 +480,12 @@ class Worker:
             await asyncio.shield(self.spawn(self.enter(row)))
 
     def foreign_change(self) -> None:
-        """Another process wrote to the store."""
+        """Another process wrote to the store, or may have while the bus was away."""
         self._foreign.set()
         self.engine.callbacks.hint()
         self.bus.publish_all()
+        for tell in list(self.foreign):
+            tell()
 
     async def _foreign_loop(self) -> None:
         while True:

@@ -102,7 +102,8 @@ def pass_on(conn: Connection, thread: str, now: int) -> bool:
     heir = following[0] if following else None
     conn.execute("UPDATE threads SET active=?, updated_at=? WHERE id=?", (heir, now, thread))
     if heir:
-        conn.execute("UPDATE runs SET queued=NULL, wake_at=0 WHERE id=?", (heir,))
+        # When its turn came is when it was due: how long it waited for a worker is counted from there.
+        conn.execute("UPDATE runs SET queued=NULL, wake_at=0, updated_at=? WHERE id=?", (now, heir))
     return heir is not None
 
 
