@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 
 from . import examples
-from .postgres import SWITCH, fresh, postgres
+from .postgres import SWITCH, begin, forget, fresh, postgres
 
 __all__ = ["postgres"]
 
@@ -34,6 +35,7 @@ examples.register()
 def pytest_configure(config: pytest.Config) -> None:
     """Every commit waits for the disk, and most tests make a store: that would take longer than the tests themselves.
     So files are in memory where there is room, unless somebody says where they shall be (TMPDIR, --basetemp)."""
+    begin(config)
     if hasattr(config, "workerinput") or config.option.basetemp or "TMPDIR" in os.environ:
         return
     if not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _ROOM:
@@ -93,8 +95,11 @@ def _quick_processes(tmp_path_factory: pytest.TempPathFactory, request: pytest.F
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str]:
     """Where a new store is: in a file, or where INTERLINGUA_TEST_STORE says."""
-    if SWITCH in os.environ:
-        return fresh(request.getfixturevalue("postgres"))
-    return tmp_path / "store.db"
+    if SWITCH not in os.environ:
+        yield tmp_path / "store.db"
+        return
+    where = fresh(request.getfixturevalue("postgres"))
+    yield where
+    forget(where)

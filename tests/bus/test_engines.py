@@ -430,6 +430,24 @@ async def test_the_runs_of_a_process_that_was_killed_are_taken_up_by_another(sto
         assert await eng.verify(run) is None
 
 
+async def test_whoever_finds_that_a_process_died_tells_those_who_can_go_on_with_its_runs(
+    store: Path, nats_url: str
+) -> None:
+    quick = il.Settings(sweep_every=0.2, stall_warning=0, cancel_grace=0.5, shutdown_grace=0.5)
+    async with working(store, nats_url) as process, engine(store, nats_url, settings=quick) as finder:
+        async with asyncio.timeout(30):
+            run = await submit(finder, "talk", n=400, pause=0.002)
+            async for event in finder.events(run):
+                if event.seq > 50:
+                    break
+            async with engine(store, nats_url, *AGENTS) as other:  # which looks for itself only after thirty seconds
+                os.kill(process.pid, signal.SIGKILL)
+                await process.wait()
+                log = await events(finder, run)
+                assert other.worker.meters.taken_over == 1
+        assert spoken(log) == words(400)
+
+
 async def test_everyone_knows_who_is_there_with_which_agents(store: Path, nats_url: str) -> None:
     async with engine(store, nats_url, ask) as one, engine(store, nats_url, listen, forever) as two:
         async with asyncio.timeout(SOON):

@@ -96,8 +96,8 @@ class Worker:
 
     async def start(self) -> None:
         await self._enter_store()
-        await self.store.bury()
         self._end_subscription = self.bus.subscribe(WORK, self._ready.set)
+        await self._bury()
         self._ready.set()
         self._loops = [
             asyncio.create_task(self._claim_loop()),
@@ -513,7 +513,7 @@ class Worker:
 
     async def _bury(self) -> None:
         if await self.store.bury():
-            self._ready.set()
+            self.bus.publish(WORK)  # whoever has the agents of those runs may be elsewhere, and has not noticed
 
     def lost(self, worker: str) -> None:
         """This process was silent for so long that it was taken for dead, and its runs were handed back. What is still
@@ -548,7 +548,7 @@ class Worker:
         lost = [run for run, since in self._orphans.items() if time - since > _ORPHANED]
         if lost:
             await self.store.release(self.id, lost)
-            self._ready.set()
+            self.bus.publish(WORK)
 
     async def _expire(self) -> None:
         runs, threads = self.settings.ttl_runs, self.settings.ttl_threads

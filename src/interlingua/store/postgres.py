@@ -62,6 +62,8 @@ class PostgresStore(SQLStore):
     def __init__(self, url: str) -> None:
         super().__init__()
         self.where = place(url)
+        # Leases are renewed four times in that time, and a server that has just started gives everybody one of them.
+        self.missed_after = self.where.lease
         self._local = threading.local()
         self._connections: list[PostgresConnection] = []
         self._entered = set[str]()  # workers of this process

@@ -54,6 +54,7 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
     def __init__(self) -> None:
         ShelfQueries.__init__(self)
         self.on_foreign_change: Callable[[], None] = lambda: None
+        self.missed_after = 0.0
         self.on_lost: Callable[[str], None] = lambda worker: None
 
     def append(self, log: Appender) -> None:
