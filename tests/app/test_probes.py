@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -90,3 +91,25 @@ async def test_every_line_is_one_that_prometheus_reads_and_buckets_only_grow(sto
     grown = [int(n) for n in re.findall(r'run_queue_seconds_bucket\{agent="echo",le="\S+"\} (\d+)', text)]
     assert grown == sorted(grown)
     assert grown[-1] == 30
+
+
+async def test_what_a_process_knows_of_itself_is_told_while_its_store_is_away(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlingua.app.metrics.PATIENCE", 0.2)
+    monkeypatch.setattr("interlingua.app.probes.PATIENCE", 0.2)
+    async with working(store, [echo], WorkSettings(metrics="0")) as place_, httpx2.AsyncClient() as http:
+        assert place_.metrics is not None
+        assert "interlingua_store_up 1" in (await http.get(place_.metrics)).text
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        for name in ("count_callbacks", "next_callback"):
+            monkeypatch.setattr(place_.engine.store, name, never)
+        told = (await http.get(place_.metrics)).text
+        assert "interlingua_store_up 0" in told
+        assert "interlingua_runs_running 0" in told
+        assert "interlingua_questions_open" not in told
+        assert (await http.get(place_.metrics.replace("/metrics", "/readyz"))).status_code == 503
+        monkeypatch.undo()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterable, Iterator
 
 from ..bus.base import RemoteBus
 from ..engine.engine import Engine
 from ..engine.ids import now
 from ..engine.meters import BOUNDS, Histogram, Numbers
+from ..model.errors import InterlinguaError
 from .mount_entry import MountView
+
+log = logging.getLogger("interlingua.http")
+
+PATIENCE = 2.0  # seconds in which the store must answer; who collects metrics waits for ten, mostly
 
 
 async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
@@ -76,13 +83,22 @@ async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
         metric("bus_work_lag_seconds", "gauge", "From offering a run to pulling it, smoothed.", [("", bus.work_lag)])
         workers = len(engine.bus.present()) + 1
         metric("workers_present", "gauge", "Processes that are there, with this one.", [("", workers)])
+    sent = engine.reminders.sent
+    metric("question_reminders_total", "counter", "Reminders of questions that this process sent.", [("", sent)])
     up = [(f'{{mount="{_escape(mount.mount)}"}}', float(mount.state == "up")) for mount in mounts]
     if up:
         metric("mount_up", "gauge", "Whether a mount can be reached.", up)
-    kept = await engine.store.count_callbacks()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            kept, asked = await engine.store.count_callbacks(), await engine.store.count_questions()
+    except (InterlinguaError, TimeoutError) as error:
+        # What this process knows of itself is wanted then most of all.
+        log.warning("of the store nothing can be told: %s", str(error) or f"no answer within {PATIENCE:g} s")
+        metric("store_up", "gauge", "Whether the store answers.", [("", 0)])
+        return "\n".join(lines) + "\n"
+    metric("store_up", "gauge", "Whether the store answers.", [("", 1)])
     metric("callbacks_pending", "gauge", "Callbacks in the store, yet to be taken.", [("", kept.get("due", 0))])
     metric("callbacks_undelivered", "gauge", "Callbacks in the store, given up.", [("", kept.get("failed", 0))])
-    asked = await engine.store.count_questions()
     metric(
         "questions_open", "gauge", "Questions in the store that wait for an answer, by the agent that asks.",
         [(f'{{agent="{_escape(agent)}"}}', count) for agent, count, _ in asked],
@@ -91,8 +107,6 @@ async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
         "questions_oldest_age_seconds", "gauge", "How long the oldest of them has waited, by the agent that asks.",
         [(f'{{agent="{_escape(agent)}"}}', round(max(0, now() - oldest) / 1e6)) for agent, _, oldest in asked],
     )  # fmt: skip
-    sent = engine.reminders.sent
-    metric("question_reminders_total", "counter", "Reminders of questions that this process sent.", [("", sent)])
     return "\n".join(lines) + "\n"
 
 

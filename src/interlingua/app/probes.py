@@ -6,6 +6,7 @@ numbers, names of agents and mounts, and names of keys can be read there.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,7 +20,7 @@ from ..engine.engine import Engine
 from ..model.errors import InterlinguaError, InvalidRequest
 from ..security.origins import HostPolicy
 from .asgi import HttpServer, listen
-from .metrics import render
+from .metrics import PATIENCE, render
 from .mount_entry import MountView
 
 log = logging.getLogger("interlingua.http")
@@ -43,18 +44,15 @@ class Probes:
         if not self.ready:
             return PlainTextResponse("stopping\n", 503)
         try:
-            await self._engine.store.next_callback()
+            async with asyncio.timeout(PATIENCE):
+                await self._engine.store.next_callback()
         except Exception as error:
-            log.error("the store does not answer: %s", error)
+            log.error("the store does not answer: %s", str(error) or f"nothing within {PATIENCE:g} s")
             return PlainTextResponse("the store does not answer\n", 503)
         return PlainTextResponse("ready\n")
 
     async def metrics(self) -> Response:
-        try:
-            text = await render(self._engine, self.mounts())
-        except InterlinguaError as error:
-            log.error("metrics could not be had: %s", error)
-            return PlainTextResponse("the store does not answer\n", 503)
+        text = await render(self._engine, self.mounts())
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 

@@ -48,7 +48,7 @@ from ..model.events import (
 from ..model.run import RunRequest
 from ..model.status import Status
 from ..store.base import Change, ChildNews, CloseQuestion, CommitThread, DeleteRun, PutInbox, Submitted
-from . import invoke, mounting, tracing
+from . import invoke, mounting, runlog, tracing
 from .crash import describe
 from .ids import new_id, now
 from .log import LiveLog
@@ -223,6 +223,7 @@ class Execution(Operations):
         if self.taken_over_from is not None:
             stood_still = max(0, entered - self.taken_over_from) / 1e6
             self.worker.meters.entered_again(row.agent, self.request.caller, stood_still)
+            runlog.taken_over(row, stood_still)
         if replay.started and agent.retries == 0:
             raise RunLost("the process that ran it ended, and this agent must not be repeated", transient=True)
         if replay.started and row.crashes and row.crashes >= agent.retries:

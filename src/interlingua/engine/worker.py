@@ -512,7 +512,8 @@ class Worker:
             self._foreign.set()  # hints may get lost: look into the inboxes anyway
 
     async def _bury(self) -> None:
-        if await self.store.bury():
+        if dead := await self.store.bury():
+            log_.warning("gone without a word: worker %s; what it ran goes on elsewhere", ", ".join(dead))
             self.bus.publish(WORK)  # whoever has the agents of those runs may be elsewhere, and has not noticed
 
     def lost(self, worker: str) -> None:
