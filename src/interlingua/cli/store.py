@@ -148,7 +148,7 @@ async def _look(opened: SQLStore, sample: int | None) -> tuple[Counts | None, in
         with _Progress(found.all_runs if sample is None else min(sample, found.all_runs)) as told:
             damage += await check_logs(opened, sample, tell)
     except StoreError as error:  # a database that cannot even be read
-        damage.append(Damage(error.message))
+        damage.append(Damage(str(error)))
     return found, checked, damage
 
 

@@ -41,7 +41,7 @@ def migrate(where: str | Path, *, dry: bool = False) -> Plan:
         try:
             return sqlite.migrate(Path(where), dry=dry)
         except sqlite3.DatabaseError as error:
-            raise StoreError(f"{where} cannot be read as a store: {error}") from error
+            raise StoreError(f"{where} cannot be read as a store", why=error) from error
     import psycopg
 
     from . import postgres, postgres_connection
@@ -49,7 +49,7 @@ def migrate(where: str | Path, *, dry: bool = False) -> Plan:
     try:
         return postgres.migrate(postgres_connection.place(_whole(where)), dry=dry)
     except psycopg.Error as error:
-        raise StoreError(f"the store cannot be opened: {' '.join(str(error).split())}") from error
+        raise StoreError("the store cannot be opened", why=error) from error
 
 
 def open_store(where: str | Path) -> Store:

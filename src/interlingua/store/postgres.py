@@ -79,7 +79,7 @@ class PostgresStore(SQLStore):
         except BaseException as error:
             self._stop_threads()
             if isinstance(error, psycopg.Error):
-                raise StoreError(f"the store cannot be opened: {' '.join(str(error).split())}") from error
+                raise StoreError("the store cannot be opened", why=error) from error
             raise
         self._leases = Leases(self.where, self._tell_lost)
         self._look = self._loop.call_later(self.where.poll, self._looked)

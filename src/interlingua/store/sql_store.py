@@ -96,7 +96,7 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
         except (self.dialect.error, msgspec.DecodeError) as error:
             if (why := self.dialect.refusal(error)) is not None:
                 raise InvalidRequest(why) from error
-            raise StoreError(f"the store could not be read: {' '.join(str(error).split())}") from error
+            raise StoreError("the store could not be read", why=error) from error
 
     def _write(self, fn: Call, locks: LockList = ()) -> asyncio.Future[Any]:
         return self._writer.call(fn, locks=locks)

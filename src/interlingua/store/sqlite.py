@@ -86,7 +86,7 @@ class SQLiteStore(SQLStore):
         try:
             rows = await self._search(lambda conn: conn.execute(pragma).fetchall())
         except StoreError as error:  # some damage ends the search for it
-            return [error.message]
+            return [str(error)]
         return [row[0] for row in rows if row[0] != "ok"]
 
     # -- workers ------------------------------------------------------------------------------------------
