@@ -448,6 +448,20 @@ async def test_whoever_finds_that_a_process_died_tells_those_who_can_go_on_with_
         assert spoken(log) == words(400)
 
 
+async def test_whoever_waits_for_what_others_write_hears_when_the_bus_may_have_missed_it(
+    store: Path, tmp_path: Path
+) -> None:
+    """Keys and peers' journals are no runs: nobody tells of them on the bus, and after a gap they look, too."""
+    with LocalNats(tmp_path / "nats") as server:
+        async with engine(store, server.url) as eng:
+            await until_ready(eng)
+            looked = asyncio.Event()
+            eng.worker.foreign.append(looked.set)
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            await asyncio.wait_for(looked.wait(), 20)
+
+
 async def test_everyone_knows_who_is_there_with_which_agents(store: Path, nats_url: str) -> None:
     async with engine(store, nats_url, ask) as one, engine(store, nats_url, listen, forever) as two:
         async with asyncio.timeout(SOON):

@@ -14,10 +14,11 @@ SHOWN = 20  # names that have numbers of their own
 OTHER = "other"
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  # seconds
 
+_SHORT = BOUNDS[0]
 _KEY = "key:"  # what the ids of callers begin with who have shown a key
 _NAMED = (OWNER.id, "anonymous")
 _NOTED = 1000  # names without numbers of their own, of which it is known how busy they are
-_AGED = 10_000  # notes after which what was before counts half
+_AGED = 10_000  # notes of one name after which what was before counts half
 
 
 class Histogram:
@@ -31,7 +32,7 @@ class Histogram:
         self.total = 0.0
 
     def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.counts[bisect_left(BOUNDS, seconds) if seconds > _SHORT else 0] += 1
         self.count += 1
         self.total += seconds
 
@@ -53,6 +54,13 @@ class Numbers:
         self.finished: dict[Status, int] = {}
         self.recent = 0
 
+    def end(self, status: Status, ran: float) -> None:
+        self.ran.add(ran)
+        try:
+            self.finished[status] += 1
+        except KeyError:
+            self.finished[status] = 1
+
     def take(self, other: Numbers) -> None:
         self.queued.take(other.queued)
         self.ran.take(other.ran)
@@ -73,17 +81,15 @@ class Busiest:
         self.others = Numbers()
         self._most = most
         self._outside: dict[str, int] = {}  # how busy those are that have none of their own
-        self._notes = 0
 
     def of(self, name: str) -> Numbers:
         """Where something about a name is to be noted."""
-        self._notes += 1
-        if self._notes >= _AGED:
-            self._age()
-        found = self.by_name.get(name)
+        found = self.by_name.get(name)  # which is all that most need; it is done some times for every run
         if found is None:
             found = self._let_in(name) if name != OTHER else self.others
         found.recent += 1
+        if found.recent >= _AGED:
+            self._age()
         return found
 
     def _let_in(self, name: str) -> Numbers:
@@ -100,9 +106,8 @@ class Busiest:
         return found
 
     def _age(self) -> None:
-        self._notes = 0
-        for numbers in self.by_name.values():
-            numbers.recent //= 2
+        for numbers in (*self.by_name.values(), self.others):
+            numbers.recent -= numbers.recent // 2
         self._outside = {name: count // 2 for name, count in self._outside.items() if count > 1}
 
     def all(self) -> list[tuple[str, Numbers]]:
@@ -125,9 +130,8 @@ class Meters:
         self.callers.of(label(caller)).queued.add(waited)
 
     def finished(self, agent: str, caller: Caller, status: Status, ran: float) -> None:
-        for numbers in (self.agents.of(agent), self.callers.of(label(caller))):
-            numbers.ran.add(ran)
-            numbers.finished[status] = numbers.finished.get(status, 0) + 1
+        self.agents.of(agent).end(status, ran)
+        self.callers.of(label(caller)).end(status, ran)
 
     def entered_again(self, agent: str, caller: Caller, stood_still: float) -> None:
         self.taken_over += 1
