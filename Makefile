@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help demo test test-cluster lint format faults interop mutants bench docs wheel clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(STAMP): pyproject.toml constraints.txt tools/requirements.py
 	$(PYTHON) -m venv $(VENV)
@@ -25,8 +25,11 @@ demo: $(STAMP) ## what it does, in a minute; at a terminal the agents stay up af
 test: $(STAMP) ## the test suite
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
-test-cluster: $(STAMP) ## processes on PostgreSQL and NATS that take long
-	$(BIN)/python -m pytest -q -m cluster --timeout 1200
+# Every test that asks for a store gets one on a PostgreSQL that is started for this; those that make a file of their
+# own, because they are about files, keep it.
+test-cluster: $(STAMP) ## the test suite with PostgreSQL under it, and tests of whole clusters
+	INTERLINGUA_TEST_STORE=postgresql:// $(BIN)/python -m pytest -q -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q -m cluster --timeout 300
 
 lint: $(STAMP) ## format, lint, types, layers, generated docs
 	$(BIN)/ruff format --check .

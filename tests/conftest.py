@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ import interlingua
 from interlingua.protocols.cap import toolservers
 
 from . import examples, warm_python
-from .postgres import SWITCH, fresh, postgres
+from .postgres import SWITCH, begin, forget, fresh, postgres
 
 __all__ = ["postgres"]
 
@@ -38,6 +39,7 @@ examples.register()
 def pytest_configure(config: pytest.Config) -> None:
     """Every commit waits for the disk, and most tests make a store: that would take longer than the tests themselves.
     So files are in memory where there is room, unless somebody says where they shall be (TMPDIR, --basetemp)."""
+    begin(config)
     if hasattr(config, "workerinput") or config.option.basetemp or "TMPDIR" in os.environ:
         return
     if not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _ROOM:
@@ -118,8 +120,11 @@ def quick_tools(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str]:
     """Where a new store is: in a file, or where INTERLINGUA_TEST_STORE says."""
-    if SWITCH in os.environ:
-        return fresh(request.getfixturevalue("postgres"))
-    return tmp_path / "store.db"
+    if SWITCH not in os.environ:
+        yield tmp_path / "store.db"
+        return
+    where = fresh(request.getfixturevalue("postgres"))
+    yield where
+    forget(where)

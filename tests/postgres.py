@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from interlingua.app.local_servers import LocalPostgres
+from interlingua.store.postgres_connection import place
 
-# postgresql://…: every test that asks for a store gets one there; postgresql:// alone: on a server of the tests' own.
+# postgresql://…: every test that asks for a store gets one there; postgresql:// alone: on a server of the tests' own,
+# one for all of their processes.
 SWITCH = "INTERLINGUA_TEST_STORE"
 _OWN = "postgresql://"
 
@@ -22,11 +28,40 @@ _QUICK = "poll=0.05"
 _numbers = itertools.count(1)
 
 
+_QUICK_TO_DIE = "lease=1"  # seconds; processes that are killed are missed as soon as tests can wait for
+
+
+def begin(config: pytest.Config) -> None:
+    """Start the server that the switch asks for, before the processes that share it."""
+    if os.environ.get(SWITCH) == _OWN and not hasattr(config, "workerinput"):
+        held = ExitStack()
+        config.add_cleanup(held.close)
+        os.environ[SWITCH] = held.enter_context(own_server()).url
+
+
+def store_in(folder: Path) -> Path | str:
+    """The store of processes that live in a folder: a file there, or a place of the folder's own on the server."""
+    if SWITCH not in os.environ:
+        return folder / "store.db"
+    name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    mark = "&" if "?" in os.environ[SWITCH] else "?"
+    return f"{os.environ[SWITCH]}{mark}schema=f{name}&{_QUICK}&{_QUICK_TO_DIE}"
+
+
+def forget(where: str) -> None:
+    """What was in a store is not needed any more. A server with thousands of schemas takes gigabytes of memory."""
+    at = place(where)
+    assert at.schema is not None
+    with contextlib.suppress(psycopg.errors.LockNotAvailable), psycopg.connect(at.conninfo, autocommit=True) as conn:
+        conn.execute("SET lock_timeout='2s'")
+        conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(at.schema)))
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The address of a server: the one that somebody named, or a new one. Started when the first test needs it."""
     named = os.environ.get(SWITCH)
-    if named and named != _OWN:
+    if named:
         yield named
         return
     with own_server() as server:
@@ -59,3 +94,11 @@ def fresh(url: str) -> str:
     """A store that nobody has used."""
     mark = "&" if "?" in url else "?"
     return f"{url}{mark}schema=t{os.getpid()}_{next(_numbers)}&{_QUICK}"
+
+
+def beside(store: Path | str, name: str) -> Path | str:
+    """Another store, of the same kind."""
+    if not isinstance(store, str):
+        return store.with_name(f"{name}.db")
+    schema = place(store).schema
+    return store.replace(f"schema={schema}", f"schema={schema}_{name}")

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx2
@@ -20,9 +20,10 @@ import interlingua as il
 from interlingua.engine.replicas import Replica
 from interlingua.model.status import Status
 from interlingua.store.base import RunFilter
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.opening import open_store
 from tests.cli import warm
 from tests.cli.conftest import process_env
+from tests.postgres import store_in
 from tests.protocols.peer.processes import free_port
 
 WAIT = 60.0
@@ -67,10 +68,11 @@ async def helper(text: str, ctx: il.Context):
 class Member:
     """One process."""
 
-    def __init__(self, home: Path, *args: str) -> None:
+    def __init__(self, home: Path, env: Mapping[str, str], *args: str) -> None:
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self._home = home
+        self._env = env
         self._args = ["serve", "agents.py", "--port", str(self.port), "--log", "text", *args]
         self._args += ["--limits-sweep-every", "0.1", "--limits-shutdown-grace", "1"]
         self.said = ""
@@ -78,7 +80,7 @@ class Member:
         self._reading: asyncio.Future[None] | None = None
 
     async def up(self) -> None:
-        env = {**process_env(self._home), "GATES": str(self._home)}
+        env = {**process_env(self._home), "GATES": str(self._home), **self._env}
         self._process = await asyncio.to_thread(warm.start, self._args, env, self._home, stdout=subprocess.DEVNULL)
         ready = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -127,8 +129,8 @@ class Member:
 class Fleet:
     """The processes, and the balancer's address."""
 
-    def __init__(self, home: Path, members: list[Member]) -> None:
-        self.home = home
+    def __init__(self, store: Path | str, members: list[Member]) -> None:
+        self.store = store
         self.members = members
         self.address = ""
         self.sent: list[int] = []  # ports that requests went to
@@ -175,7 +177,7 @@ class Fleet:
     # -- looking into the store ---------------------------------------------------------------------------
 
     async def replicas(self) -> list[Replica]:
-        store = SQLiteStore(self.home / "store.db")
+        store = open_store(self.store)
         await store.open()
         try:
             return [msgspec.json.decode(row.body, type=Replica) for row in await store.documents("replicas")]
@@ -184,7 +186,7 @@ class Fleet:
 
     async def ended(self) -> Status:
         """How the only run ends."""
-        async with il.Engine(self.home / "store.db") as engine:
+        async with il.Engine(self.store) as engine:
             [run] = await engine.runs(RunFilter())
             return (await engine.wait(run.id, timeout=WAIT)).status
 
@@ -208,12 +210,16 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @contextlib.asynccontextmanager
-async def fleet(home: Path, count: int = 3, *args: str, each: Sequence[Sequence[str]] = ()) -> AsyncIterator[Fleet]:
+async def fleet(
+    home: Path, count: int = 3, *args: str, each: Sequence[Sequence[str]] = (), store: str | None = None, bus: str = ""
+) -> AsyncIterator[Fleet]:
     """`args`: of all of them; `each`: more, of single ones."""
+    where = store or store_in(home)
+    env = {"INTERLINGUA_STORE": str(where), **({"INTERLINGUA_BUS": bus} if bus else {})}
     (home / "agents.py").write_text(AGENTS)
     more = [*each, *[()] * (count - len(each))]
-    members = [Member(home, *(args or ("--no-peer-ports",)), *own) for own in more]
-    made = Fleet(home, members)
+    members = [Member(home, env, *(args or ("--no-peer-ports",)), *own) for own in more]
+    made = Fleet(where, members)
     try:
         async with asyncio.timeout(100):
             for member in members:  # one after the other: each can see those before it

@@ -42,6 +42,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
 }
 SAMPLES: dict[str, Any] = {
     "server.advertise": "http://192.0.2.1:8000",
+    "server.metrics": "192.0.2.1:9100",
     "doors.peer.config": "node.json", "doors.peer.relay": "acp+ws://192.0.2.1", "doors.peer.transport_modes": "p2p",
     "doors.peer.join": ["acp://192.0.2.1/tok_0123456789abcdef"], "doors.peer.availability_mode": "persistent",
     "doors.peer.next_active_at": "2026-11-15T09:00:00Z", "doors.peer.availability_cron": "0 9 * * *",

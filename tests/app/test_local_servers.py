@@ -25,7 +25,7 @@ from interlingua.app.local_servers import LocalPostgres
 
 server = LocalPostgres(Path(sys.argv[1]), durable=False)
 server.start()
-print(server._pid, flush=True)
+print(server.pid, flush=True)
 time.sleep(1000)
 """
 

@@ -13,9 +13,10 @@ import httpx2
 from interlingua.app.keys import StoredKeys
 from interlingua.app.replicas import MARK
 from interlingua.security.keys import make_key
+from interlingua.store.opening import open_store
 from interlingua.store.shelf import Drop
-from interlingua.store.sqlite import SQLiteStore
 from interlingua.transports.sse import Reader
+from tests.postgres import store_in
 from tests.protocols.cap.door_common import notice
 from tests.protocols.mcp.web_common import Client, clients, joined
 from tests.protocols.peer.processes import free_port
@@ -24,7 +25,7 @@ from .fleet import WAIT, fleet
 
 
 async def key(home: Path, name: str) -> str:
-    store = SQLiteStore(home / "store.db")
+    store = open_store(store_in(home))
     await store.open()
     try:
         secret, record = make_key(name, ["*"], 0)
@@ -162,7 +163,7 @@ async def test_a_server_that_others_took_for_dead_goes_on_with_what_is_in_the_st
         stream = await client.run("gate open")
         seen = [await stream.next()]
         holder = next(one for one in await all_.replicas() if client.headers["mcp-session-id"].startswith(one.id))
-        store = SQLiteStore(tmp_path / "store.db")
+        store = open_store(store_in(tmp_path))
         await store.open()
         try:
             await store.keep([Drop("replicas", holder.id)])

@@ -274,6 +274,9 @@ async def test_when_the_bus_loses_everything_everything_still_happens(store: Pat
             log = await events(eng, await submit(eng, "talk", n=200, pause=0.001))
             assert contiguous(log)
             assert spoken(log) == words(200)
+        meters = eng.worker.meters
+        assert meters.overlooked > 0
+        assert (meters.gaps, meters.told.count) == (0, 0)
 
 
 async def test_what_is_missing_on_the_bus_is_read_from_the_store(
@@ -296,6 +299,10 @@ async def test_what_is_missing_on_the_bus_is_read_from_the_store(
         assert bus.lost
         assert contiguous(log)
         assert spoken(log) == words(200)
+        meters = eng.worker.meters
+        assert (meters.gaps, meters.overlooked) == (1, 0)
+        assert meters.told.count > 20
+        assert 0 < meters.told.total < SOON * meters.told.count
 
 
 async def test_events_too_large_for_the_bus_reach_readers_too(store: Path, nats_url: str) -> None:
@@ -459,6 +466,38 @@ async def test_the_runs_of_a_process_that_was_killed_are_taken_up_by_another(sto
         assert contiguous(log)
         assert log[-1].kind == "finished"
         assert await eng.verify(run) is None
+
+
+async def test_whoever_finds_that_a_process_died_tells_those_who_can_go_on_with_its_runs(
+    store: Path, nats_url: str
+) -> None:
+    quick = il.Settings(sweep_every=0.2, stall_warning=0, cancel_grace=0.5, shutdown_grace=0.5)
+    async with working(store, nats_url) as process, engine(store, nats_url, settings=quick) as finder:
+        async with asyncio.timeout(30):
+            run = await submit(finder, "talk", n=400, pause=0.002)
+            async for event in finder.events(run):
+                if event.seq > 50:
+                    break
+            async with engine(store, nats_url, *AGENTS) as other:  # which looks for itself only after thirty seconds
+                os.kill(process.pid, signal.SIGKILL)
+                await process.wait()
+                log = await events(finder, run)
+                assert other.worker.meters.taken_over == 1
+        assert spoken(log) == words(400)
+
+
+async def test_whoever_waits_for_what_others_write_hears_when_the_bus_may_have_missed_it(
+    store: Path, tmp_path: Path
+) -> None:
+    """Keys and peers' journals are no runs: nobody tells of them on the bus, and after a gap they look, too."""
+    with LocalNats(tmp_path / "nats") as server:
+        async with engine(store, server.url) as eng:
+            await until_ready(eng)
+            looked = asyncio.Event()
+            eng.worker.foreign.append(looked.set)
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            await asyncio.wait_for(looked.wait(), 20)
 
 
 async def test_everyone_knows_who_is_there_with_which_agents(store: Path, nats_url: str) -> None:

@@ -20,14 +20,15 @@ import pytest
 import interlingua as il
 from interlingua.engine import operations
 from interlingua.model.content import Message, TextPart
-from interlingua.model.errors import InterlinguaError, KeyReused, RunNotFound
+from interlingua.model.errors import InterlinguaError, KeyReused, RunNotFound, StoreError
 from interlingua.model.events import OutputDelta, RunCreated
 from interlingua.store import sqlite_writer
+from interlingua.store.base import Fenced
 from interlingua.store.liveness import Locks
 from interlingua.store.sql_store import SQLStore
 
 from ..databases import sql
-from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, log, question, submit
+from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, log, question, settle, submit
 from .test_misbehaviour import burn
 from .test_recovery import output_of
 
@@ -807,3 +808,43 @@ async def test_a_rollback_that_comes_too_late_to_be_read_still_forgets_the_run(s
             await eng.cancel(run.id, rollback=True)
             going.set()
             await until(lambda run=run: sql(store, "SELECT count(*) FROM runs WHERE id=?", run.id) == [(0,)])
+
+
+async def test_a_log_that_is_refused_while_fragments_wait_is_given_up_without_another_error(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    accepted, begun, more, refuse = asyncio.Event(), asyncio.Event(), asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    @il.agent
+    async def talks() -> AsyncIterator[str]:
+        await accepted.wait()
+        yield "first "
+        await begun.wait()  # its first words are being written
+        for word in ("second ", "third ", "fourth "):
+            yield word
+        more.set()
+        await asyncio.Event().wait()
+
+    async with engine(store, talks, settings=PATIENT) as eng:
+        writer = eng.store._writer  # type: ignore[attr-defined]
+        write = writer._transaction
+
+        def refused(sealed: list[Any], calls: list[Any], results: list[Any]) -> None:
+            if any(row.kind == "delta" for one in sealed for row in one.events) and not refuse.is_set():
+                loop.call_soon_threadsafe(begun.set)
+                refuse.wait(20)
+                raise StoreError("the disk is full")
+            write(sealed, calls, results)
+
+        monkeypatch.setattr(writer, "_transaction", refused)
+        run = await submit(eng, "talks")
+        accepted.set()
+        await asyncio.wait_for(more.wait(), 20)
+        written = eng.worker.log_of(run.id)
+        assert written is not None
+        refuse.set()
+        with pytest.raises((StoreError, Fenced)):
+            await asyncio.wait_for(written.flush(), 20)
+        await settle()
+    assert "list index out of range" not in caplog.text

@@ -311,7 +311,7 @@ async def test_a_run_goes_on_after_its_process_died(store: Path) -> None:
         assert done.output == {"text": "before 1 after"}
         assert output_of(await log(eng, run.id)) == done.output
         assert await eng.verify(run.id) is None
-        assert eng.worker.taken_over == 1
+        assert eng.worker.meters.taken_over == 1
     assert (entries, steps) == (2, 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ import interlingua as il
 from interlingua.engine.mounting import MOUNTED_FROM, Mounted
 
 from ..traces import ID, TRACE, check_sent_on
-from .common import QUICK, engine, finish
+from .common import QUICK, crash, engine, finish, submit
 
 
 @il.agent
@@ -122,6 +123,60 @@ async def test_what_a_program_puts_into_its_baggage_goes_on_but_the_count_of_hop
         run = await finish(eng, "adds", trace={**TRACE, "baggage": came})
     assert run.output is not None, run.error
     assert run.output["baggage"] == "interlingua-hops=5,user=adam,order=a%2C%20b,tenant=acme;p=1"
+
+
+def span_of(spans: InMemorySpanExporter, name: str) -> ReadableSpan:
+    (found,) = [span for span in spans.get_finished_spans() if span.name == name]
+    return found
+
+
+async def test_the_time_in_the_queue_is_a_span_beside_that_of_the_agent(
+    store: Path, spans: InMemorySpanExporter
+) -> None:
+    async with engine(store, settings=QUICK) as eng, engine(store, child) as other:
+        assert other.running
+        run = await finish(eng, "child", {"text": "x"}, trace=TRACE, delay=0.05)
+    queued, entry = span_of(spans, "queued child"), named(spans, "child")
+    assert {ids(queued)[0], ids(entry)[0]} == {ID}
+    assert queued.parent == entry.parent
+    assert queued.start_time == (run.created_at + 50_000) * 1000
+    assert queued.start_time is not None
+    assert queued.end_time is not None
+    assert entry.start_time is not None
+    assert queued.start_time < queued.end_time <= entry.start_time
+    assert queued.attributes is not None
+    assert queued.attributes["interlingua.run.id"] == run.id
+
+
+async def test_a_takeover_is_a_span_from_the_last_sign_of_the_worker_that_died(
+    store: Path, spans: InMemorySpanExporter
+) -> None:
+    entered, entries = asyncio.Event(), 0
+
+    @il.agent
+    async def stays(ctx: il.Context[None, None]) -> str:
+        nonlocal entries
+        entries += 1
+        await ctx.thought("here")
+        if entries == 1:
+            entered.set()
+            await asyncio.Event().wait()
+        return "done"
+
+    first = engine(store, stays)
+    await first.start()
+    run = await submit(first, "stays", trace=TRACE)
+    await entered.wait()
+    last = [event async for event in first.events(run.id, follow=False)][-1]
+    await crash(first)
+    async with engine(store, stays) as second:
+        assert (await second.wait(run.id, timeout=20)).output == {"text": "done"}
+    taken = span_of(spans, "taken_over stays")
+    assert ids(taken)[0] == ID
+    assert taken.start_time == last.time * 1000
+    assert taken.attributes is not None
+    assert taken.attributes["interlingua.worker"] == second.worker.id
+    assert not [span for span in spans.get_finished_spans() if span.name == "queued stays"]
 
 
 async def test_a_call_that_went_through_too_many_mounts_fails_for_good(store: Path) -> None:

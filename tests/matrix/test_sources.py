@@ -27,6 +27,7 @@ from interlingua.protocols.parity import FEATURES
 from interlingua.store.base import RunFilter
 
 from ..engine.common import PATIENT, QUICK, engine
+from ..postgres import beside
 from ..protocols.connect.mount_common import parked
 from . import behaviours as does
 from .gate import Gate
@@ -367,7 +368,7 @@ async def mounted_ours(
 ) -> AsyncIterator[tuple[Server, Mounted]]:
     """Our own agents behind a server of ours, mounted over one of its doors."""
     native = await load_all(parse(str(Path(__file__).parent / "sources" / "native.py")))
-    async with serving(store.with_name("there.db"), native, ServeSettings(port=0, engine=settings)) as server:
+    async with serving(beside(store, "there"), native, ServeSettings(port=0, engine=settings)) as server:
         target = f"{WAYS[protocol].format(server.address)}#talker-native"
         async with mounted(protocol, {protocol: target}, store, settings) as there, asyncio.timeout(PATIENCE):
             there.talker = "talker-native"

@@ -18,7 +18,7 @@ import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
-from ..model.errors import InvalidRequest, Unavailable
+from ..model.errors import InvalidRequest, StoreError, Unavailable
 
 _HTTP = "interlingua.app.direct:DirectProtocol"
 _BACKLOG = 2048
@@ -190,6 +190,10 @@ def _worth_a_line(record: logging.LogRecord) -> bool:
     what uvicorn says of every WebSocket that was refused, and of an answer that a replica did not end."""
     if record.msg in _EXPECTED:
         return False
+    if record.exc_info is not None and isinstance(record.exc_info[1], StoreError):
+        # A stream that was open when the store went away: its reader comes again, and no line of ours is to blame.
+        record.msg, record.args, record.exc_info = "a stream was cut off: %s", (record.exc_info[1],), None
+        return True
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 

@@ -22,6 +22,7 @@ from ..security.issuers import ALGORITHMS, Issuer
 from ..transports.access import Access
 from ..transports.http import HttpLimits
 from ..transports.jsonrpc import Limits
+from . import probes
 from .config import Config, Entry
 from .config_file import names_variables
 from .issuers import issuer
@@ -74,9 +75,12 @@ async def serve_settings(config: Config) -> ServeSettings:
 
 def work_settings(config: Config) -> WorkSettings:
     """What a process that runs agents is made with, with doors or without."""
+    if config["server.metrics"] is not None:
+        probes.place(config["server.metrics"])  # what is wrong with it is said before anything begins
     return WorkSettings(
-        mounting=_of(Mounting, config, "mounting"), bus=_of(BusSettings, config, "bus"), engine=engine_settings(config)
-    )
+        metrics=config["server.metrics"], mounting=_of(Mounting, config, "mounting"),
+        bus=_of(BusSettings, config, "bus"), engine=engine_settings(config),
+    )  # fmt: skip
 
 
 def advertised(text: str | None) -> str | None:

@@ -59,6 +59,12 @@ SETTINGS: tuple[Setting, ...] = (
         "Write every message of every door to FILE, one JSON line each, secrets left out.", metavar="FILE",
     ),
     _S(
+        "server.metrics", "text", None,
+        "Answer `/metrics`, `/healthz` and `/readyz` at this address too, without asking for a key; a port alone is on "
+        "loopback. For workers, which have no doors, and for who collects metrics without a key.",
+        metavar="[HOST:]PORT",
+    ),
+    _S(
         "server.reload", "yes", False,
         "Look at the files of config, agents and teams all the time, and reload what has changed: for development.",
         flag="--reload/--no-reload",

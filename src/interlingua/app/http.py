@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -35,8 +35,7 @@ from ..transports.routing import IndexedRouter
 from . import cors
 from .installed import protocols
 from .logs import asker
-from .metrics import render
-from .mount_entry import MountView
+from .probes import Probes
 from .replicas import Passing
 
 access = logging.getLogger("interlingua.access")
@@ -58,10 +57,9 @@ class HttpApp:
         """`options`: what the owner set of doors, by protocol; several things as a tuple. `without`: doors that are
         not wanted."""
         self.engine = engine
-        self.mounts: Callable[[], list[MountView]] = list
+        self.probes = Probes(engine)
         self._auth = auth
         self.doors: dict[str, tuple[Protocol, Door]] = {}
-        self.ready = True
         routes: list[BaseRoute] = [
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
@@ -139,40 +137,28 @@ class HttpApp:
 
     async def close(self) -> None:
         """The server stops: doors end what would stay open for ever."""
-        self.ready = False
+        self.probes.ready = False
         for _, door in self.doors.values():
             if door.close is not None:
                 await door.close()
 
     async def _healthz(self, request: Request) -> Response:
-        return PlainTextResponse("ok\n")
+        return await self.probes.healthz()
 
     async def _readyz(self, request: Request) -> Response:
         if (refusal := await self._refusal(request)) is not None:
             return refusal
-        if not self.ready:
-            return PlainTextResponse("stopping\n", 503)
-        try:
-            await self.engine.store.next_callback()
-        except Exception as error:
-            log.error("the store does not answer: %s", error)
-            return PlainTextResponse("the store does not answer\n", 503)
-        return PlainTextResponse("ready\n")
+        return await self.probes.readyz()
 
     async def _metrics(self, request: Request) -> Response:
         if (refusal := await self._refusal(request)) is not None:
             return refusal
-        try:
-            text = await render(self.engine, self.mounts())
-        except InterlinguaError as error:
-            log.error("metrics could not be had: %s", error)
-            return PlainTextResponse("the store does not answer\n", 503)
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+        return await self.probes.metrics()
 
     async def _mounts(self, request: Request) -> Response:
         if (refusal := await self._refusal(request)) is not None:
             return refusal
-        return json_response({"mounts": msgspec.to_builtins(self.mounts())})
+        return json_response({"mounts": msgspec.to_builtins(self.probes.mounts())})
 
     async def _refusal(self, request: Request) -> Response | None:
         """The answer to who may not ask. Not for loopback either: behind a proxy, everybody comes from there."""

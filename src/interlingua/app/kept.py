@@ -1,6 +1,7 @@
 """A program that ends with whoever started it, however that came: also where that was killed and could say nothing.
 
-It has a session of its own, so that a Ctrl-C at the terminal reaches only its owner, who ends things in order.
+It has a session of its own, so that a Ctrl-C at the terminal reaches only its owner, who ends things in order. `Kept`
+is for an event loop that hears what the program says, `KeptServer` for a server that writes that to a file.
 """
 
 from __future__ import annotations
@@ -9,22 +10,63 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 _LONGEST = 1024 * 1024  # bytes of one line of output
 
 # The program says its own pid before it begins. A shell beside it holds our pipe: when that ends, so does the program.
-# The system's own signal for the death of a parent would also come when only the thread ends that started it.
+# The system's own signal for the death of a parent would also come when only the thread ends that started it. What is
+# given: the signal that ends it then, the file that it writes to (or nothing: to us), and the program.
 _KEEPER = """
+end=$1; log=$2; shift 2
 exec 3<&0 </dev/null
-/bin/sh -c 'echo $$; exec "$@"' sh "$@" 3<&- & program=$!
-(read -r end <&3; kill -9 $program) >/dev/null 2>&1 & keeper=$!
+/bin/sh -c 'echo $$; log=$1; shift; [ -z "$log" ] || exec >>"$log" 2>&1; exec "$@"' sh "$log" "$@" 3<&- & program=$!
+(read -r line <&3; kill -$end $program) >/dev/null 2>&1 & keeper=$!
 exec 3<&- >/dev/null 2>&1
 wait $program
 code=$?
 kill $keeper
 exit $code
 """
+
+
+def _command(program: Sequence[str], end: str, log: Path | None = None) -> list[str]:
+    return ["/bin/sh", "-c", _KEEPER, "sh", end, str(log or ""), *program]
+
+
+class KeptServer:
+    """A server that runs, until it is ended or whoever started it is gone: `last` is what it gets then. Its calls
+    wait."""
+
+    def __init__(self, program: Sequence[str], log: Path, *, last: signal.Signals, **more: Any) -> None:
+        """`more`: of `subprocess.Popen`."""
+        self._process = subprocess.Popen(  # noqa: S603 - our own words
+            _command(program, last.name.removeprefix("SIG"), log), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, start_new_session=True, **more,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self.pid = int(self._process.stdout.readline())
+
+    @property
+    def over(self) -> bool:
+        return self._process.poll() is not None
+
+    def end(self, how: signal.Signals, patience: float) -> None:
+        """End it, and kill it when it takes longer than that."""
+        with self._process:  # its pipes are closed with this
+            self._signal(how)
+            try:
+                self._process.wait(patience)
+            except subprocess.TimeoutExpired:
+                self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
 
 class Kept:
@@ -38,7 +80,7 @@ class Kept:
     @classmethod
     async def start(cls, command: Sequence[str], env: Mapping[str, str], said: Callable[[str], None]) -> Kept:
         process = await asyncio.create_subprocess_exec(
-            "/bin/sh", "-c", _KEEPER, "sh", *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            *_command(command, "KILL"), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT, env=dict(env), start_new_session=True, limit=_LONGEST,
         )  # fmt: skip
         assert process.stdout is not None

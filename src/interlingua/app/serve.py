@@ -28,6 +28,7 @@ from .http import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .keys import StoredKeys
 from .mount_entry import MountEntry, Mounting, views
 from .mounts import Mounts
+from .probes import probed
 from .trace import TracedApp, WireTrace
 from .work import Workplace
 
@@ -70,6 +71,8 @@ class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
     """Doors that have a port of their own, by the name of their protocol: the address (None: ours) and the port."""
     elsewhere: bool = True
     """Whether agents are offered, too, that only other processes on the same store have."""
+    metrics: str | None = None
+    """[HOST:]PORT at which metrics and health are told without a key, beside the doors."""
     mounting: Mounting = Mounting()
     bus: BusSettings = BusSettings()
     engine: Settings = Settings()
@@ -135,7 +138,7 @@ async def serving(
         raise
     own = OwnPorts()
     kept = Mounts(engine, settings.mounting)
-    app.mounts = lambda: [*kept.views(), *views(engine.elsewhere)]
+    app.probes.mounts = lambda: [*kept.views(), *views(engine.elsewhere)]
     closing = asyncio.get_running_loop().create_task(_close_when_keyed(engine, keys, auth))
     try:
         # Before the first request: a door whose work has not begun could not answer it.
@@ -145,7 +148,10 @@ async def serving(
         notes += await _own_ports(settings, app, own, wire)
         await server.start()
         notes += await engine.replicas.enter(_reached_at(settings, server.address))
-        yield Server(engine, app, server.address, notes, kept)
+        async with probed(settings.metrics, app.probes) as metrics:
+            if metrics is not None:
+                notes.append(f"metrics are at {metrics}, too, for anybody who can reach that")
+            yield Server(engine, app, server.address, notes, kept)
     finally:
         closing.cancel()
         await engine.replicas.leave()  # first: nothing more is passed on to a server that stops
@@ -188,13 +194,7 @@ async def _close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticato
     if not auth.open_to_all:
         return
     news = asyncio.Event()
-    told = engine.store.on_foreign_change
-
-    def changed() -> None:
-        told()
-        news.set()
-
-    engine.store.on_foreign_change = changed  # keys are made by other processes
+    engine.worker.foreign.append(news.set)  # keys are made by other processes
     while auth.open_to_all:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
@@ -203,5 +203,5 @@ async def _close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticato
         with contextlib.suppress(StoreError):
             auth.open_to_all = not await keys.any()
         await asyncio.sleep(0.02)  # others may write all the time
-    # The hook stays: others may have put theirs around it since.
+    engine.worker.foreign.remove(news.set)
     log.warning("the store has its first key: callers need one from now on")

@@ -20,9 +20,12 @@ from ..engine.settings import Settings
 from ..store.opening import shown
 from .mount_entry import MountEntry, Mounting
 from .mounts import Mounts
+from .probes import Probes, probed
 
 
 class WorkSettings(msgspec.Struct, kw_only=True, frozen=True):
+    metrics: str | None = None
+    """[HOST:]PORT at which metrics and health are told without a key."""
     mounting: Mounting = Mounting()
     bus: BusSettings = BusSettings()
     engine: Settings = Settings()
@@ -31,8 +34,11 @@ class WorkSettings(msgspec.Struct, kw_only=True, frozen=True):
 class Workplace:
     """Where agents run, while it is up."""
 
-    def __init__(self, engine: Engine, mounts: Mounts | None = None, store: str = "", bus: str = "") -> None:
+    def __init__(
+        self, engine: Engine, mounts: Mounts | None = None, store: str = "", bus: str = "", metrics: str | None = None
+    ) -> None:
         self.engine = engine
+        self.metrics = metrics  # where they are told without a key, if anywhere
         self.store = store  # both as they may be seen
         self.bus = bus
         self.mounts = mounts if mounts is not None else Mounts(engine)
@@ -50,11 +56,14 @@ async def working(
     engine = Engine(store, agents=agents, bus=settings.bus, settings=settings.engine)
     await engine.start()
     kept = Mounts(engine, settings.mounting)
+    probes = Probes(engine)
+    probes.mounts = kept.views
     try:
         await kept.change(mounts)
         await engine.elsewhere.start(looks=False)
         bus = address.parse(settings.bus).shown if settings.bus.url else ""
-        yield Workplace(engine, kept, shown(store), bus)
+        async with probed(settings.metrics, probes) as metrics:
+            yield Workplace(engine, kept, shown(store), bus, metrics)
     finally:
         await engine.elsewhere.stop()
         await kept.close()

@@ -30,6 +30,7 @@ from . import (
     runs,
     serve,
     stdio,
+    store,
     team,
     threads,
     worker,
@@ -98,6 +99,7 @@ app.add_typer(questions.app, name="questions")
 app.add_typer(audit.app, name="audit")
 app.add_typer(keys.app, name="keys")
 app.add_typer(callbacks.app, name="callbacks")
+app.add_typer(store.app, name="store")
 app.add_typer(manifest.app, name="manifest")
 app.command("inspect", epilog=inspect.EPILOG)(inspect.inspect)
 app.command("conform", epilog=conform.EPILOG)(conform.conform)

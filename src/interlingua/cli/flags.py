@@ -59,7 +59,7 @@ class WorkCommand(SettingsCommand):
     @staticmethod
     def has(path: str) -> bool:
         sections = ("agents", "teams", "mounts", "store", "bus", "limits", "mounting")
-        return path in ("server.log", "server.reload") or path.partition(".")[0] in sections
+        return path in ("server.log", "server.metrics", "server.reload") or path.partition(".")[0] in sections
 
 
 def given(ctx: typer.Context) -> dict[str, Any]:

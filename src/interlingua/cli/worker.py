@@ -46,8 +46,9 @@ def worker(
 ) -> None:  # fmt: skip
     """Run agents for the servers that share this store, and open no door.
 
-    It takes runs that are due, of the agents that it has, up to `--limits-max-running` at once. SIGHUP reloads agents,
-    teams and mounts. Ctrl-C or SIGTERM stops: running agents are finished, or handed back to the others.
+    It takes runs that are due, of the agents that it has, up to `--limits-max-running` at once. With `--metrics 9000`
+    it tells on that port how it is doing. SIGHUP reloads agents, teams and mounts. Ctrl-C or SIGTERM stops: running
+    agents are finished, or handed back to the others.
     """
     stay(config, targets or [], given(ctx), "worker", _open, _show)
 
@@ -74,6 +75,7 @@ def _show(place: Workplace, form: LogFormat) -> None:
             "pid": os.getpid(),
             "store": place.store,
             "bus": place.bus or None,
+            "metrics": place.metrics,
             "agents": [agent.card.key for agent in engine.agents],
         }
         logging.getLogger("interlingua").info("working on %s", place.store, extra={"fields": fields})
@@ -81,4 +83,6 @@ def _show(place: Workplace, form: LogFormat) -> None:
     say(f"Working on {place.store}" + (f", told by {place.bus}" if place.bus else ""))
     say(f"worker {engine.worker.id}, pid {os.getpid()}, at most {engine.settings.max_running} runs at once")
     say(f"agents: {named(place) or 'none yet'}")
+    if place.metrics:
+        say(f"metrics at {place.metrics}")
     show_mounts(place)

@@ -10,6 +10,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -42,6 +43,7 @@ class Mirror:
     def __init__(self, run: str, sweep_every: float, closed: Callable[[Mirror], None]) -> None:
         self.run = run
         self.looks = 0  # raised when readers should look in the store
+        self.hinted = 0  # what that was when somebody had said so
         self.readers = 0
         self.end: Callable[[], None] = lambda: None
         self._recent: deque[Event] = deque()
@@ -59,6 +61,7 @@ class Mirror:
                 self._wake()
         elif news.last < 0 or news.last > known:
             self.looks += 1
+            self.hinted = self.looks
             self._wake()
 
     def _extend(self, rows: list[EventRow], known: int) -> None:
@@ -167,9 +170,14 @@ class Between:
         mirror = self._mirrors.get(run)
         if mirror is None:
             mirror = self._mirrors[run] = Mirror(run, self._worker.settings.sweep_every, self._close)
-            mirror.end = self._bus.follow(run, mirror.hear)
+            mirror.end = self._bus.follow(run, partial(self._heard, mirror))
         mirror.readers += 1
         return mirror
+
+    def _heard(self, mirror: Mirror, news: News) -> None:
+        if news.rows:  # two clocks may differ: what seems to come from the future came at once
+            self._worker.meters.told.add(max(0, now() - news.sent) / 1e6)
+        mirror.hear(news)
 
     def _close(self, mirror: Mirror) -> None:
         mirror.end()

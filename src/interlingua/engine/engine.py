@@ -36,6 +36,7 @@ from ..model.oversight import Assignment
 from ..model.run import OWNER, Caller, Instance, Run, RunRequest
 from ..model.schemas import Validator
 from ..model.status import Status
+from ..store import checking
 from ..store.base import EventRow, KeyTaken, PutKey, RunFilter, RunRow, Store, Submission, Submitted
 from ..store.opening import open_store
 from . import runlog
@@ -557,32 +558,7 @@ class Engine(Threads, Teams, Answering):
         """Check the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""
         if not sealed:
             await self.check_open(run)
-        after, previous = 0, chain.GENESIS
-        while rows := await self.store.event_rows(run, after, 1000):
-            broken = chain.first_broken(
-                (
-                    (
-                        r.run,
-                        r.seq,
-                        r.kind,
-                        r.time,
-                        chain.body_hash(r.body) if r.body is not None else r.erased or b"",
-                        r.hash,
-                    )
-                    for r in rows
-                ),
-                previous,
-                after + 1,
-            )
-            if broken is not None:
-                return broken
-            after, previous = rows[-1].seq, rows[-1].hash
-        row = await self.store.run(run)
-        if row is None or (after, previous) == (row.next_seq - 1, row.head):
-            return None
-        if await self.store.event_rows(run, after, 1):
-            return await self.verify(run, sealed=sealed)  # it has grown meanwhile
-        return after + 1  # the tail was cut off
+        return await checking.verify(self.store, run)
 
     # -- views --------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ from ..model.events import (
 from ..model.run import RunRequest
 from ..model.status import Status
 from ..store.base import Change, ChildNews, CloseQuestion, CommitThread, DeleteRun, PutInbox, Submitted
-from . import invoke, mounting, tracing
+from . import invoke, mounting, runlog, tracing
 from .crash import describe
 from .ids import new_id, now
 from .log import LiveLog
@@ -79,6 +79,7 @@ class Execution(Operations):
     fresh = False  # just made here: no thread, no inbox, nothing to fetch
     submitted: Submitted | None = None  # just submitted here: its thread is known, and its inbox empty
     over = False  # nothing that the handler does counts any more
+    taken_over_from: int | None = None  # the time of its last event, where the worker died that had it
     task: asyncio.Task[None] | None = None
     ctx: Any = None
     gate: Gate | None = None  # where the runs of its agent are counted
@@ -221,12 +222,19 @@ class Execution(Operations):
             raise asyncio.CancelledError
         assert agent is not None
         row = log.row
+        entered = now()
+        if self.taken_over_from is not None:
+            stood_still = max(0, entered - self.taken_over_from) / 1e6
+            self.worker.meters.entered_again(row.agent, self.request.caller, stood_still)
+            runlog.taken_over(row, stood_still)
         if replay.started and agent.retries == 0:
             raise RunLost("the process that ran it ended, and this agent must not be repeated", transient=True)
         if replay.started and row.crashes and row.crashes >= agent.retries:
             times = f"{row.crashes} time{'s' if row.crashes > 1 else ''}"
             raise RunLost(f"the process that ran it died {times} without progress", transient=False)
+        due = self._due()
         if not replay.started:
+            self.worker.meters.started(row.agent, self.request.caller, max(0, entered - due) / 1e6)
             log.append(RunStarted(self.worker.id, row.epoch, self._checkpoint, self._thread_version))
         self._take_assignment()
         if agent.ctx_param is not None:
@@ -235,8 +243,15 @@ class Execution(Operations):
         self._entered = True
         if not tracing.wanted():
             return await invoke.invoke(self)
-        with tracing.invoke_agent(row, self.request.trace, remote=mounting.is_mounted(agent.card)):
+        before = tracing.Before(entered, None if replay.started else due, self.taken_over_from)
+        with tracing.invoke_agent(row, self.request.trace, before, remote=mounting.is_mounted(agent.card)):
             return await invoke.invoke(self)
+
+    def _due(self) -> int:
+        """When it could have started for the first time: it was there, its delay was over, and its thread was its own
+        (which is the last thing that happens to the row of a run before it starts)."""
+        row = self.log.row
+        return max(row.created_at + int(self.request.delay * 1e6), row.updated_at)
 
     def _take_assignment(self) -> None:
         authority, assignment = self.request.authority, self.request.assignment

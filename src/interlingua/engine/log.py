@@ -276,6 +276,7 @@ class LiveLog:
     def refused(self, sealed: Sealed | None, error: BaseException) -> None:
         self.lost = error
         self._pending.clear()
+        self._fragments = None  # of what was pending
         self._changes.clear()
         self._wake()
         if self.on_commit is not None:

@@ -66,13 +66,17 @@ class Reader:
             stored = batch is None
             if batch is None:
                 # Before the store is read: what is committed meanwhile must not be waited for.
+                before = self._looked
                 if mirror is not None:
                     self._looked, changed = mirror.looks, mirror.changed()
                 elif log is not None:
                     changed = log.changed()
                 elif others is None:
                     changed = self._engine.next_hint(self._run)
+                gap = mirror is not None and mirror.since(self.cursor) is None
                 batch = await self._engine.store.events(self._run, self.cursor, _PAGE)
+                if mirror is not None and batch and before != -1:  # first it looks for what was there before
+                    self._note(gap, told=mirror.hinted > before)
                 if not batch and not self.cursor and log is None and await self._engine.store.run(self._run) is None:
                     if changed is not None:
                         changed.cancel()
@@ -111,6 +115,14 @@ class Reader:
             if not follow:
                 break
         return []
+
+    def _note(self, gap: bool, *, told: bool) -> None:
+        """Events of a run elsewhere came from the store."""
+        meters = self._engine.worker.meters
+        if gap:
+            meters.gaps += 1
+        elif not told:
+            meters.overlooked += 1
 
     async def _check(self) -> None:
         """A cursor beyond the end is of another log, or of one that a power cut has shortened."""

@@ -26,7 +26,7 @@ log = logging.getLogger("interlingua.replicas")
 
 _SPACE = "replicas"
 _LOOK_EVERY = 2.0  # seconds
-_PATIENCE = 15.0  # seconds until the store must have noticed that a process is dead; longer than a lease
+_PATIENCE = 5.0  # seconds beside what the store needs to miss a process: for the sweeps of all, and for a busy machine
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -152,7 +152,8 @@ class Replicas:
     async def gone(self, replica: Replica) -> bool:
         """Whether one that does not answer is dead. Its worker's end is noticed by the sweeps of all; nothing is taken
         from one that only cannot be reached, because it would go on with it."""
-        deadline = asyncio.get_running_loop().time() + _PATIENCE
+        store, settings = self._engine.store, self._engine.settings
+        deadline = asyncio.get_running_loop().time() + store.missed_after + 2 * settings.sweep_every + _PATIENCE
         while asyncio.get_running_loop().time() < deadline:
             await self.look()
             if self._known.get(replica.id) != replica:

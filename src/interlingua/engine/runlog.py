@@ -1,4 +1,4 @@
-"""Lines of the program's log when a run is created and when it has ended, with its id and who asked for it.
+"""Lines of the program's log when a run is created, taken over and when it has ended, with its id and who asked for it.
 
 Nothing of what was asked or answered stands in them. Where nobody reads them they cost one look at a logger.
 """
@@ -18,6 +18,12 @@ log = logging.getLogger("interlingua.runs")
 def created(row: RunRow) -> None:
     if log.isEnabledFor(logging.INFO):
         log.info("run %s of %s created", row.id, row.agent, extra={"fields": _fields(row)})
+
+
+def taken_over(row: RunRow, stood_still: float) -> None:
+    if log.isEnabledFor(logging.INFO):
+        fields = _fields(row) | {"ms": round(stood_still * 1000, 1)}
+        log.info("run %s of %s goes on here: its worker died", row.id, row.agent, extra={"fields": fields})
 
 
 def committed(sealed: Sealed) -> None:

@@ -2,7 +2,8 @@
 run was submitted with goes on as it came.
 
 Each entry of an agent is a span `invoke_agent NAME`, under the trace that the run was submitted with. That of a mounted
-agent is a client's: the remote side goes on under it.
+agent is a client's: the remote side goes on under it. Beside it are the times in which nothing ran: `queued NAME`, from
+when the run could start, and `taken_over NAME`, from the last sign of a worker that died.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from ..model import carrier
@@ -19,12 +20,25 @@ if TYPE_CHECKING:
     from ..store.base import RunRow
 
 
+_WAITED = 1000  # microseconds; a run that starts where it is submitted waits for less
+
+
+class Before(NamedTuple):
+    """What was before an entry. All in microseconds since 1970."""
+
+    entered: int
+    due: int | None = None  # when it could have started; None: it had started before
+    silent: int | None = None  # since when nothing came from its worker, which died; None: it did not
+
+
 def wanted() -> bool:
     return "opentelemetry.sdk.trace" in sys.modules
 
 
 @contextlib.contextmanager
-def invoke_agent(row: RunRow, carried: carrier.Carrier | None, *, remote: bool) -> Iterator[None]:
+def invoke_agent(
+    row: RunRow, carried: carrier.Carrier | None, before: Before, *, remote: bool
+) -> Iterator[None]:  # fmt: skip
     from opentelemetry import context, trace
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -41,7 +55,14 @@ def invoke_agent(row: RunRow, carried: carrier.Carrier | None, *, remote: bool) 
     }
     kind = trace.SpanKind.CLIENT if remote else trace.SpanKind.INTERNAL
     tracer = trace.get_tracer("interlingua")
+    common = {name: value for name, value in attributes.items() if name != "gen_ai.operation.name"}
+    waits = [("queued", before.due)] if before.silent is None else [("taken_over", before.silent)]
     try:
+        for what, since in waits:
+            if since is not None and before.entered - since >= _WAITED:
+                span = tracer.start_span(f"{what} {row.agent}", attributes=common, start_time=since * 1000)
+                span.set_attribute("interlingua.worker", row.worker or "")
+                span.end(before.entered * 1000)
         with tracer.start_as_current_span(f"invoke_agent {row.agent}", kind=kind, attributes=attributes):
             yield
     finally:

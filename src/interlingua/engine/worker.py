@@ -42,6 +42,7 @@ from .execution import Execution
 from .gates import Gate, Gates
 from .ids import new_id, now
 from .log import LiveLog
+from .meters import Meters
 from .process import ProcessPool
 from .replay import Replay
 from .settings import Settings
@@ -71,9 +72,8 @@ class Worker:
         self.reserved = 0  # slots for runs that are being claimed
         self.threads = 0  # plain functions that are running
         self.abandoned = 0  # handlers that would not stop
-        self.finished_runs: dict[tuple[str, Status], int] = {}  # by agent and status
-        self.taken_over = 0  # runs of dead workers
         self.gates = Gates(registry, settings.agents)
+        self.meters = Meters()
         self.processes = ProcessPool(settings.processes)
         self.others = Between(self, bus) if isinstance(bus, RemoteBus) else None
         self._executions: dict[str, Execution] = {}
@@ -81,6 +81,7 @@ class Worker:
         self._finished_bytes = 0
         self._ready = asyncio.Event()
         self._foreign = asyncio.Event()
+        self.foreign: list[Callable[[], None]] = []  # called, too, when others wrote, or may have
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[Any]] = []
         self.idle = 0  # of the entered ones: those that only wait
@@ -99,8 +100,8 @@ class Worker:
 
     async def start(self) -> None:
         await self._enter_store()
-        await self.store.bury()
         self._end_subscription = self.bus.subscribe(WORK, self._ready.set)
+        await self._bury()
         self._ready.set()
         self._loops = [
             asyncio.create_task(self._claim_loop()),
@@ -308,7 +309,7 @@ class Worker:
         self._executions[row.id] = execution
         execution.gate = gate
         if row.crashes:
-            self.taken_over += 1
+            execution.taken_over_from = events[-1].time
         if early:
             execution._set_aside(starts)
         else:
@@ -359,8 +360,8 @@ class Worker:
                     self._forget_under(self.path_of(log.row))
                 else:
                     self._keep(run, log)
-                ended = (log.row.agent, log.finished.status)
-                self.finished_runs[ended] = self.finished_runs.get(ended, 0) + 1
+                caller = execution.request.caller
+                self.meters.finished(log.row.agent, caller, log.finished.status, log.row.ran / 1e6)
             else:
                 self._ready.set()  # something may have come in while it was being set aside
         if self.others is None:
@@ -543,11 +544,13 @@ class Worker:
             await asyncio.shield(self.spawn(self.enter(row)))
 
     def foreign_change(self) -> None:
-        """Another process wrote to the store."""
+        """Another process wrote to the store, or may have while the bus was away."""
         self._foreign.set()
         self.engine.callbacks.hint()
         self.engine.elsewhere.hint()
         self.bus.publish_all()
+        for tell in list(self.foreign):
+            tell()
 
     async def _foreign_loop(self) -> None:
         while True:
@@ -574,8 +577,9 @@ class Worker:
             self._foreign.set()  # hints may get lost: look into the inboxes anyway
 
     async def _bury(self) -> None:
-        if await self.store.bury():
-            self._ready.set()
+        if dead := await self.store.bury():
+            log_.warning("gone without a word: worker %s; what it ran goes on elsewhere", ", ".join(dead))
+            self.bus.publish(WORK)  # whoever has the agents of those runs may be elsewhere, and has not noticed
             self.engine.elsewhere.hint()
 
     def lost(self, worker: str) -> None:
@@ -611,7 +615,7 @@ class Worker:
         lost = [run for run, since in self._orphans.items() if time - since > _ORPHANED]
         if lost:
             await self.store.release(self.id, lost)
-            self._ready.set()
+            self.bus.publish(WORK)
 
     async def _expire(self) -> None:
         runs, threads = self.settings.ttl_runs, self.settings.ttl_threads

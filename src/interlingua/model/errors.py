@@ -346,10 +346,18 @@ class Unavailable(InterlinguaError):
 
 
 class StoreError(InterlinguaError):
-    """The store could not read or write."""
+    """The store could not read or write. `why` is the database's own words, with hosts and files in them: for the log
+    and the owner, and not for callers."""
 
     code = "store_error"
     transient = True
+
+    def __init__(self, message: str, *, why: object = "") -> None:
+        super().__init__(message)
+        self.why = " ".join(str(why).split())
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.why}" if self.why else self.message
 
 
 class DefinitionError(InterlinguaError):

@@ -361,6 +361,7 @@ class Store(Protocol):
     """Implementations: sqlite.py, postgres.py. A method may be called only on the event loop that opened the store."""
 
     on_foreign_change: Callable[[], None]  # somebody else wrote, or may have; set by the engine
+    missed_after: float  # seconds after which a worker that died is taken for dead by whoever looks
     on_lost: Callable[[str], None]  # a worker that entered here was taken for dead: its runs are others' now
 
     async def open(self) -> None: ...

@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..model.errors import Unavailable
+from ..model.errors import StoreError, Unavailable
 
 if TYPE_CHECKING:
     from .base import Store
+    from .schema import Plan
 
 # One slash is enough: a Path has made one of several.
 _POSTGRES = re.compile("(postgres(?:ql)?):/+")
@@ -28,6 +29,27 @@ def shown(where: str | Path) -> str:
 
 def _whole(where: str | Path) -> str:
     return _POSTGRES.sub(r"\1://", str(where), count=1)
+
+
+def migrate(where: str | Path, *, dry: bool = False) -> Plan:
+    """Bring a store to the newest schema, as opening it does, and tell what was done; `dry`: what would be."""
+    if not is_postgres(where):
+        import sqlite3
+
+        from . import sqlite
+
+        try:
+            return sqlite.migrate(Path(where), dry=dry)
+        except sqlite3.DatabaseError as error:
+            raise StoreError(f"{where} cannot be read as a store", why=error) from error
+    import psycopg
+
+    from . import postgres, postgres_connection
+
+    try:
+        return postgres.migrate(postgres_connection.place(_whole(where)), dry=dry)
+    except psycopg.Error as error:
+        raise StoreError("the store cannot be opened", why=error) from error
 
 
 def open_store(where: str | Path) -> Store:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from importlib import resources
 from typing import TypeVar
 from uuid import uuid4
 
@@ -17,7 +16,8 @@ import psycopg
 from psycopg import sql as text
 
 from ..model import values
-from ..model.errors import Conflict, StoreError
+from ..model.errors import StoreError
+from . import schema
 from . import sql_transactions as transactions
 from .base import WorkerRow
 from .postgres_connection import POSTGRES, Place, PostgresConnection, connect, lost, place
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _READ_PATIENCE = 10.0  # seconds that a read waits for a server that is away
 _PAUSE = 0.1
+_NAME = "the store"
 _FORGOTTEN = "7 days"  # what a writer that was killed has left
 
 # Dead are those whose lease has run out, and those who own runs and have no row (any more). The workers that own runs
@@ -61,6 +62,8 @@ class PostgresStore(SQLStore):
     def __init__(self, url: str) -> None:
         super().__init__()
         self.where = place(url)
+        # Leases are renewed four times in that time, and a server that has just started gives everybody one of them.
+        self.missed_after = self.where.lease
         self._local = threading.local()
         self._connections: list[PostgresConnection] = []
         self._entered = set[str]()  # workers of this process
@@ -76,7 +79,7 @@ class PostgresStore(SQLStore):
         except BaseException as error:
             self._stop_threads()
             if isinstance(error, psycopg.Error):
-                raise StoreError(f"the store cannot be opened: {' '.join(str(error).split())}") from error
+                raise StoreError("the store cannot be opened", why=error) from error
             raise
         self._leases = Leases(self.where, self._tell_lost)
         self._look = self._loop.call_later(self.where.poll, self._looked)
@@ -177,20 +180,16 @@ class PostgresStore(SQLStore):
         self._loop.call_soon_threadsafe(lambda: self.on_lost(worker))
 
 
-def migrate(where: Place) -> None:
-    """Bring the schema to the newest version. Safe to call from many processes at once."""
-    steps = sorted(
-        (
-            entry
-            for entry in resources.files(__package__).joinpath("migrations/postgres").iterdir()
-            if entry.name.endswith(".sql")
-        ),
-        key=lambda entry: entry.name,
-    )
-    conn = connect(where, writes=True)
+def migrate(where: Place, *, dry: bool = False, known: list[schema.Step] | None = None) -> schema.Plan:
+    """Bring the schema to the newest version, or only tell what that would be. Safe to call from many processes at
+    once."""
+    known = schema.steps("postgres") if known is None else known
+    conn = connect(where, writes=not dry)
     raw = conn.raw
     try:
         with raw.transaction():
+            if dry:
+                return schema.plan(_NAME, _version(conn), known, lambda: _alive(conn, where))
             conn.begun()
             conn.lock(("schema", ""))
             if where.schema is not None:
@@ -199,14 +198,27 @@ def migrate(where: Place) -> None:
                 "CREATE TABLE IF NOT EXISTS schema_migrations "
                 "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TIMESTAMPTZ NOT NULL DEFAULT now())"
             )
-            found = raw.execute("SELECT COALESCE(max(version), 0) FROM schema_migrations").fetchone()
-            done = int(found[0]) if found else 0
-            if done > len(steps):
-                newer = f"the store was written by a newer version of Interlingua (schema {done}); upgrade first"
-                raise Conflict(newer)
-            for number, step in enumerate(steps[done:], done + 1):
-                raw.execute(step.read_text().encode())
-                raw.execute("INSERT INTO schema_migrations (version, name) VALUES (%s, %s)", (number, step.name))
+            plan = schema.plan(_NAME, _version(conn), known, lambda: _alive(conn, where))
+            schema.refuse_beside_others(_NAME, plan)
+            for step in plan.ahead:
+                raw.execute(step.sql.encode())
+                raw.execute("INSERT INTO schema_migrations (version, name) VALUES (%s, %s)", (step.number, step.name))
             raw.execute("DELETE FROM writers WHERE seen_at<now()-CAST(%s AS interval)", (_FORGOTTEN,))
+            return plan
     finally:
         raw.close()
+
+
+def _version(conn: PostgresConnection) -> int:
+    """0 where there is none yet."""
+    there = conn.raw.execute("SELECT to_regclass('schema_migrations')").fetchone()
+    if there is None or there[0] is None:
+        return 0
+    found = conn.raw.execute("SELECT COALESCE(max(version), 0) FROM schema_migrations").fetchone()
+    return int(found[0]) if found else 0
+
+
+def _alive(conn: PostgresConnection, where: Place) -> list[WorkerRow]:
+    sql = f"SELECT id, host, pid, started_at, agents FROM workers WHERE NOT ({_RUN_OUT})"
+    rows = conn.execute(sql, (where.lease,)).fetchall()
+    return [WorkerRow(row[0], row[1], row[2], row[3], values.decode(row[4])) for row in rows]

@@ -210,7 +210,7 @@ class PostgresWriter(Writer):
                 self._conn = self._connected()
             except psycopg.OperationalError as error:
                 if time.monotonic() - self._away_since > self._where.patience:
-                    raise StoreError(f"the store cannot be reached: {_line(error)}") from error
+                    raise StoreError("the store cannot be reached", why=error) from error
                 time.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
                 attempt += 1
             else:

@@ -103,7 +103,8 @@ def pass_on(conn: Connection, thread: str, now: int) -> bool:
     heir = following[0] if following else None
     conn.execute("UPDATE threads SET active=?, updated_at=? WHERE id=?", (heir, now, thread))
     if heir:
-        stand(conn, *following)
+        # When its turn came is when it was due: how long it waited for a worker is counted from there.
+        stand(conn, *following, since=now)
     return heir is not None
 
 

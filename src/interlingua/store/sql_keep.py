@@ -80,7 +80,7 @@ def touched(units: Iterable[Unit]) -> set[Lock]:
 
 def _told(dialect: Dialect, error: Exception) -> InterlinguaError:
     why = dialect.refusal(error)
-    told = StoreError(f"the store could not write: {error}") if why is None else InvalidRequest(why)
+    told = StoreError("the store could not write", why=error) if why is None else InvalidRequest(why)
     told.__cause__ = error
     return told
 

@@ -38,10 +38,14 @@ def turn(conn: Connection, agent: str, caller: str, status: str) -> int:
     return 1 if first is None else int(first + 1 + first % 2)
 
 
-def stand(conn: Connection, run: str, agent: str, caller: str, status: str) -> None:
-    """A run is due."""
+def stand(conn: Connection, run: str, agent: str, caller: str, status: str, since: int | None = None) -> None:
+    """A run is due; `since`: from this moment on, and not from when it was submitted or last went on."""
     place = turn(conn, agent, caller, status)
-    conn.execute("UPDATE runs SET queued=NULL, wake_at=0, turn=? WHERE id=?", (place, run))
+    changes = "queued=NULL, wake_at=0, turn=?"
+    if since is None:
+        conn.execute(f"UPDATE runs SET {changes} WHERE id=?", (place, run))
+    else:
+        conn.execute(f"UPDATE runs SET {changes}, updated_at=? WHERE id=?", (place, since, run))
 
 
 def ripen(conn: Connection, agents: Sequence[str], now: int) -> None:

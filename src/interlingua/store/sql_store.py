@@ -62,6 +62,7 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
     def __init__(self) -> None:
         ShelfQueries.__init__(self)
         self.on_foreign_change: Callable[[], None] = lambda: None
+        self.missed_after = 0.0
         self.on_lost: Callable[[str], None] = lambda worker: None
 
     def append(self, log: Appender) -> None:
@@ -106,7 +107,7 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
         except (self.dialect.error, msgspec.DecodeError) as error:
             if (why := self.dialect.refusal(error)) is not None:
                 raise InvalidRequest(why) from error
-            raise StoreError(f"the store could not be read: {error}") from error
+            raise StoreError("the store could not be read", why=error) from error
 
     def _write(self, fn: Call, locks: LockList = ()) -> asyncio.Future[Any]:
         return self._writer.call(fn, locks=locks)

@@ -10,12 +10,12 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 from typing import TypeVar
 
 from ..model import values
-from ..model.errors import Conflict
+from ..model.errors import StoreError
+from . import schema
 from . import sql_transactions as transactions
 from .base import WorkerRow, receiver_of
 from .liveness import Locks
@@ -34,7 +34,7 @@ class SQLiteStore(SQLStore):
     def __init__(self, path: Path | str) -> None:
         super().__init__()
         self.path = Path(path)
-        self._locks = Locks(self.path.with_name(self.path.name + ".workers"))
+        self._locks = Locks(_locks_of(self.path))
         self._local = threading.local()
         self._connections: list[SQLiteConnection] = []
         self._at_once: SQLiteConnection | None = None  # for the event loop itself
@@ -80,6 +80,15 @@ class SQLiteStore(SQLStore):
             return False
         return found is None
 
+    async def damaged_pages(self, *, thorough: bool) -> list[str]:
+        """What SQLite finds wrong with the file itself."""
+        pragma = "PRAGMA integrity_check(20)" if thorough else "PRAGMA quick_check(20)"
+        try:
+            rows = await self._search(lambda conn: conn.execute(pragma).fetchall())
+        except StoreError as error:  # some damage ends the search for it
+            return [str(error)]
+        return [row[0] for row in rows if row[0] != "ok"]
+
     # -- workers ------------------------------------------------------------------------------------------
 
     async def enter(self, worker: WorkerRow) -> None:
@@ -116,33 +125,42 @@ class SQLiteStore(SQLStore):
         return dead
 
 
-def migrate(path: Path) -> None:
-    """Bring the file to the newest schema. Safe to call from many processes at once."""
-    steps = sorted(
-        (
-            entry
-            for entry in resources.files(__package__).joinpath("migrations/sqlite").iterdir()
-            if entry.name.endswith(".sql")
-        ),
-        key=lambda entry: entry.name,
-    )
+def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = None) -> schema.Plan:
+    """Bring the file to the newest schema, or only tell what that would be. Safe to call from many processes at
+    once."""
+    known = schema.steps("sqlite") if known is None else known
+    if dry and not path.exists():
+        return schema.plan(str(path), 0, known, list)
     conn = connect(path)
     conn.create_function("receiver_of", 1, receiver_of, deterministic=True)
     try:
-        path.chmod(0o600)
+        if not dry:
+            path.chmod(0o600)
         begin(conn)
         try:
             done = conn.execute("PRAGMA user_version").fetchone()[0]
-            if done > len(steps):
-                raise Conflict(f"{path} was written by a newer version of Interlingua (schema {done}); upgrade first")
-            for step in steps[done:]:
-                for statement in step.read_text().split(";\n"):
-                    if statement.strip():
-                        conn.execute(statement)
-            conn.execute(f"PRAGMA user_version={len(steps)}")
+            plan = schema.plan(str(path), done, known, lambda: _alive(path, conn))
+            if not dry:
+                schema.refuse_beside_others(str(path), plan)
+                for step in plan.ahead:
+                    for statement in step.sql.split(";\n"):
+                        if statement.strip():
+                            conn.execute(statement)
+                conn.execute(f"PRAGMA user_version={len(known)}")
             conn.execute("COMMIT")
         except BaseException:
             conn.execute("ROLLBACK")
             raise
     finally:
         conn.close()
+    return plan
+
+
+def _alive(path: Path, conn: Connection) -> list[WorkerRow]:
+    locks = Locks(_locks_of(path))
+    rows = conn.execute("SELECT id, host, pid, started_at, agents FROM workers").fetchall()
+    return [WorkerRow(row[0], row[1], row[2], row[3], values.decode(row[4])) for row in rows if not locks.dead(row[0])]
+
+
+def _locks_of(path: Path) -> Path:
+    return path.with_name(path.name + ".workers")

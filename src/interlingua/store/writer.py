@@ -208,7 +208,7 @@ class Writer:
         if isinstance(error, Fenced | InterlinguaError):
             return error
         log.error("the store could not write: %s", error)
-        wrapped = StoreError(f"the store could not write: {error}")
+        wrapped = StoreError("the store could not write", why=error)
         wrapped.__cause__ = error
         return wrapped
 

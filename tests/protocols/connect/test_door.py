@@ -1740,6 +1740,6 @@ async def test_health_readiness_and_metrics_are_served_beside_the_door(store: Pa
         metrics = await s.http.get(f"{base}/metrics")
         assert metrics.headers["content-type"].startswith("text/plain")
         assert 'interlingua_runs_finished_total{agent="echo",status="succeeded"} 1' in metrics.text
-        s.server.app.ready = False
+        s.server.app.probes.ready = False
         assert (await s.http.get(f"{base}/readyz")).status_code == 503
         assert (await s.http.get(f"{base}/healthz")).status_code == 200

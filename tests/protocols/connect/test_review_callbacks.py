@@ -242,9 +242,12 @@ async def test_metrics_and_readiness_need_a_key_where_the_server_has_keys(
 
         monkeypatch.setattr(s.server.engine.store, "next_callback", broken)
         monkeypatch.setattr(s.server.engine.store, "count_callbacks", broken)
-        for path in ("/readyz", "/metrics"):
-            answer = await http.get(path, headers={"authorization": f"Bearer {secret}"})
-            assert (answer.status_code, answer.text) == (503, "the store does not answer\n")
+        mine = {"authorization": f"Bearer {secret}"}
+        answer = await http.get("/readyz", headers=mine)
+        assert (answer.status_code, answer.text) == (503, "the store does not answer\n")
+        told = (await http.get("/metrics", headers=mine)).text
+        assert "interlingua_store_up 0" in told
+        assert "/secret/place" not in told
 
 
 async def test_a_server_without_keys_closes_itself_with_its_first_key(store: Path) -> None:

@@ -26,6 +26,7 @@ from interlingua.store.base import RunFilter
 from interlingua.transports.routing import IndexedRouter
 from tests.engine.common import engine
 
+from ...postgres import beside
 from .common import Running, listening, running_node
 
 SETTINGS = il.Settings(cancel_grace=5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
@@ -284,7 +285,7 @@ class Again:
 
     def forget(self) -> None:
         """The next start is one with an empty store, but the same link."""
-        self._settings["store"] = self._settings["store"].with_name("fresh.db")
+        self._settings["store"] = beside(self._settings["store"], "fresh")
 
 
 class Wire:

@@ -116,8 +116,7 @@ class Node:
         except BaseException:
             await self.stop()
             raise
-        self._foreign = self.engine.store.on_foreign_change
-        self.engine.store.on_foreign_change = self._foreign_change
+        self.engine.worker.foreign.append(self._foreign_change)
         if settings.calls:
             for named in settings.join:
                 self.calling.connect(named)
@@ -144,12 +143,13 @@ class Node:
             self.notices.append(f"no discovery on the network: {error.strerror or error}")
 
     def _foreign_change(self) -> None:
-        self._foreign()
         self.journal.foreign_change()
         self.woke("")
 
     async def stop(self) -> None:
         self.running = False
+        with contextlib.suppress(ValueError):  # it may not have come so far
+            self.engine.worker.foreign.remove(self._foreign_change)
         if self.discovery is not None:
             await self.discovery.stop()
         if self.relay is not None:

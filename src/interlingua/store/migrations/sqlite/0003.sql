@@ -1,3 +1,4 @@
+-- alone: an older process would note callbacks that nobody sends
 -- Callbacks are taken per receiver: how many wait for one that is dead costs nobody anything.
 ALTER TABLE callbacks ADD COLUMN receiver TEXT NOT NULL DEFAULT '';
 -- In order per run: whether no earlier one of its run is still due.

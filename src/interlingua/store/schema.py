@@ -1,0 +1,68 @@
+"""Versions of a store's tables: which one a store has, which one this program knows, and the steps in between.
+
+A step is a numbered `.sql` file. One that begins with `-- alone: WHY` may not be taken while older processes use the
+store: they would go on writing as before. Taking the steps is for the store of each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import resources
+
+import msgspec
+
+from ..model.errors import Conflict
+from .base import WorkerRow
+
+_ALONE = "-- alone: "
+
+
+class Step(msgspec.Struct, frozen=True):
+    number: int
+    name: str
+    sql: str
+    alone: str = ""  # why no older process may be there
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is between a store and this program."""
+
+    found: int  # the version of the store; 0: there is nothing yet
+    known: int
+    ahead: list[Step]
+    alive: list[WorkerRow] = []  # who uses the store, where nobody may
+
+
+def steps(kind: str) -> list[Step]:
+    folder = resources.files(__package__).joinpath("migrations", kind)
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
+    return [step(number, entry.name, entry.read_text()) for number, entry in enumerate(files, 1)]
+
+
+def step(number: int, name: str, sql: str) -> Step:
+    first = sql.partition("\n")[0]
+    return Step(number, name, sql, first.removeprefix(_ALONE) if first.startswith(_ALONE) else "")
+
+
+def plan(where: str, found: int, known: list[Step], alive: Callable[[], list[WorkerRow]]) -> Plan:
+    """Raises where the store is of a newer program."""
+    if found > len(known):
+        raise Conflict(
+            f"{where} was written by a newer version of Interlingua: its schema is {found}, and this program knows "
+            f"{len(known)}; upgrade this one first. The store was not changed"
+        )
+    ahead = known[found:]
+    alone = bool(found) and any(step.alone for step in ahead)
+    return Plan(found, len(known), ahead, alive() if alone else [])
+
+
+def refuse_beside_others(where: str, plan: Plan) -> None:
+    """Raises where a step is ahead that must be taken alone, and somebody is there."""
+    if not plan.alive:
+        return
+    why = "; ".join(f"{step.name}: {step.alone}" for step in plan.ahead if step.alone)
+    there = ", ".join(f"{worker.host} pid {worker.pid}" for worker in plan.alive)
+    raise Conflict(
+        f"{where} cannot be migrated from schema {plan.found} to {plan.known} while older processes use it ({why}). "
+        f"Stop them first: {there}"
+    )

@@ -1,0 +1,115 @@
+"""Metrics, health and readiness, on a port of their own and in the format that Prometheus reads."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import httpx2
+import pytest
+
+import interlingua as il
+from interlingua.app import config_meaning
+from interlingua.app.config import read
+from interlingua.app.metrics import render
+from interlingua.app.probes import place
+from interlingua.app.serve import ServeSettings, serving
+from interlingua.app.work import WorkSettings, working
+from interlingua.model.errors import InvalidRequest
+from interlingua.model.run import Caller
+
+_SAMPLE = re.compile(
+    r'interlingua_[a-z_]+(\{([a-z]+="(\\.|[^"\\])*",?)+\})? [0-9.e+-]+|# (HELP|TYPE) interlingua_\S+ .+'
+)
+
+
+@il.agent
+async def echo(text: str) -> str:
+    return text
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [("9000", "127.0.0.1", 9000), (":9000", "127.0.0.1", 9000), ("0.0.0.0:1", "0.0.0.0", 1), ("[::1]:80", "::1", 80)],
+)
+def test_a_port_alone_is_on_loopback(text: str, host: str, port: int) -> None:
+    assert place(text) == (host, port)
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "localhost:x", "1:99999", "1:²"])
+def test_what_is_no_address_is_refused_before_anything_begins(text: str) -> None:
+    config = read(None, {"server_metrics": text}, {})
+    with pytest.raises(InvalidRequest, match="HOST:PORT"):
+        config_meaning.work_settings(config)
+
+
+async def test_a_worker_without_doors_tells_how_it_is_doing(store: Path) -> None:
+    async with working(store, [echo], WorkSettings(metrics="127.0.0.1:0")) as place_, httpx2.AsyncClient() as http:
+        run = await place_.engine.submit(
+            il.RunRequest("echo", input={"text": "x"}, caller=Caller("key:s3cret-id", 'lap"top'))
+        )
+        await place_.engine.wait(run.id)
+        assert place_.metrics is not None
+        base = place_.metrics.removesuffix("/metrics")
+        assert (await http.get(f"{base}/healthz")).text == "ok\n"
+        assert (await http.get(f"{base}/readyz")).text == "ready\n"
+        told = await http.get(place_.metrics)
+        assert told.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert 'interlingua_runs_finished_total{agent="echo",status="succeeded"} 1' in told.text
+        assert 'interlingua_run_queue_seconds_count{agent="echo"} 1' in told.text
+        assert 'interlingua_caller_run_seconds_bucket{caller="lap\\"top",le="+Inf"} 1' in told.text
+        assert "s3cret-id" not in told.text
+        strange = await http.get(place_.metrics, headers={"host": "evil.example"})
+        assert strange.status_code == 403
+        assert (await http.get(f"{base}/connect/agents")).status_code == 404
+
+
+async def test_a_server_has_that_port_too_where_it_is_wanted(store: Path) -> None:
+    settings = ServeSettings(port=0, metrics="0")
+    async with serving(store, [echo], settings) as server, httpx2.AsyncClient() as http:
+        (note,) = [note for note in server.notes if note.startswith("metrics are at ")]
+        found = re.search(r"http://\S+/metrics", note)
+        assert found is not None
+        assert "interlingua_runs_running 0" in (await http.get(found[0])).text
+
+
+async def test_every_line_is_one_that_prometheus_reads_and_buckets_only_grow(store: Path) -> None:
+    async with il.Engine(store, agents=[echo]) as engine:
+        for at in range(30):  # more callers than have numbers of their own
+            caller = Caller(f"key:{at}", f"caller {at}")
+            run = await engine.submit(il.RunRequest("echo", input={"text": "x"}, caller=caller))
+            await engine.wait(run.id)
+        text = await render(engine)
+    lines = text.splitlines()
+    assert all(_SAMPLE.fullmatch(line) for line in lines), [line for line in lines if not _SAMPLE.fullmatch(line)]
+    names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(names) == len(set(names))
+    callers = set(re.findall(r'interlingua_caller_run_seconds_count\{caller="([^"]+)"\}', text))
+    assert len(callers) == 21
+    assert "other" in callers
+    grown = [int(n) for n in re.findall(r'run_queue_seconds_bucket\{agent="echo",le="\S+"\} (\d+)', text)]
+    assert grown == sorted(grown)
+    assert grown[-1] == 30
+
+
+async def test_what_a_process_knows_of_itself_is_told_while_its_store_is_away(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlingua.app.metrics.PATIENCE", 0.2)
+    monkeypatch.setattr("interlingua.app.probes.PATIENCE", 0.2)
+    async with working(store, [echo], WorkSettings(metrics="0")) as place_, httpx2.AsyncClient() as http:
+        assert place_.metrics is not None
+        assert "interlingua_store_up 1" in (await http.get(place_.metrics)).text
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        for name in ("count_callbacks", "next_callback"):
+            monkeypatch.setattr(place_.engine.store, name, never)
+        told = (await http.get(place_.metrics)).text
+        assert "interlingua_store_up 0" in told
+        assert "interlingua_runs_running 0" in told
+        assert "interlingua_questions_open" not in told
+        assert (await http.get(place_.metrics.replace("/metrics", "/readyz"))).status_code == 503
+        monkeypatch.undo()

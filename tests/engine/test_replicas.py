@@ -1,0 +1,39 @@
+"""How long a process that does not answer is waited for before others go on without it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import interlingua as il
+from interlingua.engine import replicas
+from interlingua.engine.replicas import Replica
+from interlingua.store.base import WorkerRow
+from interlingua.store.shelf import Put
+
+from .common import QUICK
+
+ELSEWHERE = Replica("0badcafe", "http://127.0.0.1:9", "the worker of another process", "elsewhere")
+
+
+async def test_one_that_does_not_answer_is_waited_for_as_long_as_the_store_needs_to_miss_it(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "_PATIENCE", 0.0)
+    async with il.Engine(store, settings=QUICK) as engine:
+        engine.store.missed_after = 0.5
+        alive = [WorkerRow(ELSEWHERE.worker, "elsewhere", 1, 0, [])]
+
+        async def workers() -> list[WorkerRow]:
+            return alive
+
+        monkeypatch.setattr(engine.store, "workers", workers)
+        await engine.store.keep([Put("replicas", ELSEWHERE.id, msgspec.json.encode(ELSEWHERE))])
+        begun = asyncio.get_running_loop().time()
+        assert not await engine.replicas.gone(ELSEWHERE), "it lives, and only cannot be reached"
+        assert asyncio.get_running_loop().time() - begun >= 0.5
+        asyncio.get_running_loop().call_later(0.3, alive.clear)
+        assert await engine.replicas.gone(ELSEWHERE)
