@@ -235,10 +235,26 @@ def a_run_never_ends(history: History) -> None:
     put(history, "r1", *STREAM[:-1], epoch=3)
 
 
+def fails(history: History, code: str, *, recorded: bool = False, times: int = 3) -> None:
+    history.readers, history.sightings = [], []
+    before = [body for body in STREAM[:-1] if recorded or not isinstance(body, Recorded | RunRestarted)]
+    put(history, "r1", *before, RunFinished(Status.FAILED, error=ErrorInfo(code, "gone")), epoch=3)
+    history.faults = [Fault("killed", 2.5, ["r1"])] * times
+
+
 @planted("no run fails that could have gone on")
 def a_run_fails(history: History) -> None:
-    history.readers = []
-    put(history, "r1", *STREAM[:-1], RunFinished(Status.FAILED, error=ErrorInfo("run_lost", "gone")), epoch=3)
+    fails(history, "internal")
+
+
+@planted("no run fails that could have gone on")
+def a_run_is_given_up_too_early(history: History) -> None:
+    fails(history, "run_lost", times=2)
+
+
+@planted("no run fails that could have gone on")
+def a_run_is_given_up_that_had_got_on(history: History) -> None:
+    fails(history, "run_lost", recorded=True)
 
 
 # -- clients
@@ -481,8 +497,7 @@ def test_every_promise_has_a_defect_that_breaks_it() -> None:
 
 def test_runs_may_fail_or_be_under_way_where_that_is_allowed() -> None:
     history = good()
-    a_run_fails(history)
-    history.lost = frozenset({"run_lost"})
+    fails(history, "run_lost")
     assert defects(history) == []
     history = good()
     history.unfinished, history.faults = True, []

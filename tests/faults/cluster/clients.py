@@ -45,6 +45,9 @@ class Crowd:
             timeout=httpx2.Timeout(_ANSWER, connect=5.0),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),  # a balancer keeps none either
         )
+        self.may_answer = asyncio.Event()  # whoever is asked waits for this
+        self.may_answer.set()
+        self.asked = 0  # who wait for it
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
@@ -217,8 +220,12 @@ class Talk:
     async def cancel(self) -> None:
         raise NotImplementedError
 
-    def name(self) -> Json:
+    async def name(self) -> Json:
         """A choice that nobody else makes."""
+        self.crowd.asked += 1
+        self.crowd.noted()
+        await self.crowd.may_answer.wait()
+        self.crowd.asked -= 1
         return {"who": f"{self.dice.getrandbits(48):012x}"}
 
 
@@ -245,7 +252,8 @@ class Connect(Talk):
                 await self._take(event)
         if not self.done and self.reader.pieces and self.reader.pieces[-1].kind == "asked":
             # Two who do not know of each other: one of them is first.
-            await asyncio.gather(*(self._answer(self.name()) for _ in range(self.dice.choice([1, 2]))))
+            names = [await self.name() for _ in range(self.dice.choice([1, 2]))]
+            await asyncio.gather(*map(self._answer, names))
 
     async def _take(self, event: Received) -> None:
         told = json.loads(event.data)
@@ -272,6 +280,7 @@ class Connect(Talk):
         response = await self.crowd.ask(self.dice, "POST", f"/connect/runs/{self.run}", value)
         if response.status_code == 200:
             self.crowd.history.answered.append(Answered(self.run, value, time.time()))
+            self.crowd.noted()
         else:
             assert response.status_code == 409, response.text
 
@@ -327,7 +336,7 @@ class Cap(Talk):
                 await self.tell(Piece("other", None, place))
                 about = told.get("metadata") or {}
                 if event.event == "message" and told["sender_id"] == self.agent and about.get("answer_schema"):
-                    await self._answer(about["question"], self.name())
+                    await self._answer(about["question"], await self.name())
 
     async def _answer(self, question: str, value: Json) -> None:
         message = {
@@ -337,6 +346,7 @@ class Cap(Talk):
         response = await self.crowd.ask(self.dice, "POST", "/cap/messages", message)
         if response.status_code == 202:
             self.crowd.history.answered.append(Answered(self.run, value, time.time(), question))
+            self.crowd.noted()
         else:
             assert response.status_code == 409, response.text  # the answer came through, and its receipt did not
 
@@ -423,7 +433,7 @@ class Mcp(Talk):
             await self.tell(Piece("delta", told["params"]["delta"]))
         elif told.get("method") == "elicitation/create":
             await self._known()
-            await self._answer(told["id"], told["params"]["_meta"]["interlingua/question"], self.name())
+            await self._answer(told["id"], told["params"]["_meta"]["interlingua/question"], await self.name())
         elif "result" in told:
             await self._known()
             await self.tell(Piece("end", told["result"]["output"], status=Status.SUCCEEDED))

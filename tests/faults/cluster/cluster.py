@@ -11,7 +11,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +110,8 @@ class Process:
 class Watcher:
     """Looks into the database now and then, and notes how far the runs are and whose they are."""
 
-    def __init__(self, url: str, history: History) -> None:
-        self._where = place(url)
+    def __init__(self, postgres: LocalPostgres, history: History) -> None:
+        self._postgres = postgres
         self._history = history
         self._conn: PostgresConnection | None = None
         self._known: dict[str, Sighting] = {}
@@ -143,7 +143,7 @@ class Watcher:
 
     def _ask(self, query: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         if self._conn is None:
-            self._conn = connect(self._where, writes=False)
+            self._conn = connect(place(self._postgres.url), writes=False)
         return self._conn.execute(query, args).fetchall()
 
     async def _watch(self) -> None:
@@ -164,6 +164,13 @@ class Watcher:
             pid, list(MEASURED),
         )  # fmt: skip
         return [run for (run,) in found]
+
+    async def owners(self, runs: list[str]) -> list[int]:
+        """The processes that have these runs now."""
+        found = await self.ask(
+            "SELECT w.pid FROM runs r JOIN workers w ON w.id=r.worker WHERE r.id=ANY(?)", runs
+        )  # fmt: skip
+        return [pid for (pid,) in found]
 
     async def gather(self) -> None:
         """All that the store holds, into the history."""
@@ -195,10 +202,12 @@ class Cluster:
         self.history = History()
         self.postgres = LocalPostgres(home / "postgres", durable=False)
         self.nats = LocalNats(home / "nats")
+        self.watcher = Watcher(self.postgres, self.history)
         self.servers: list[Process] = []
         self.workers: list[Process] = []
         self.addresses: list[str] = []
         self._counts = servers, workers
+        self._also: list[Callable[[], Awaitable[None]]] = []
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -208,7 +217,6 @@ class Cluster:
         for number in range(servers):
             await self.add_server(number)
         await asyncio.gather(*(self.add_worker(number) for number in range(workers)))
-        self.watcher = Watcher(self.postgres.url, self.history)
         self.watcher.start()
 
     def store(self, port: int | None = None) -> str:
@@ -237,21 +245,29 @@ class Cluster:
         await process.start("Ctrl-C stops")
         return process
 
+    def also(self, stop: Callable[[], Awaitable[None]]) -> None:
+        """Something that ends with the cluster, after its processes."""
+        self._also.append(stop)
+
     async def stop(self) -> None:
         await self.watcher.stop()
         await asyncio.gather(*(process.end() for process in [*self.servers, *self.workers]))
+        for stop in self._also:
+            await stop()
         await asyncio.to_thread(self.nats.stop)
         await asyncio.to_thread(self.postgres.stop)
 
     # -- faults: each is noted when it is complete ----------------------------------------------------------
 
-    def note(self, what: str, runs: list[str] | None = None, within: float | None = None) -> None:
-        self.history.faults.append(Fault(what, time.time(), runs or [], within))
+    def note(self, what: str, runs: Sequence[str] = (), within: float | None = None, at: float | None = None) -> None:
+        self.history.faults.append(Fault(what, at or time.time(), list(runs), within))
 
     async def kill(self, process: Process, what: str = "kill -9 of a worker") -> list[str]:
-        runs = await self.watcher.owned(process.pid)
+        pid = process.pid
         await process.end(signal.SIGKILL)
-        self.note(what, runs, LEASE + SLACK)
+        at = time.time()
+        runs = await self.watcher.owned(pid)  # nobody misses it before its lease has run out
+        self.note(what, runs, LEASE + SLACK, at)
         return runs
 
     async def revive(self, process: Process) -> None:
@@ -259,13 +275,14 @@ class Cluster:
 
     async def pause(self, process: Process) -> list[str]:
         """SIGSTOP. Returns when it stands still."""
-        runs = await self.watcher.owned(process.pid)
         process.send(signal.SIGSTOP)
         tasks = Path(f"/proc/{process.pid}/task")
         async with asyncio.timeout(PATIENCE):
             while any(_state(task) not in "Tt" for task in tasks.iterdir()):
                 await asyncio.sleep(0)
-        self.note("SIGSTOP of a worker", runs, LEASE + SLACK)
+        at = time.time()
+        runs = await self.watcher.owned(process.pid)
+        self.note("SIGSTOP of a worker", runs, LEASE + SLACK, at)
         return runs
 
     async def restart_postgres(self) -> None:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
 
-from ..history import defects, distribution, takeovers
+from ..history import History, defects, distribution, takeovers
 from .clients import Crowd, resolve
 from .cluster import Cluster, broken
 
@@ -23,10 +23,9 @@ def seed() -> int:
 
 @contextlib.asynccontextmanager
 async def scenario(
-    name: str, *, clients: int = 6, lost: frozenset[str] = frozenset(), **settings: Any
+    name: str, *, clients: int = 6, **settings: Any
 ) -> AsyncIterator[tuple[Cluster, Crowd]]:
-    """While it is open, clients are at work and something may be broken. At its end everything is held against the log.
-    `lost`: codes of errors that runs may end with."""
+    """While it is open, clients are at work and something may be broken. At its end everything is held against the log."""
     number = seed()
     print(f"\n{name}: {SEED}={number}", flush=True)
     async with broken(**settings) as cluster:
@@ -39,12 +38,29 @@ async def scenario(
         finally:
             await crowd.close()
         history = cluster.history
-        history.lost = lost
         resolve(history)
         report(name, cluster, crowd)
         found = defects(history)
+        for run in dict.fromkeys(defect.run for defect in found):
+            print(story(history, run))
         assert not found, "\n".join(["", *map(str, found)])
         assert len(history.rows) >= clients  # there was load worth the name
+
+
+def story(history: History, run: str) -> str:
+    """What happened to a run, for whoever has to find out why."""
+    began = min((event.time for event in history.logs.get(run, [])), default=0) / 1e6
+    told = [(fault.time, f"--- {fault.what}") for fault in history.faults]
+    told += [(event.time / 1e6, f"{event.seq} {event.kind}") for event in history.logs.get(run, [])]
+    told += [
+        (seen.time, f"seen: epoch {seen.epoch} of {seen.worker}, {seen.next_seq - 1} events")
+        for seen in history.sightings if seen.run == run
+    ]  # fmt: skip
+    told += [
+        (piece.time, f"read by {reader.name}: {piece.kind} {piece.place} {piece.value}")
+        for reader in history.readers if reader.run == run for piece in reader.pieces
+    ]  # fmt: skip
+    return "\n".join([f"run {run}", *(f"  {time - began:8.3f} {what}" for time, what in sorted(told))])
 
 
 def report(name: str, cluster: Cluster, crowd: Crowd) -> None:
