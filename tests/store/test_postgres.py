@@ -108,6 +108,48 @@ async def test_a_lease_is_renewed_while_the_event_loop_is_blocked_and_the_writer
     await other.close()
 
 
+async def test_whoever_stands_still_in_the_middle_of_a_transaction_holds_up_others_for_less_than_its_lease(url: str) -> None:
+    """A machine that is cut off, or a process that is stopped: its locks must not outlive it, or nobody could bury it and
+    everybody who tries would stand still too."""
+    url += "&lease=1"
+    one, other = PostgresStore(url), PostgresStore(url)
+    await one.open()
+    await other.open()
+    r = await owned(one)
+    await one.enter(WorkerRow("w", "here", 1, now(), []))
+    one._leases.release("w")  # as if it were stopped, too
+    stands_still, goes_on = threading.Event(), threading.Event()
+    attempts: list[int] = []
+
+    def slow(conn: Connection) -> str:
+        conn.lock(("run", r.id), ("worker", "w"))
+        conn.execute("SELECT 1 FROM workers WHERE id='w' FOR KEY SHARE").fetchall()
+        attempts.append(len(attempts))
+        if len(attempts) == 1:
+            stands_still.set()
+            assert goes_on.wait(30)
+        conn.execute("UPDATE runs SET ran=ran+1 WHERE id=?", (r.id,))
+        return "done"
+
+    try:
+        writing = one._write(slow)
+        await asyncio.to_thread(stands_still.wait, 30)
+        async with asyncio.timeout(5):
+            while await other.bury() != ["w"]:
+                await asyncio.sleep(0.01)
+            assert await other.link("k", "a", "1") == "1"
+    finally:
+        goes_on.set()
+    # What it had begun is undone, and written once when it goes on.
+    assert await writing == "done"
+    assert len(attempts) == 2
+    after = await other.run(r.id)
+    assert after is not None
+    assert after.ran == r.ran + 1
+    await one.close()
+    await other.close()
+
+
 async def test_whoever_was_buried_is_told_once_and_may_enter_again(url: str) -> None:
     store, other = PostgresStore(url + "&lease=0.2"), PostgresStore(url + "&lease=0.001")
     await other.open()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -229,7 +230,7 @@ def connect(where: Place, *, writes: bool) -> PostgresConnection:
     if writes:
         # All that is written is found by an index. Without statistics (a new store, a store that grew quickly)
         # PostgreSQL would take every table for a small one, and keep to that in what it has prepared.
-        options += ["-c enable_seqscan=off", "-c enable_hashjoin=off", "-c enable_mergejoin=off"]
+        options += ["-c enable_seqscan=off", "-c enable_hashjoin=off", "-c enable_mergejoin=off", *_not_for_long(where)]
     else:
         options.append("-c default_transaction_read_only=on")
     known: dict[str, Any] = conninfo_to_dict(where.conninfo)
@@ -245,6 +246,20 @@ def connect(where: Place, *, writes: bool) -> PostgresConnection:
     return PostgresConnection(raw, schema)
 
 
+def _not_for_long(where: Place) -> list[str]:
+    """A process that is stopped, or cut off, in the middle of a transaction keeps its locks as long as the server believes
+    in it: by default for ever, or for hours. Whoever buries it waits for those, and so would everybody. So the server
+    gives it up before its lease has run out: when it says nothing more, or when its machine does not answer."""
+    seconds = max(where.lease, 2.0)  # who is only busy is not to be cut off
+    return [
+        f"-c idle_in_transaction_session_timeout={round(seconds / 2 * 1000)}",
+        f"-c tcp_keepalives_idle={math.ceil(seconds / 4)}",
+        f"-c tcp_keepalives_interval={math.ceil(seconds / 8)}",
+        "-c tcp_keepalives_count=3",
+        f"-c tcp_user_timeout={round(seconds * 1000)}",
+    ]
+
+
 def _option(text: str) -> str:
     """As libpq wants a value in `options`, and PostgreSQL the name of a schema."""
     quoted = '"' + text.replace('"', '""') + '"'
@@ -253,6 +268,8 @@ def _option(text: str) -> str:
 
 def lost(conn: PostgresConnection | None, error: BaseException) -> bool:
     """Whether it was the connection that failed, and another one may do better."""
+    if isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
+        return True
     if not isinstance(error, psycopg.OperationalError):
         return False
     state = error.sqlstate or ""

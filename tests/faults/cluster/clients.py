@@ -426,6 +426,8 @@ class Mcp(Talk):
                 self._last = event.id or self._last
                 if event.data:
                     await self._take(json.loads(event.data))
+                if self.done:
+                    return  # also where it was taken back: whatever comes then is for nobody
 
     async def _take(self, told: Json) -> None:
         if told.get("method") == "notifications/agents/run/progress":
@@ -437,7 +439,8 @@ class Mcp(Talk):
         elif "result" in told:
             await self._known()
             await self.tell(Piece("end", told["result"]["output"], status=Status.SUCCEEDED))
-        elif "error" in told:
+        elif "error" in told and not self.done:
+            self.crowd.errors[f"mcp: {told['error']['message']}"] += 1
             if (told["error"].get("data") or {}).get("transient"):
                 self._lost(told["error"]["message"])
             else:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from ..history import History, defects, distribution, takeovers
@@ -23,12 +23,14 @@ def seed() -> int:
 
 @contextlib.asynccontextmanager
 async def scenario(
-    name: str, *, clients: int = 6, **settings: Any
+    name: str, *, clients: int = 6, prepare: Callable[[Cluster], Awaitable[None]] | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Cluster, Crowd]]:
     """While it is open, clients are at work and something may be broken. At its end everything is held against the log."""
     number = seed()
     print(f"\n{name}: {SEED}={number}", flush=True)
     async with broken(**settings) as cluster:
+        if prepare is not None:
+            await prepare(cluster)
         crowd = Crowd(cluster.addresses, cluster.history, number)
         try:
             crowd.start(clients)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -14,42 +15,46 @@ from .test_workers import busy, go_on
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
 
 
-async def cut_off(cluster: Cluster) -> tuple[Proxy, int]:
-    """A worker whose way to the store is a proxy, and its place among the workers."""
-    proxy = Proxy(cluster.postgres.port)
-    await proxy.start()
-    cluster.also(proxy.stop)
-    await cluster.add_worker(len(cluster.workers), store=proxy.port)
-    return proxy, len(cluster.workers) - 1
-
-
 @pytest.mark.parametrize("mode", ["hold", "lose"])
 async def test_a_worker_that_does_not_reach_the_store_is_replaced_and_writes_nothing_when_it_does_again(
     mode: Mode,
 ) -> None:
-    async with scenario(f"a worker is cut off from the store ({mode})", workers=1) as (cluster, crowd):
-        proxy, place = await cut_off(cluster)
-        worker = cluster.workers[place]
-        await busy(cluster, crowd, worker)
-        runs = await cluster.watcher.owned(worker.pid)
-        proxy.set(mode)
-        cluster.note(f"a worker cut off ({mode})", runs, LEASE + SLACK)
-        while any(owner == worker.pid for owner in await cluster.watcher.owners(runs)):
-            await go_on(crowd, 1)
-        await go_on(crowd)
-        said = len(worker.said)
-        proxy.set("pass")
-        await worker.hear(r"gave no sign for too long, and lost its \d+ runs", after=said)
-        await busy(cluster, crowd, worker)
-        await go_on(crowd)
+    proxies: list[Proxy] = []
+
+    async def prepare(cluster: Cluster) -> None:
+        proxy = Proxy(cluster.postgres.port)
+        proxies.append(proxy)
+        await proxy.start()
+        cluster.also(proxy.stop)
+        await cluster.add_worker(0, store=proxy.port)
+
+    async with scenario(f"a worker is cut off from the store ({mode})", prepare=prepare, workers=0) as (cluster, crowd):
+        (proxy,), (worker,) = proxies, cluster.workers
+        for _ in range(2):
+            await busy(cluster, crowd, worker)
+            if len(cluster.workers) == 1:
+                await cluster.add_worker(1)
+            proxy.set(mode)
+            at, runs = time.time(), await cluster.watcher.owned(worker.pid)
+            cluster.note(f"a worker cut off ({mode})", runs, LEASE + SLACK, at)
+            while worker.pid in await cluster.watcher.owners(runs):
+                await go_on(crowd, 1)
+            await go_on(crowd)
+            said = len(worker.said)
+            proxy.set("pass")
+            await worker.hear(r"gave no sign for too long, and lost its \d+ runs", after=said)
+            await go_on(crowd)
 
 
 async def test_a_bus_on_which_nobody_hears_anybody_costs_only_time() -> None:
     """Each process has a prefix of its own: NATS is there, takes everything, and gives it to nobody."""
-    async with scenario("a bus that loses everything", servers=0, workers=0) as (cluster, crowd):
+
+    async def prepare(cluster: Cluster) -> None:
         for number in range(2):
             await cluster.add_server(number, bus=f"{cluster.nats.url}/server{number}")
             await cluster.add_worker(number, bus=f"{cluster.nats.url}/worker{number}")
+
+    async with scenario("a bus that loses everything", prepare=prepare, servers=0, workers=0) as (cluster, crowd):
         await busy(cluster, crowd, cluster.workers[0])
         await cluster.kill(cluster.workers[0], "kill -9 of a worker, on a deaf bus")
         await go_on(crowd, 6)
@@ -58,20 +63,26 @@ async def test_a_bus_on_which_nobody_hears_anybody_costs_only_time() -> None:
 
 
 async def test_a_bus_that_falls_silent_and_comes_back_costs_only_time() -> None:
-    async with scenario("NATS swallows everything for a while", servers=0, workers=0) as (cluster, crowd):
+    proxies: list[Proxy] = []
+
+    async def prepare(cluster: Cluster) -> None:
         proxy = Proxy(cluster.nats.port)
+        proxies.append(proxy)
         await proxy.start()
         cluster.also(proxy.stop)
         for number in range(2):
             await cluster.add_server(number, bus=f"nats://127.0.0.1:{proxy.port}")
             await cluster.add_worker(number, bus=f"nats://127.0.0.1:{proxy.port}")
+
+    async with scenario("NATS swallows everything", prepare=prepare, servers=0, workers=0) as (cluster, crowd):
+        (proxy,) = proxies
         await busy(cluster, crowd, cluster.workers[0])
         proxy.set("lose")
         cluster.note("NATS is silent")
         await busy(cluster, crowd, cluster.workers[0])
         await cluster.kill(cluster.workers[0], "kill -9 of a worker, while the bus is silent")
-        await go_on(crowd, 10)
         await asyncio.gather(*(server.hear("cannot be reached") for server in cluster.servers))
+        await go_on(crowd, 6)
         proxy.set("pass")
         await asyncio.gather(*(server.hear("is there again") for server in cluster.servers))
         await cluster.revive(cluster.workers[0])

@@ -62,7 +62,7 @@ async def test_a_worker_that_stood_still_cannot_write_any_more_and_goes_on_as_a_
             await busy(cluster, crowd, worker)
             stopped = await cluster.pause(worker)
             assert stopped
-            while any(owner == worker.pid for owner in await cluster.watcher.owners(stopped)):
+            while worker.pid in await cluster.watcher.owners(stopped):
                 await go_on(crowd, 1)
             said = len(worker.said)
             worker.send(signal.SIGCONT)
