@@ -423,6 +423,21 @@ async def test_the_runs_of_a_process_that_was_killed_are_taken_up_by_another(sto
         assert await eng.verify(run) is None
 
 
+async def test_whoever_buries_a_process_tells_those_who_can_take_its_runs(store: Path, nats_url: str) -> None:
+    """A server that runs nothing itself is often the first to see that a worker is dead."""
+    looks_often = il.Settings(max_running=0, sweep_every=0.05, stall_warning=0)
+    async with engine(store, nats_url, *AGENTS, settings=looks_often) as server, working(store, nats_url) as first:
+        run = await submit(server, "talk", n=40, pause=0.05)
+        async with engine(store, nats_url, *AGENTS) as other:  # who looks only after half a minute
+            async for event in server.events(run):
+                if event.kind == "delta":
+                    break
+            first.kill()
+            async with asyncio.timeout(SOON):
+                assert spoken(await events(server, run)) == words(40)
+        assert other.worker.taken_over == 1
+
+
 async def test_everyone_knows_who_is_there_with_which_agents(store: Path, nats_url: str) -> None:
     async with engine(store, nats_url, ask) as one, engine(store, nats_url, listen, forever) as two:
         async with asyncio.timeout(SOON):

@@ -510,7 +510,7 @@ class Worker:
 
     async def _bury(self) -> None:
         if await self.store.bury():
-            self._ready.set()
+            self.bus.publish(WORK)  # who buries need not be who has a slot, or the agents
 
     def lost(self, worker: str) -> None:
         """This process was silent for so long that it was taken for dead, and its runs were handed back. What is still
