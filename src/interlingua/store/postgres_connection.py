@@ -163,6 +163,16 @@ _LOCK_TURNS = (
 )
 
 
+_HALF = 0xFFFF_FFFF
+_END_KEEPERS = (
+    "SELECT pg_terminate_backend(l.pid) FROM pg_locks l "
+    "JOIN unnest(CAST(? AS bigint[]), CAST(? AS bigint[])) AS given(high, low) "
+    "ON CAST(l.classid AS bigint)=given.high AND CAST(l.objid AS bigint)=given.low "
+    "WHERE l.locktype='advisory' AND l.objsubid=1 AND l.mode='ShareLock' AND l.granted "
+    "AND l.database=(SELECT oid FROM pg_database WHERE datname=current_database())"
+)
+
+
 class PostgresConnection:
     dialect: Dialect = POSTGRES
 
@@ -213,6 +223,15 @@ class PostgresConnection:
             self.execute("SELECT pg_advisory_xact_lock(k) FROM unnest(CAST(? AS bigint[])) AS k", (named,))
         self._held |= new
 
+    def keep(self, name: Lock) -> None:
+        """Hold a lock as long as this connection lasts, with whoever else does: by it the connection can be found."""
+        self.execute("SELECT pg_advisory_lock_shared(?)", (self._key(name),))
+
+    def end_keepers(self, names: Collection[Lock]) -> None:
+        """End the connections that keep one of these."""
+        keys = [self._key(name) for name in names]
+        self.execute(_END_KEEPERS, ([key >> 32 & _HALF for key in keys], [key & _HALF for key in keys]))
+
     def _key(self, lock: Lock) -> int:
         """Of a lock that counts in the whole database, where there may be other stores in other schemas."""
         return _number("\0".join((self._schema, *lock)).encode(errors="surrogatepass"))
@@ -249,7 +268,8 @@ def connect(where: Place, *, writes: bool) -> PostgresConnection:
 def _not_for_long(where: Place) -> list[str]:
     """A process that is stopped, or cut off, in the middle of a transaction keeps its locks as long as the server believes
     in it: by default for ever, or for hours. Whoever buries it waits for those, and so would everybody. So the server
-    gives it up before its lease has run out: when it says nothing more, or when its machine does not answer."""
+    gives it up before its lease has run out: when it says nothing more, or when its machine does not answer. (Not where
+    it was stopped while it was sending: see `Leases`.)"""
     seconds = max(where.lease, 2.0)  # who is only busy is not to be cut off
     return [
         f"-c idle_in_transaction_session_timeout={round(seconds / 2 * 1000)}",

@@ -28,6 +28,7 @@ from tests.cli.warm import COMMAND
 from tests.postgres import open_folder
 
 from ..history import Fault, History, QuestionRow, Row, Sighting
+from .proxy import Mode, Proxy
 
 AGENTS = Path(__file__).with_name("agents.py")
 LEASE = 3.0  # seconds
@@ -165,12 +166,11 @@ class Watcher:
         )  # fmt: skip
         return [run for (run,) in found]
 
-    async def owners(self, runs: list[str]) -> list[int]:
-        """The processes that have these runs now."""
-        found = await self.ask(
-            "SELECT w.pid FROM runs r JOIN workers w ON w.id=r.worker WHERE r.id=ANY(?)", runs
-        )  # fmt: skip
-        return [pid for (pid,) in found]
+    async def buried(self, process: Process) -> None:
+        """Until a process is taken for dead."""
+        async with asyncio.timeout(PATIENCE):
+            while await self.ask("SELECT 1 FROM workers WHERE pid=?", process.pid):
+                await asyncio.sleep(LOOK_EVERY)
 
     async def gather(self) -> None:
         """All that the store holds, into the history."""
@@ -206,6 +206,7 @@ class Cluster:
         self.servers: list[Process] = []
         self.workers: list[Process] = []
         self.addresses: list[str] = []
+        self.within = LEASE + SLACK  # seconds in which runs must be taken over
         self._counts = servers, workers
         self._also: list[Callable[[], Awaitable[None]]] = []
 
@@ -263,11 +264,12 @@ class Cluster:
         self.history.faults.append(Fault(what, at or time.time(), list(runs), within))
 
     async def kill(self, process: Process, what: str = "kill -9 of a worker") -> list[str]:
+        """Returns when it is dead, and those runs that it had."""
         pid = process.pid
         await process.end(signal.SIGKILL)
         at = time.time()
         runs = await self.watcher.owned(pid)  # nobody misses it before its lease has run out
-        self.note(what, runs, LEASE + SLACK, at)
+        self.note(what, runs, self.within, at)
         return runs
 
     async def revive(self, process: Process) -> None:
@@ -282,12 +284,28 @@ class Cluster:
                 await asyncio.sleep(0)
         at = time.time()
         runs = await self.watcher.owned(process.pid)
-        self.note("SIGSTOP of a worker", runs, LEASE + SLACK, at)
+        self.note("SIGSTOP of a worker", runs, self.within, at)
         return runs
 
-    async def restart_postgres(self) -> None:
-        """`pg_ctl stop -m immediate`, and start."""
+    async def cut(self, process: Process, proxy: Proxy, mode: Mode) -> list[str]:
+        """Between a worker and the store."""
+        proxy.set(mode)
+        at = time.time()
+        runs = await self.watcher.owned(process.pid)
+        self.note(f"a worker cut off from the store ({mode})", runs, self.within, at)
+        return runs
+
+    async def go_on_as_new(self, process: Process, back: Callable[[], object]) -> None:
+        """A worker that is taken for dead comes back, and finds out."""
+        await self.watcher.buried(process)
+        said = len(process.said)
+        back()
+        await process.hear(r"gave no sign for too long, and lost its \d+ runs", after=said)
+
+    async def restart_postgres(self, away: float = 0.0) -> None:
+        """`pg_ctl stop -m immediate`, and start after so many seconds."""
         await asyncio.to_thread(self.postgres.stop, at_once=True)
+        await asyncio.sleep(away)
         await asyncio.to_thread(self.postgres.start)
 
     async def lose_nats(self) -> None:

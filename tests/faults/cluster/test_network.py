@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
-from .cluster import LEASE, SLACK, Cluster
+from .cluster import Cluster
 from .proxy import Mode, Proxy
 from .scenario import scenario
 from .test_workers import busy, go_on
@@ -34,15 +33,8 @@ async def test_a_worker_that_does_not_reach_the_store_is_replaced_and_writes_not
             await busy(cluster, crowd, worker)
             if len(cluster.workers) == 1:
                 await cluster.add_worker(1)
-            proxy.set(mode)
-            at, runs = time.time(), await cluster.watcher.owned(worker.pid)
-            cluster.note(f"a worker cut off ({mode})", runs, LEASE + SLACK, at)
-            while worker.pid in await cluster.watcher.owners(runs):
-                await go_on(crowd, 1)
-            await go_on(crowd)
-            said = len(worker.said)
-            proxy.set("pass")
-            await worker.hear(r"gave no sign for too long, and lost its \d+ runs", after=said)
+            assert await cluster.cut(worker, proxy, mode)
+            await cluster.go_on_as_new(worker, lambda: proxy.set("pass"))
             await go_on(crowd)
 
 

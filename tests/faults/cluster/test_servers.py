@@ -51,9 +51,7 @@ async def test_a_database_that_is_stopped_in_the_middle_loses_nothing() -> None:
         for away in (0.0, LEASE + 1.0):  # seconds
             await busy(cluster, crowd, cluster.workers[0])
             runs = [run for worker in cluster.workers for run in await cluster.watcher.owned(worker.pid)]
-            await asyncio.to_thread(cluster.postgres.stop, at_once=True)
-            await asyncio.sleep(away)
-            await asyncio.to_thread(cluster.postgres.start)
+            await cluster.restart_postgres(away)
             cluster.note(f"PostgreSQL was away for {away:g} s", runs, SLACK)
             await go_on(crowd)
 

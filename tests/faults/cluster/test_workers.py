@@ -60,12 +60,7 @@ async def test_a_worker_that_stood_still_cannot_write_any_more_and_goes_on_as_a_
         worker = cluster.workers[0]
         for _ in range(2):
             await busy(cluster, crowd, worker)
-            stopped = await cluster.pause(worker)
-            assert stopped
-            while worker.pid in await cluster.watcher.owners(stopped):
-                await go_on(crowd, 1)
-            said = len(worker.said)
-            worker.send(signal.SIGCONT)
-            await worker.hear(r"gave no sign for too long, and lost its \d+ runs", after=said)
+            assert await cluster.pause(worker)
+            await cluster.go_on_as_new(worker, lambda: worker.send(signal.SIGCONT))
             await busy(cluster, crowd, worker)  # it takes new ones
             await go_on(crowd)
