@@ -41,8 +41,11 @@ MEASURED = ("count", "dice")  # they say something as soon as they are entered a
 class Process:
     """A command that runs, and what it says."""
 
-    def __init__(self, name: str, args: Sequence[str], env: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, args: Sequence[str], env: dict[str, str], command: Sequence[str] = COMMAND
+    ) -> None:
         self.name = name
+        self._command = command
         self.said = ""
         self._args = args
         self._env = env
@@ -61,7 +64,7 @@ class Process:
 
     async def start(self, ready: str) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *COMMAND, *self._args, env=self._env, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            *self._command, *self._args, env=self._env, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         before = len(self.said)
@@ -220,14 +223,14 @@ class Cluster:
         await asyncio.gather(*(self.add_worker(number) for number in range(workers)))
         self.watcher.start()
 
-    def store(self, port: int | None = None) -> str:
+    def store(self, at: str | None = None) -> str:
         url = self.postgres.url
-        if port is not None:
-            url = url.replace(f":{self.postgres.port}/", f":{port}/")
+        if at is not None:
+            url = url.replace(f"@127.0.0.1:{self.postgres.port}/", f"@{at}/")
         return f"{url}?lease={LEASE:g}"
 
-    def environment(self, *, store: int | None = None, bus: str | None = None) -> dict[str, str]:
-        """`store`: the port at which a process finds PostgreSQL. `bus`: its address, where that is another one."""
+    def environment(self, *, store: str | None = None, bus: str | None = None) -> dict[str, str]:
+        """`store`: the host and port at which a process finds PostgreSQL. `bus`: where it finds the bus."""
         return {**clean_env(), "INTERLINGUA_STORE": self.store(store), "INTERLINGUA_BUS": bus or self.nats.url}
 
     async def add_server(self, number: int, **where: Any) -> Process:
@@ -239,9 +242,9 @@ class Cluster:
         await process.start("Ctrl-C stops")
         return process
 
-    async def add_worker(self, number: int, **where: Any) -> Process:
+    async def add_worker(self, number: int, *, command: Sequence[str] = COMMAND, **where: Any) -> Process:
         args = ["worker", str(AGENTS), "--limits-shutdown-grace", "1"]
-        process = Process(f"worker {number}", args, self.environment(**where))
+        process = Process(f"worker {number}", args, self.environment(**where), command)
         self.workers.append(process)
         await process.start("Ctrl-C stops")
         return process

@@ -23,6 +23,10 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken: set[asyncio.Task[None]] = set()  # connections that have lost something
 
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]

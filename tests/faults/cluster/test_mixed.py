@@ -81,7 +81,7 @@ async def test_whatever_breaks_nothing_is_lost_and_nothing_happens_twice() -> No
         await proxy.start()
         cluster.also(proxy.stop)
         cluster.within = 2 * cluster.within  # another fault may come between
-        await cluster.add_worker(0, store=proxy.port)
+        await cluster.add_worker(0, store=proxy.address)
         await asyncio.gather(cluster.add_worker(1), cluster.add_worker(2))
 
     async with scenario("random faults, two at a time", prepare=prepare, servers=3, workers=0) as (cluster, crowd):
