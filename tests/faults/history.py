@@ -1,13 +1,14 @@
 """What clients noted while a cluster was broken on purpose, held against what its store holds in the end.
 
-Pure: it reads nothing and waits for nothing. Whoever breaks a cluster gathers a `History`; `defects` names every promise
-that it breaks, and `takeovers` says how long runs stood still after a fault. An empty list is the proof.
+Pure: it reads nothing and waits for nothing. Whoever breaks a cluster gathers a `History`; `defects` names every
+promise that it breaks, and `takeovers` says how long runs stood still after a fault. An empty list is the proof.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -195,7 +196,7 @@ def broken_log(row: Row, events: list[EventRow]) -> list[Defect]:
             wrong("the chain of hashes holds", f"event {broken} does not follow from the one before")
     if events and (events[-1].seq + 1, events[-1].hash) != (row.next_seq, row.head):
         wrong("the row and the log agree", f"the log ends at {events[-1].seq}, the row at {row.next_seq - 1}")
-    for one, next_ in zip(events, events[1:], strict=False):
+    for one, next_ in pairwise(events):
         if next_.time < one.time:
             wrong("time does not go back", f"event {next_.seq} is earlier than the one before")
     kinds = [event.kind for event in events]
@@ -420,7 +421,9 @@ def _owners(history: History, logs: dict[str, _Log]) -> list[Defect]:
                 Defect("epochs rise", run, f"{before.epoch}, and {sighting.epoch} later; up to {sighting.next_seq - 1}")
             )
         if before is not None and sighting.next_seq < before.next_seq:
-            found.append(Defect("logs only grow", run, f"{before.next_seq - 1} events, and then {sighting.next_seq - 1}"))
+            found.append(
+                Defect("logs only grow", run, f"{before.next_seq - 1} events, and then {sighting.next_seq - 1}")
+            )
         if sighting.worker is not None:
             owner = owners.setdefault((run, sighting.epoch), sighting.worker)
             if owner != sighting.worker:
@@ -440,8 +443,8 @@ def _owners(history: History, logs: dict[str, _Log]) -> list[Defect]:
 def takeovers(history: History) -> list[tuple[Fault, str, float | None]]:
     """Of each fault and each run that it stopped: how long it took until something was written again. None: never.
 
-    A run that had ended before is none of these. The time of a fault is noted when it is complete (the process is gone):
-    whatever has a later time was written by somebody else.
+    A run that had ended before is none of these. The time of a fault is noted when it is complete (the process is
+    gone): whatever has a later time was written by somebody else.
     """
     found: list[tuple[Fault, str, float | None]] = []
     for fault in history.faults:

@@ -1,4 +1,4 @@
-"""The checker of histories itself: a history that keeps every promise passes, and one with a defect planted does not."""
+"""The checker of histories itself: one that keeps every promise passes, and one with a defect planted does not."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ async def test_a_lease_is_renewed_while_the_event_loop_is_blocked_and_the_writer
 async def test_whoever_stands_still_in_the_middle_of_a_transaction_holds_up_others_no_longer_than_its_lease(
     url: str, sending: bool
 ) -> None:
-    """A machine that is cut off, or a process that is stopped: its locks must not outlive it, or nobody could bury it and
-    everybody who tries would stand still too."""
+    """A machine that is cut off, or a process that is stopped: its locks must not outlive it, or nobody could bury it
+    and everybody who tries would stand still too."""
     url += "&lease=1"
     one, other = PostgresStore(url), PostgresStore(url)
     await one.open()

@@ -1,5 +1,5 @@
-"""What runs in the cluster that is broken: agents that count, roll dice and ask. Each takes a text, so that every door can
-ask for it.
+"""What runs in the cluster that is broken: agents that count, roll dice and ask. Each takes a text, so that every door
+can ask for it.
 """
 
 from __future__ import annotations

@@ -118,9 +118,7 @@ class Crowd:
             text = "1" if agent == "asker" else f"{dice.randint(10, 60)} 0.05"
             await self._one(door, agent, text, dice, cancels=agent == "count" and dice.random() < 0.2)
 
-    async def _one(
-        self, door: str, agent: str, text: str, dice: random.Random, *, cancels: bool = False
-    ) -> None:
+    async def _one(self, door: str, agent: str, text: str, dice: random.Random, *, cancels: bool = False) -> None:
         talks = {"connect": Connect, "cap": Cap, "mcp": Mcp}[door](self, agent, text, dice, cancels=cancels)
         await talks.talk()
         self.ended[f"{door} {agent}"] += 1
@@ -247,7 +245,9 @@ class Connect(Talk):
                 await self.crowd.again(f"stream: {response.status_code}")
                 return
             if response.status_code != 200:
-                raise AssertionError(f"{self.run} after {self._last}: {response.status_code} {await response.aread()!r}")
+                raise AssertionError(
+                    f"{self.run} after {self._last}: {response.status_code} {await response.aread()!r}"
+                )
             async for event in events:
                 await self._take(event)
         if not self.done and self.reader.pieces and self.reader.pieces[-1].kind == "asked":
@@ -315,7 +315,9 @@ class Cap(Talk):
                 await self.crowd.again(f"stream: {response.status_code}")
                 return
             if response.status_code != 200:
-                raise AssertionError(f"{self.run} after {self._last}: {response.status_code} {await response.aread()!r}")
+                raise AssertionError(
+                    f"{self.run} after {self._last}: {response.status_code} {await response.aread()!r}"
+                )
             async for event in events:
                 await self._take(event)
 
@@ -357,8 +359,8 @@ class Cap(Talk):
 
 
 class Mcp(Talk):
-    """With a session, whose stream is taken up elsewhere. Where the session is lost, it begins anew, under the same key:
-    that is the same run, from its beginning."""
+    """With a session, whose stream is taken up elsewhere. Where the session is lost, it begins anew, under the same
+    key: that is the same run, from its beginning."""
 
     door = "mcp"
     _session: Json | None = None

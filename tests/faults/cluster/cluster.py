@@ -41,9 +41,7 @@ MEASURED = ("count", "dice")  # they say something as soon as they are entered a
 class Process:
     """A command that runs, and what it says."""
 
-    def __init__(
-        self, name: str, args: Sequence[str], env: dict[str, str], command: Sequence[str] = COMMAND
-    ) -> None:
+    def __init__(self, name: str, args: Sequence[str], env: dict[str, str], command: Sequence[str] = COMMAND) -> None:
         self.name = name
         self._command = command
         self.said = ""
@@ -64,8 +62,8 @@ class Process:
 
     async def start(self, ready: str) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, *self._args, env=self._env, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT, start_new_session=True,
+            *self._command, *self._args, env=self._env, start_new_session=True, stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         before = len(self.said)
         self._reading = asyncio.create_task(self._read(self._process))
@@ -152,7 +150,9 @@ class Watcher:
 
     async def _watch(self) -> None:
         while True:
-            for run, epoch, worker, next_seq, head in await self.ask("SELECT id, epoch, worker, next_seq, head FROM runs"):
+            for run, epoch, worker, next_seq, head in await self.ask(
+                "SELECT id, epoch, worker, next_seq, head FROM runs"
+            ):
                 seen = Sighting(time.time(), run, epoch, worker, next_seq, bytes(head))
                 last = self._known.get(run)
                 if last is None or (last.epoch, last.worker, last.next_seq) != (epoch, worker, next_seq):

@@ -10,8 +10,8 @@ Mode = Literal["pass", "hold", "lose"]
 
 
 class Proxy:
-    """`hold` is a cut cable that is mended before anybody gives up: what was sent arrives then. `lose` is one whose other
-    end never hears anything, while this end believes that it does; what was lost breaks the connection in the end."""
+    """`hold` is a cut cable that is mended before anybody gives up: what was sent arrives then. `lose` is one whose
+    other end never hears anything, while this end believes that it does; what was lost breaks the connection later."""
 
     def __init__(self, port: int) -> None:
         self._target = port

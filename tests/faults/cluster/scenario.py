@@ -25,7 +25,7 @@ def seed() -> int:
 async def scenario(
     name: str, *, clients: int = 6, prepare: Callable[[Cluster], Awaitable[None]] | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Cluster, Crowd]]:
-    """While it is open, clients are at work and something may be broken. At its end everything is held against the log."""
+    """While it is open, clients are at work and something may be broken. Then everything is held against the log."""
     number = seed()
     print(f"\n{name}: {SEED}={number}", flush=True)
     async with broken(**settings) as cluster:
@@ -68,7 +68,9 @@ def story(history: History, run: str) -> str:
 def report(name: str, cluster: Cluster, crowd: Crowd) -> None:
     history = cluster.history
     print(f"  runs: {len(history.rows)}, by door and agent: {dict(sorted(crowd.ended.items()))}")
-    print(f"  acknowledged: {len(history.accepted)} runs, {len(history.answered)} answers, {len(history.stopped)} cancels")
+    print(
+        f"  acknowledged: {len(history.accepted)} runs, {len(history.answered)} answers, {len(history.stopped)} cancels"
+    )
     again = sum(reader.connections > 1 for reader in history.readers)
     print(f"  readers: {len(history.readers)}, of which {again} came back; errors met: {dict(crowd.errors)}")
     times: dict[str, list[float]] = defaultdict(list)
