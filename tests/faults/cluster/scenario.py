@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from ..history import History, defects, distribution, takeovers
+from ..history import History, distribution, takeovers
+from ..history_check import defects
 from .clients import Crowd, resolve
 from .cluster import Cluster, broken
 
