@@ -122,6 +122,15 @@ async def test_whoever_stands_still_in_the_middle_of_a_transaction_holds_up_othe
     await one.enter(WorkerRow("w", "here", 1, now(), []))
     one._leases.release("w")  # as if it were stopped, too
     await other.enter(WorkerRow("v", "there", 2, now(), []))
+    broken: list[int] = []
+
+    def breaks(conn: Connection) -> None:
+        """It is found by its next connection, too."""
+        broken.append(1)
+        if len(broken) == 1:
+            conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    await one._write(breaks)
     stands_still, goes_on = threading.Event(), threading.Event()
     attempts: list[int] = []
 
