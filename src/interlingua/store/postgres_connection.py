@@ -268,8 +268,8 @@ def connect(where: Place, *, writes: bool) -> PostgresConnection:
 def _not_for_long(where: Place) -> list[str]:
     """A process that is stopped, or cut off, in the middle of a transaction keeps its locks as long as the server
     believes in it: by default for ever, or for hours. Whoever buries it waits for those, and so would everybody. So the
-    server gives it up before its lease has run out: when it says nothing more, or when its machine does not answer. (Not
-    where it was stopped while it was sending: see `Leases`.)"""
+    server gives it up before its lease has run out: when it says nothing more, or when its machine does not answer.
+    (Not where it was stopped while it was sending: see `Leases`.)"""
     seconds = max(where.lease, 2.0)  # who is only busy is not to be cut off
     return [
         f"-c idle_in_transaction_session_timeout={round(seconds / 2 * 1000)}",
