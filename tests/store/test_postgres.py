@@ -23,7 +23,7 @@ from interlingua.model.run import RunRequest
 from interlingua.store.base import RunFilter, Submission, WorkerRow
 from interlingua.store.opening import open_store, shown
 from interlingua.store.postgres import PostgresStore, migrate
-from interlingua.store.postgres_connection import place
+from interlingua.store.postgres_connection import PostgresConnection, place
 from interlingua.store.shelf import Post, Tell
 from interlingua.store.sql import Connection
 from interlingua.store.sql_query import select_runs
@@ -105,6 +105,68 @@ async def test_a_lease_is_renewed_while_the_event_loop_is_blocked_and_the_writer
     assert [w.id for w in await other.workers()] == ["w"]
     await store.close()
     assert await other.bury() == ["w"], "one that closes without a word has died"
+    await other.close()
+
+
+@pytest.mark.parametrize("sending", [False, True], ids=["between statements", "while it sends"])
+async def test_whoever_stands_still_in_the_middle_of_a_transaction_holds_up_others_no_longer_than_its_lease(
+    url: str, sending: bool
+) -> None:
+    """A machine that is cut off, or a process that is stopped: its locks must not outlive it, or nobody could bury it
+    and everybody who tries would stand still too."""
+    url += "&lease=1"
+    one, other = PostgresStore(url), PostgresStore(url)
+    await one.open()
+    await other.open()
+    r = await owned(one)
+    await one.enter(WorkerRow("w", "here", 1, now(), []))
+    one._leases.release("w")  # as if it were stopped, too
+    await other.enter(WorkerRow("v", "there", 2, now(), []))
+    broken: list[int] = []
+
+    def breaks(conn: Connection) -> None:
+        """It is found by its next connection, too."""
+        broken.append(1)
+        if len(broken) == 1:
+            conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    await one._write(breaks)
+    stands_still, goes_on = threading.Event(), threading.Event()
+    attempts: list[int] = []
+
+    def slow(conn: Connection) -> str:
+        assert isinstance(conn, PostgresConnection)
+        attempts.append(len(attempts))
+        with conn.raw.pipeline() if sending else contextlib.nullcontext():
+            conn.lock(("run", r.id), ("worker", "w"))
+            conn.execute("SELECT 1 FROM workers WHERE id='w' FOR KEY SHARE")
+            if len(attempts) == 1:
+                if sending:
+                    conn.raw.pgconn.send_flush_request()
+                    while conn.raw.pgconn.flush():
+                        pass
+                stands_still.set()
+                assert goes_on.wait(30)
+        conn.execute("UPDATE runs SET ran=ran+1 WHERE id=?", (r.id,))
+        return "done"
+
+    try:
+        writing = one._write(slow)
+        await asyncio.to_thread(stands_still.wait, 30)
+        async with asyncio.timeout(5):
+            # Before anybody is buried: also who writes something else may wait for those locks.
+            await other._write(lambda conn: conn.lock(("run", r.id)))
+            while await other.bury() != ["w"]:
+                await asyncio.sleep(0.01)
+    finally:
+        goes_on.set()
+    # What it had begun is undone, and written once when it goes on.
+    assert await writing == "done"
+    assert len(attempts) == 2
+    after = await other.run(r.id)
+    assert after is not None
+    assert after.ran == r.ran + 1
+    await one.close()
     await other.close()
 
 

@@ -21,7 +21,7 @@ from . import schema
 from . import sql_transactions as transactions
 from .base import WorkerRow
 from .postgres_connection import POSTGRES, Place, PostgresConnection, connect, lost, place
-from .postgres_lease import Leases
+from .postgres_lease import RUN_OUT, Leases, alive
 from .postgres_writer import PostgresWriter
 from .sql import Connection, Dialect
 from .sql_store import SQLStore
@@ -34,13 +34,9 @@ _NAME = "the store"
 _FORGOTTEN = "7 days"  # what a writer that was killed has left
 
 # Dead are those whose lease has run out, and those who own runs and have no row (any more). The workers that own runs
-# are found one after the other by the index, however many runs that are. A server that has just started has heard of
-# nobody for a while, through no fault of theirs.
-_RUN_OUT = (
-    "lease_until<clock_timestamp() AND pg_postmaster_start_time()+make_interval(secs => ?)<clock_timestamp()"
-)  # fmt: skip
+# are found one after the other by the index, however many runs that are.
 _DEAD = (
-    f"SELECT id FROM workers WHERE {_RUN_OUT} UNION ALL "
+    f"SELECT id FROM workers WHERE {RUN_OUT} UNION ALL "
     "SELECT worker FROM (WITH RECURSIVE owner AS ("
     "(SELECT worker FROM runs WHERE worker IS NOT NULL ORDER BY worker LIMIT 1) UNION ALL "
     "SELECT (SELECT r.worker FROM runs r WHERE r.worker>owner.worker ORDER BY r.worker LIMIT 1) "
@@ -131,12 +127,13 @@ class PostgresStore(SQLStore):
 
     async def enter(self, worker: WorkerRow) -> None:
         lease = self.where.lease
-        await self._write(
-            lambda conn: conn.execute(
-                _ENTER,
-                (worker.id, worker.host, worker.pid, worker.started_at, values.encode(worker.agents), lease),
-            )
-        )
+        given = (worker.id, worker.host, worker.pid, worker.started_at, values.encode(worker.agents), lease)
+
+        def enter(conn: Connection) -> None:
+            conn.execute(_ENTER, given)
+            self._writer.be_found(alive(worker.id))
+
+        await self._write(enter)
         self._entered.add(worker.id)
         self._leases.hold(worker.id)
 
@@ -166,7 +163,7 @@ class PostgresStore(SQLStore):
             for worker in found:
                 # It may have come back since, or somebody else may have buried it: that is decided by its row, which
                 # nobody renews while it is locked.
-                dead = conn.execute(f"SELECT {_RUN_OUT} FROM workers WHERE id=? FOR UPDATE", (lease, worker)).fetchone()
+                dead = conn.execute(f"SELECT {RUN_OUT} FROM workers WHERE id=? FOR UPDATE", (lease, worker)).fetchone()
                 if dead is not None and not dead[0]:
                     continue
                 transactions.hand_back(conn, worker, crashed=True)

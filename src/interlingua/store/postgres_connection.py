@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -202,6 +203,14 @@ _FREQUENT = (
     "SELECT CAST(most_common_elems AS text) FROM pg_stats WHERE schemaname=? AND tablename=? "
     "AND attname IN ('terms', 'described') AND most_common_elems IS NOT NULL"
 )
+_HALF = 0xFFFF_FFFF
+_END_KEEPERS = (
+    "SELECT pg_terminate_backend(l.pid) FROM pg_locks l "
+    "JOIN unnest(CAST(? AS bigint[]), CAST(? AS bigint[])) AS given(high, low) "
+    "ON CAST(l.classid AS bigint)=given.high AND CAST(l.objid AS bigint)=given.low "
+    "WHERE l.locktype='advisory' AND l.objsubid=1 AND l.mode='ShareLock' AND l.granted "
+    "AND l.database=(SELECT oid FROM pg_database WHERE datname=current_database())"
+)
 
 
 class PostgresConnection:
@@ -265,6 +274,15 @@ class PostgresConnection:
             self.execute("SELECT pg_advisory_xact_lock(k) FROM unnest(CAST(? AS bigint[])) AS k", (named,))
         self._held |= new
 
+    def keep(self, name: Lock) -> None:
+        """Hold a lock as long as this connection lasts, with whoever else does: by it the connection can be found."""
+        self.execute("SELECT pg_advisory_lock_shared(?)", (self._key(name),))
+
+    def end_keepers(self, names: Collection[Lock]) -> None:
+        """End the connections that keep one of these."""
+        keys = [self._key(name) for name in names]
+        self.execute(_END_KEEPERS, ([key >> 32 & _HALF for key in keys], [key & _HALF for key in keys]))
+
     def _key(self, lock: Lock) -> int:
         """Of a lock that counts in the whole database, where there may be other stores in other schemas."""
         return _number("\0".join((self._schema, *lock)).encode(errors="surrogatepass"))
@@ -285,7 +303,7 @@ def connect(where: Place, *, writes: bool, searches: bool = False) -> PostgresCo
         # PostgreSQL would take every table for a small one, and keep to that in what it has prepared. Without bitmaps
         # it reads in the order of an index, and need not sort all that is in line to find the first.
         unwanted = ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
-        options += [f"-c enable_{way}=off" for way in unwanted]
+        options += [f"-c enable_{way}=off" for way in unwanted] + _not_for_long(where)
     else:
         options.append("-c default_transaction_read_only=on")
     known: dict[str, Any] = conninfo_to_dict(where.conninfo)
@@ -301,6 +319,21 @@ def connect(where: Place, *, writes: bool, searches: bool = False) -> PostgresCo
     return PostgresConnection(raw, schema)
 
 
+def _not_for_long(where: Place) -> list[str]:
+    """A process that is stopped, or cut off, in the middle of a transaction keeps its locks as long as the server
+    believes in it: by default for ever, or for hours. Whoever buries it waits for those, and so would everybody. So the
+    server gives it up before its lease has run out: when it says nothing more, or when its machine does not answer.
+    (Not where it was stopped while it was sending: see `Leases`.)"""
+    seconds = max(where.lease, 2.0)  # who is only busy is not to be cut off
+    return [
+        f"-c idle_in_transaction_session_timeout={round(seconds / 2 * 1000)}",
+        f"-c tcp_keepalives_idle={math.ceil(seconds / 4)}",
+        f"-c tcp_keepalives_interval={math.ceil(seconds / 8)}",
+        "-c tcp_keepalives_count=3",
+        f"-c tcp_user_timeout={round(seconds * 1000)}",
+    ]
+
+
 def _option(text: str) -> str:
     """As libpq wants a value in `options`, and PostgreSQL the name of a schema."""
     quoted = '"' + text.replace('"', '""') + '"'
@@ -309,6 +342,8 @@ def _option(text: str) -> str:
 
 def lost(conn: PostgresConnection | None, error: BaseException) -> bool:
     """Whether it was the connection that failed, and another one may do better."""
+    if isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
+        return True
     if not isinstance(error, psycopg.OperationalError):
         return False
     state = error.sqlstate or ""

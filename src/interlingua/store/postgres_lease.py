@@ -1,7 +1,8 @@
 """Who is alive, on PostgreSQL: a worker's row says until when, by the database's clock, and a thread renews it.
 
 A thread of its own, with a connection of its own: agents that block the event loop, or a writer that waits, do not make
-a process look dead. One that was stopped for longer than its lease finds its row gone, and is told.
+a process look dead. One that was stopped for longer than its lease finds its row gone, and is told. What it was writing
+when it was stopped is ended by the others, who may all be waiting for it: so that is not left to their writers, either.
 """
 
 from __future__ import annotations
@@ -9,17 +10,31 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 import psycopg
 
 from .postgres_connection import Place, PostgresConnection, connect
+from .sql import Lock
 
 log = logging.getLogger("interlingua.store")
 
 _RENEW = (
     "UPDATE workers SET lease_until=clock_timestamp()+make_interval(secs => %s) WHERE id=ANY(%s) RETURNING id"
 )  # fmt: skip
+
+_LOOK_EVERY = 1.0  # seconds between looks for the dead, where leases are long
+
+# A server that has just started has heard of nobody for a while, through no fault of theirs.
+RUN_OUT = (
+    "lease_until<clock_timestamp() AND pg_postmaster_start_time()+make_interval(secs => ?)<clock_timestamp()"
+)  # fmt: skip
+
+
+def alive(worker: str) -> Lock:
+    """What the connection keeps by which a worker writes."""
+    return ("alive", worker)
 
 
 class Leases:
@@ -33,6 +48,7 @@ class Leases:
         self._stop = threading.Event()
         self._conn: PostgresConnection | None = None
         self._failed = False
+        self._refused = False
         self._thread: threading.Thread | None = None
 
     def hold(self, worker: str) -> None:
@@ -64,20 +80,37 @@ class Leases:
             self._conn.raw.close()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._where.lease / 4):
+        every = self._where.lease / 4
+        due = time.monotonic() + every
+        while not self._stop.wait(min(every, _LOOK_EVERY)):
             try:
-                gone = self._renew(self._where.lease)
+                if time.monotonic() >= due:
+                    due = time.monotonic() + every
+                    for worker in self._renew(self._where.lease):
+                        self._on_lost(worker)
+                    self._failed = False
+                if self._conn is not None:
+                    self._end_dead(self._conn)
             except psycopg.Error as error:
                 if not self._failed:
                     log.warning("leases could not be renewed: %s", " ".join(str(error).split()))
                 self._failed = True
+                due = time.monotonic()
                 if self._conn is not None:
                     self._conn.raw.close()
                     self._conn = None
-                continue
-            self._failed = False
-            for worker in gone:
-                self._on_lost(worker)
+
+    def _end_dead(self, conn: PostgresConnection) -> None:
+        """A worker that is dead writes no more: what it has locked is free then, for those who bury it."""
+        dead = conn.execute(f"SELECT id FROM workers WHERE {RUN_OUT}", (self._where.lease,)).fetchall()
+        if not dead:
+            return
+        try:
+            conn.end_keepers([alive(worker) for (worker,) in dead])
+        except psycopg.errors.InsufficientPrivilege as error:  # all should have one name at the server
+            if not self._refused:
+                log.warning("what a dead process was writing cannot be ended: %s", " ".join(str(error).split()))
+            self._refused = True
 
     def _renew(self, seconds: float) -> list[str]:
         """Returns the workers that are taken for dead."""

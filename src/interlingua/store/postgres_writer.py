@@ -93,6 +93,7 @@ class PostgresWriter(Writer):
         self._generation = 0
         self._batch = 0
         self._conn: PostgresConnection | None = None
+        self._names = set[Lock]()  # by which the connection can be found
         self._away_since: float | None = None
         self._unsure: list[tuple[Any, BaseException | None]] | None = None  # results of what was being committed
 
@@ -101,6 +102,12 @@ class PostgresWriter(Writer):
         self._thread.start()
 
     # -- in the thread ------------------------------------------------------------------------------------
+
+    def be_found(self, name: Lock) -> None:
+        """By this name, from now on, whatever becomes of the connection."""
+        self._names.add(name)
+        assert self._conn is not None
+        self._conn.keep(name)
 
     def _run(self) -> None:
         while (batch := self._work.get()) is not None:
@@ -198,6 +205,8 @@ class PostgresWriter(Writer):
         ).fetchone()
         assert found is not None
         self._generation, self._committed = found
+        for name in self._names:
+            conn.keep(name)
         return conn
 
     def _reconnect(self) -> PostgresConnection:

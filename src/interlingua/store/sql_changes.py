@@ -104,7 +104,8 @@ def pass_on(conn: Connection, thread: str, now: int) -> bool:
     conn.execute("UPDATE threads SET active=?, updated_at=? WHERE id=?", (heir, now, thread))
     if heir:
         # When its turn came is when it was due: how long it waited for a worker is counted from there.
-        stand(conn, *following, since=now)
+        run, agent, caller, status = following
+        stand(conn, run, agent, caller, status, since=now)
     return heir is not None
 
 
