@@ -216,6 +216,6 @@ def _version(conn: PostgresConnection) -> int:
 
 
 def _alive(conn: PostgresConnection, where: Place) -> list[WorkerRow]:
-    sql = f"SELECT id, host, pid, started_at, agents FROM workers WHERE NOT ({_RUN_OUT})"
+    sql = f"SELECT id, host, pid, started_at, agents FROM workers WHERE NOT ({RUN_OUT})"
     rows = conn.execute(sql, (where.lease,)).fetchall()
     return [WorkerRow(row[0], row[1], row[2], row[3], values.decode(row[4])) for row in rows]
