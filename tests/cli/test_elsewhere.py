@@ -73,7 +73,7 @@ def test_a_server_without_agents_serves_those_of_its_workers_for_as_long_as_they
             assert names(address) == {"who", "asker"}
             assert ask(address, "who") == str(worker.pid)
             assert mounts(address)["who@0.1.0 (elsewhere)"]["state"] == "up"
-            wrong = httpx2.post(f"{address}/connect/runs", json={"agent_id": "who", "input": "me"})
+            wrong = httpx2.post(f"{address}/connect/runs", json={"agent_id": "who", "input": {"text": 5}})
             assert wrong.status_code == 422
             asked = httpx2.post(f"{address}/connect/runs/wait", json={"agent_id": "asker", "input": {}}, timeout=60)
             output = asked.json()["output"]
