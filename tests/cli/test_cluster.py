@@ -41,10 +41,12 @@ async def who() -> str:
 
 
 @il.agent
-async def count(n: int, pause: float) -> AsyncIterator[str]:
+async def count(n: int, pause: float, until: str = "") -> AsyncIterator[str]:
     for number in range(n):
         yield f"{number} "
         await asyncio.sleep(pause)
+        while number == 5 and until and not os.path.exists(until):  # in the middle, for as long as it is looked at
+            await asyncio.sleep(pause)
 """
 
 
@@ -250,7 +252,11 @@ def test_a_cluster_on_one_machine_carries_a_run_over_the_death_of_its_worker_and
 
         written = re.findall(r"export (\w+)=(.*)", (home / ".interlingua/cluster/env").read_text())
         beside = {**env, **{name: value.strip("'") for name, value in written}}
-        body = {"agent_id": "count", "input": {"n": 100, "pause": 0.05}, "stream_mode": "custom"}
+        body = {
+            "agent_id": "count",
+            "input": {"n": 100, "pause": 0.02, "until": str(home / "go")},
+            "stream_mode": "custom",
+        }
         run = httpx2.post(f"{address}/connect/runs", json=body).json()["run_id"]
         url = f"{address}/connect/runs/{run}/stream"
         killed = 0
@@ -264,6 +270,7 @@ def test_a_cluster_on_one_machine_carries_a_run_over_the_death_of_its_worker_and
                     (owner,) = [one for one in listed(beside, home) if one["runs"]]
                     killed = owner["pid"]
                     os.kill(killed, signal.SIGKILL)
+                    (home / "go").touch()
         assert killed in pids
         assert heard == "".join(f"{number} " for number in range(100))
         again = httpx2.get(f"{address}/connect/runs/{run}/wait", timeout=60).json()

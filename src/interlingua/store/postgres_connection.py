@@ -21,7 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ..model import values
 from ..model.errors import InvalidRequest
-from .sql import RUN_COLUMNS, Connection, Cursor, Dialect, Lock, insert
+from .sql import RUN_COLUMNS, Connection, Cursor, Dialect, Lock, insert, insert_turn
 
 _METADATA, _CALLER = RUN_COLUMNS.index("metadata"), RUN_COLUMNS.index("caller")
 _COLUMNS = (*RUN_COLUMNS, "terms")
@@ -130,6 +130,9 @@ class _Postgres(Dialect):
 
     def insert_runs(self, conn: Connection, rows: list[Any]) -> None:
         insert(conn, "runs", _COLUMNS, [(*row, metadata_terms(row[_METADATA], row[_CALLER])) for row in rows])
+
+    def insert_run(self, conn: Connection, row: tuple[Any, ...], turn: str, args: tuple[Any, ...]) -> None:
+        insert_turn(conn, _COLUMNS, (*row, metadata_terms(row[_METADATA])), turn, args)
 
 
 POSTGRES = _Postgres()

@@ -21,6 +21,7 @@ RUN_COLUMNS = RunRow.__struct_fields__
 RUN = ", ".join(RUN_COLUMNS)
 FINAL_SQL = "('succeeded','failed','cancelled','timed_out')"
 _STATUS = RUN_COLUMNS.index("status")
+_TURN = RUN_COLUMNS.index("turn")
 _WIDEST = 64  # rows of one statement; the connection keeps the statement of every width
 
 # What a transaction is going to touch, as (kind, name). Of kind "run" it is the row of a run, of kind "turn" that of
@@ -129,6 +130,10 @@ class Dialect:
     def insert_runs(self, conn: Connection, rows: list[Any]) -> None:
         insert(conn, "runs", RUN_COLUMNS, rows)
 
+    def insert_run(self, conn: Connection, row: tuple[Any, ...], turn: str, args: tuple[Any, ...]) -> None:
+        """One whose turn is what an expression says."""
+        insert_turn(conn, RUN_COLUMNS, row, turn, args)
+
 
 class Queries:
     """What every part of a store is given by the store itself."""
@@ -153,6 +158,13 @@ def insert(conn: Connection, table: str, columns: Sequence[str], rows: list[Any]
     for at in range(0, len(rows), _WIDEST):
         some = rows[at : at + _WIDEST]
         conn.execute(_insert_sql(table, columns, len(some)), [value for row in some for value in row])
+
+
+def insert_turn(
+    conn: Connection, columns: Sequence[str], row: tuple[Any, ...], turn: str, args: tuple[Any, ...]
+) -> None:
+    marks = ",".join(turn if column == "turn" else "?" for column in columns)
+    conn.execute(f"INSERT INTO runs ({','.join(columns)}) VALUES ({marks})", (*row[:_TURN], *args, *row[_TURN + 1 :]))
 
 
 _sql_cache: dict[tuple[str, int, int], str] = {}

@@ -7,6 +7,7 @@ and nobody is locked. Two processes that look at the same moment may give the sa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .base import SUSPECT
 from .sql import Connection
@@ -14,41 +15,41 @@ from .sql import Connection
 AGENT = "agent || '@' || version"
 IN_LINE = "worker IS NULL AND wake_at=0"
 LATER = "worker IS NULL AND wake_at>0"
+# Not EXISTS: of that, PostgreSQL makes a join that reads the whole line.
+ANY_IN_LINE = f"(SELECT 1 FROM runs WHERE {IN_LINE} AND {AGENT}=mine.value ORDER BY turn LIMIT 1) IS NOT NULL"
+_RIPE = f"(SELECT 1 FROM runs WHERE {LATER} AND {AGENT}=mine.value AND wake_at<=? ORDER BY wake_at LIMIT 1) IS NOT NULL"
 _BEGUN = "CASE status WHEN 'pending' THEN 0 ELSE 1 END"
-_ENDS = (
-    f"SELECT (SELECT turn FROM runs WHERE {IN_LINE} AND {AGENT}=? ORDER BY turn LIMIT 1), "
-    f"(SELECT turn FROM runs WHERE {IN_LINE} AND {AGENT}=? AND caller=? AND {_BEGUN}=? ORDER BY turn DESC LIMIT 1)"
-)
 _NEXT = f"SELECT id FROM runs WHERE {IN_LINE} AND {AGENT}=? AND crashes{{}} ORDER BY turn, id LIMIT ?"
 _RIPE_AT_ONCE = 200
 
+# The place in its line for a run that becomes due now. Who stands in it already comes again one round after its last
+# run, on an even number. Who does not comes right after the round that is under way, on an odd number: before
+# everybody's next run, and behind who came there before. Nobody gets a number again that it has been served with, so
+# nobody is overtaken for ever. A caller stands in a line twice: with what has begun and goes on (it was answered, or
+# woken), and with what is new, so that the one does not wait for the other.
+TURN = (
+    "COALESCE("
+    f"(SELECT turn+2+turn%2 FROM runs WHERE {IN_LINE} AND caller=? AND {AGENT}=? AND {_BEGUN}=? "
+    "ORDER BY turn DESC LIMIT 1), "
+    f"(SELECT turn+1+turn%2 FROM runs WHERE {IN_LINE} AND {AGENT}=? ORDER BY turn LIMIT 1), 1)"
+)
 
-def turn(conn: Connection, agent: str, caller: str, status: str) -> int:
-    """The place in the line of an agent (NAME@VERSION) for a run that becomes due now.
 
-    Who stands in it already comes again one round after its last run, on an even number. Who does not comes right after
-    the round that is under way, on an odd number: before everybody's next run, and behind who came there before. No
-    number is given out twice to who has been served with it, so nobody is overtaken for ever. A caller stands in a line
-    twice: with what has begun and goes on (it was answered, or woken), and with what is new, so that the one does not
-    wait for the other.
-    """
-    first, last = conn.execute(_ENDS, (agent, agent, caller, int(status != "pending"))).fetchone()
-    if last is not None:
-        return int(last + 2 + last % 2)
-    return 1 if first is None else int(first + 1 + first % 2)
+def of(agent: str, caller: str, status: str) -> tuple[Any, ...]:
+    """The values of `TURN`, for a run of this agent (NAME@VERSION)."""
+    return caller, agent, int(status != "pending"), agent
 
 
 def stand(conn: Connection, run: str, agent: str, caller: str, status: str, since: int | None = None) -> None:
     """A run is due; `since`: from this moment on, and not from when it was submitted or last went on."""
-    place = turn(conn, agent, caller, status)
-    changes = "queued=NULL, wake_at=0, turn=?"
-    if since is None:
-        conn.execute(f"UPDATE runs SET {changes} WHERE id=?", (place, run))
-    else:
-        conn.execute(f"UPDATE runs SET {changes}, updated_at=? WHERE id=?", (place, since, run))
+    changes, args = f"queued=NULL, wake_at=0, turn={TURN}", list[Any](of(agent, caller, status))
+    if since is not None:
+        changes += ", updated_at=?"
+        args.append(since)
+    conn.execute(f"UPDATE runs SET {changes} WHERE id=?", (*args, run))
 
 
-def ripen(conn: Connection, agents: Sequence[str], now: int) -> None:
+def _ripen(conn: Connection, agents: Sequence[str], now: int) -> None:
     """Those whose time has come get in line."""
     ripe = conn.execute(
         f"SELECT id, {AGENT}, caller, status FROM runs WHERE {LATER} AND wake_at<=? AND {conn.dialect.any_of(AGENT)} "
@@ -60,17 +61,16 @@ def ripen(conn: Connection, agents: Sequence[str], now: int) -> None:
 
 
 def following(
-    conn: Connection, agents: Sequence[str], limit: int, at_most: Sequence[tuple[Sequence[str], int]], suspects: bool
-) -> list[str]:
+    conn: Connection, agents: Sequence[str], now: int, limit: int, at_most: Sequence[tuple[Sequence[str], int]],
+    suspects: bool,
+) -> list[str]:  # fmt: skip
     """The next runs in the lines of these agents, who share the places; the first ones get what cannot be shared."""
-    lined = {
-        found
-        for (found,) in conn.execute(
-            f"SELECT value FROM {conn.dialect.each_of('mine')} "
-            f"WHERE EXISTS (SELECT 1 FROM runs WHERE {IN_LINE} AND {AGENT}=mine.value)",
-            (conn.dialect.many(agents),),
-        )
-    }
+    looked = conn.execute(
+        f"SELECT value, {ANY_IN_LINE}, {_RIPE} FROM {conn.dialect.each_of('mine')}", (now, conn.dialect.many(agents))
+    ).fetchall()
+    if ripe := [agent for agent, _, is_ripe in looked if is_ripe]:
+        _ripen(conn, ripe, now)
+    lined = {agent for agent, in_line, is_ripe in looked if in_line or is_ripe}
     lines = [agent for agent in agents if agent in lined]
     together = [set(some) for some, _ in at_most]
     left = [places for _, places in at_most]

@@ -34,7 +34,7 @@ from .sql import FINAL_SQL, RUN, RUN_COLUMNS, Call, Connection, Lock, LockList
 from .sql_callbacks import CallbackQueries
 from .sql_changes import delete_run
 from .sql_inbox import put_inbox
-from .sql_line import AGENT, IN_LINE, LATER
+from .sql_line import AGENT, ANY_IN_LINE, IN_LINE, LATER
 from .sql_query import Judged, pages, runs_where, select_runs
 from .sql_questions import QuestionQueries
 from .sql_records import RecordQueries
@@ -283,7 +283,7 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
         one_of_these = self.dialect.each_of("mine")
         row = await self._read(
             lambda conn: conn.execute(
-                f"SELECT min(CASE WHEN EXISTS (SELECT 1 FROM runs WHERE {IN_LINE} AND {AGENT}=mine.value) THEN 0 ELSE "
+                f"SELECT min(CASE WHEN {ANY_IN_LINE} THEN 0 ELSE "
                 f"(SELECT wake_at FROM runs WHERE {LATER} AND {AGENT}=mine.value ORDER BY wake_at LIMIT 1) END) "
                 f"FROM {one_of_these}",
                 (conn.dialect.many(agents),),

@@ -18,7 +18,7 @@ from ..model.status import Status
 from .base import EVENT_COLUMNS, RunRow, Submission, Submitted
 from .sql import RUN, RUN_COLUMNS, Connection, insert, plain
 from .sql_inbox import put_inbox
-from .sql_line import following, ripen, turn
+from .sql_line import TURN, following, of
 from .sql_threads import lock_thread, place_in_line, take_thread
 
 
@@ -45,9 +45,10 @@ def submit(conn: Connection, s: Submission) -> Submitted:
         thread, cancel = take_thread(conn, row, request, s.now)
     if row.queued is None and row.wake_at == 0 and s.take is not None:
         row.worker, row.wake_at, row.epoch = s.take, None, 1
-    elif row.queued is None and row.wake_at == 0:
-        row.turn = turn(conn, f"{row.agent}@{row.version}", row.caller, row.status)
-    conn.dialect.insert_runs(conn, [plain(row)])
+    if row.worker is None and row.queued is None and row.wake_at == 0:
+        conn.dialect.insert_run(conn, plain(row), TURN, of(f"{row.agent}@{row.version}", row.caller, row.status))
+    else:
+        conn.dialect.insert_runs(conn, [plain(row)])
     insert(conn, "events", EVENT_COLUMNS, [(e.run, e.seq, e.kind, e.time, e.hash, e.body) for e in s.events])
     if request.key is not None:
         conn.execute(
@@ -73,9 +74,8 @@ def claim(
     suspects: bool,
     at_most: Sequence[tuple[Sequence[str], int]],
 ) -> list[RunRow]:
-    ripen(conn, agents, now)
     claimed = []
-    for run in following(conn, agents, limit, at_most, suspects):
+    for run in following(conn, agents, now, limit, at_most, suspects):
         row = take(conn, worker, run, now)
         if row is not None:
             claimed.append(row)
