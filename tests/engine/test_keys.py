@@ -30,8 +30,9 @@ def counting(calls: list[str]) -> il.Agent[..., Any]:
     return count
 
 
-async def test_a_short_run_with_a_key_is_one_commit(store: Path) -> None:
-    async with engine(store, counting([])) as eng:
+async def test_a_short_run_with_a_key_is_one_commit_of_a_file(tmp_path: Path) -> None:
+    """A database elsewhere has to be asked first whether the key is free."""
+    async with engine(tmp_path / "store.db", counting([])) as eng:
         assert isinstance(eng.store, SQLiteStore)
         for key in (None, "once"):
             before = eng.store.batches

@@ -346,8 +346,10 @@ class Unavailable(InterlinguaError):
 
 
 class StoreError(InterlinguaError):
-    """The store could not read or write. `why` is the database's own words, with hosts and files in them: for the log
-    and the owner, and not for callers."""
+    """The store could not read or write.
+
+    `why` is the database's own words, with hosts and files in them: for the log and the owner, and not for callers.
+    """
 
     code = "store_error"
     transient = True
