@@ -132,7 +132,7 @@ class _Postgres(Dialect):
         insert(conn, "runs", _COLUMNS, [(*row, metadata_terms(row[_METADATA], row[_CALLER])) for row in rows])
 
     def insert_run(self, conn: Connection, row: tuple[Any, ...], turn: str, args: tuple[Any, ...]) -> None:
-        insert_turn(conn, _COLUMNS, (*row, metadata_terms(row[_METADATA])), turn, args)
+        insert_turn(conn, _COLUMNS, (*row, metadata_terms(row[_METADATA], row[_CALLER])), turn, args)
 
 
 POSTGRES = _Postgres()
