@@ -486,6 +486,21 @@ async def test_whoever_finds_that_a_process_died_tells_those_who_can_go_on_with_
         assert spoken(log) == words(400)
 
 
+async def test_whoever_buries_a_process_tells_those_who_can_take_its_runs(store: Path, nats_url: str) -> None:
+    """A server that runs nothing itself is often the first to see that a worker is dead."""
+    looks_often = il.Settings(max_running=0, sweep_every=0.05, stall_warning=0)
+    async with engine(store, nats_url, *AGENTS, settings=looks_often) as server, working(store, nats_url) as first:
+        run = await submit(server, "talk", n=40, pause=0.05)
+        async with engine(store, nats_url, *AGENTS) as other:  # who looks only after half a minute
+            async for event in server.events(run):
+                if event.kind == "delta":
+                    break
+            first.kill()
+            async with asyncio.timeout(SOON):
+                assert spoken(await events(server, run)) == words(40)
+        assert other.worker.meters.taken_over == 1
+
+
 async def test_whoever_waits_for_what_others_write_hears_when_the_bus_may_have_missed_it(
     store: Path, tmp_path: Path
 ) -> None:
