@@ -137,7 +137,10 @@ async def test_a_store_from_before_has_its_questions_and_they_are_answered(tmp_p
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
     with sqlite3.connect(path) as conn:  # as the schema before this one left it
-        conn.executescript("DROP INDEX questions_remind; DROP INDEX questions_change;")
+        conn.executescript(
+            "DROP INDEX questions_remind; DROP INDEX questions_change; DROP INDEX questions_caller; "
+            "DROP INDEX runs_line; DROP INDEX runs_stand; ALTER TABLE runs DROP COLUMN turn;"
+        )
         for column in (
             "door",
             "closed_at",
@@ -148,6 +151,7 @@ async def test_a_store_from_before_has_its_questions_and_they_are_answered(tmp_p
             "remind_at",
             "change",
             "answerer",
+            "caller",
         ):
             conn.execute(f"ALTER TABLE questions DROP COLUMN {column}")
         conn.execute("PRAGMA user_version=6")

@@ -418,10 +418,13 @@ class Engine(Threads, Teams, Answering):
                 view = self._live_view(log, created)
                 if view.status is not Status.WAITING:
                     return view
+        return await self._full_view(await self._row(run, sealed))
+
+    async def _row(self, run: str, sealed: bool) -> RunRow:
         row = await self.store.run(run)
         if row is None or (row.sealed and not sealed):
             raise RunNotFound(f"there is no run {run}")
-        return await self._full_view(row)
+        return row
 
     async def runs(self, where: RunFilter) -> list[Run]:
         """Newest first."""
@@ -447,9 +450,7 @@ class Engine(Threads, Teams, Answering):
                     changed = self.next_hint(run)
                 try:
                     if log is None:
-                        row = await self.store.run(run)
-                        if row is None or (row.sealed and not sealed):
-                            raise RunNotFound(f"there is no run {run}")
+                        row = await self._row(run, sealed)
                         status = row.status
                     if status.final:
                         return await (self.run(run, sealed=sealed) if row is None else self._full_view(row))
