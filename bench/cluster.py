@@ -189,11 +189,11 @@ def _input(agent: str, **given: Any) -> dict[str, Any]:
 
 
 async def _measure(fleet: Fleet, quick: bool) -> dict[str, Any]:
-    runs, streams, tokens, naps = (100, 4, 20, 40) if quick else (4000, 40, 200, 2000)
+    runs, streams, tokens, naps = (100, 4, 20, 40) if quick else (1500, 40, 200, 1000)
     trivial = _input("trivial", text="x" * 100)
     ticks = {**_input("ticks", count=tokens, pause=0.02), "stream_mode": "custom"}
     await load(Job(fleet.port, WAIT, trivial, 16, runs // 4))
-    rounds = 1 if quick else 3
+    rounds = 1 if quick else 2
     whole = [await _cost(fleet, Job(fleet.port, WAIT, trivial, 16, runs), runs) for _ in range(rounds)]
     alone = [await _cost(fleet, Job(fleet.port, WAIT, trivial, 1, runs // 10), runs // 10) for _ in range(rounds)]
     told = [
@@ -321,9 +321,11 @@ async def main() -> None:
         with disk_folder() as folder:
             folder.chmod(0o711)
             async with Fleet(folder, workers).up() as fleet:
+                begun = time.monotonic()
                 found[fleet.name] = await _measure(fleet, options.quick)
+                console.print(f"[dim]{fleet.name}: {time.monotonic() - begun:.0f} s", highlight=False)
                 if workers == 2:
-                    takeovers = await _takeover(fleet, 1 if options.quick else 5)
+                    takeovers = await _takeover(fleet, 1 if options.quick else 3)
     _show(console, found)
     spread = f"{min(takeovers):.1f} to {max(takeovers):.1f} s, in the middle {statistics.median(takeovers):.1f} s"
     _needs(console, found["2 workers"])
