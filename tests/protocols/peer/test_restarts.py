@@ -19,7 +19,7 @@ from interlingua.protocols.peer.settings import NodeSettings
 from interlingua.protocols.peer.tasks import Task
 
 from ...cli.conftest import env  # noqa: F401 - a fixture
-from .common import client, events, running_node, text
+from .common import WAIT, client, events, running_node, text
 from .processes import Far, free_port
 from .reference import Reference
 
@@ -111,6 +111,9 @@ async def test_what_was_received_and_not_read_is_there_and_the_stream_goes_on(
         first = await host.get("/message:recv", limit=1)
         assert [one["parts"] for one in first["messages"]] == [text("no 0")]
         known = first["messages"][0]["seq"]
+        async with asyncio.timeout(WAIT):  # that it was read is noted when the answer has gone out
+            while len((await host.get("/message:recv", ack=0))["messages"]) > 2:
+                pass
         await host.kill()
         await ref.until(lambda: not ref.sockets)
         await host.again()
