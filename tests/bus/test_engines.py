@@ -490,14 +490,14 @@ async def test_whoever_buries_a_process_tells_those_who_can_take_its_runs(store:
     """A server that runs nothing itself is often the first to see that a worker is dead."""
     looks_often = il.Settings(max_running=0, sweep_every=0.05, stall_warning=0)
     async with engine(store, nats_url, *AGENTS, settings=looks_often) as server, working(store, nats_url) as first:
-        run = await submit(server, "talk", n=40, pause=0.05)
+        run = await submit(server, "talk", n=200, pause=0.02)
+        async for event in server.events(run):
+            if event.kind == "delta":
+                break
         async with engine(store, nats_url, *AGENTS) as other:  # who looks only after half a minute
-            async for event in server.events(run):
-                if event.kind == "delta":
-                    break
             first.kill()
-            async with asyncio.timeout(SOON):
-                assert spoken(await events(server, run)) == words(40)
+            async with asyncio.timeout(25):
+                assert spoken(await events(server, run)) == words(200)
         assert other.worker.meters.taken_over == 1
 
 

@@ -77,6 +77,8 @@ async def test_when_the_wrapper_dies_the_agent_does_too(
         shell, agent = pids_of(pids)
         os.kill(shell, signal.SIGKILL)
         await gone(agent)
+        assert made.host._keeper is not None
+        await asyncio.wait([made.host._keeper])  # until its end is heard, too
         run = await finish(eng, AGENT, script("say back"))
         assert run.output == {"text": "back"}
         assert made.host.starts == 2
