@@ -267,6 +267,29 @@ async def test_a_server_that_dies_with_every_first_call_counts_as_failing(log: P
         assert len(words(log)) == 1
 
 
+async def test_a_death_counts_once_whoever_hears_of_it_first(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    why = toollinks.ProcessLink.why
+
+    async def late(self: toollinks.ProcessLink) -> str:
+        task = asyncio.current_task()
+        if task is not None and task.get_name().startswith("tool server"):
+            await asyncio.Event().wait()  # whoever called hears of it first, and ends the connection
+        return await why(self)
+
+    async with tools(rude("exit after start", log), attempts=2, pause=0.001) as server:
+        monkeypatch.setattr(toollinks.ProcessLink, "why", late)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=r"I do not work on Sundays$"):
+                await server.call("any")
+    log.unlink()
+    async with tools(rude("exit after start", log), attempts=1, pause=1000) as server:
+        with pytest.raises(Unavailable, match=r"I do not work on Sundays$"):
+            await server.call("any")
+        with pytest.raises(Unavailable, match="that was attempt 1; the next is made in"):
+            await server.call("any")
+        assert len(words(log)) == 1
+
+
 async def test_many_callers_wait_for_one_start_and_hear_of_its_failure(log: Path) -> None:
     async with tools(rude("exit", log)) as server:
         found = await asyncio.gather(*(server.call("any") for _ in range(5)), return_exceptions=True)

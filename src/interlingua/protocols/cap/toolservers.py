@@ -188,8 +188,10 @@ class _Host:
             self._failures = 0  # it answers
             # It goes into logs and to models, and it is what the server made of its keys.
             raise ToolFailed(self._clean(error.message), details=error.details) from None
-        except Exception:
+        except Exception as error:
             self._retire(life)
+            if isinstance(error, Unavailable):
+                life.lost(error)  # here too: the life may be ended before it has looked why itself
             raise
         else:
             self._failures = 0
@@ -313,6 +315,7 @@ class _Life:
         self.over = False
         self.retired = False
         self._ended = False
+        self._counted = False  # as a failure
         self._links: list[Link] = []
         self._ready: asyncio.Future[Session] = loop.create_future()
         self.task = loop.create_task(self._live(), name=f"tool server {host.name}")
@@ -366,10 +369,16 @@ class _Life:
                 self.over = True
                 why = await session.link.why()
                 log.info("%s is gone: %s", self._host.name, why)
-                if not session.answered:
-                    self._host.failed(Unavailable(f"{self._host.name} is gone: {why}"))
+                self.lost(Unavailable(f"{self._host.name} is gone: {why}"))
         finally:
             timer.cancel()
+
+    def lost(self, error: Unavailable) -> None:
+        """It had started, and is gone. Counts once, and only where it has never answered."""
+        session = self._ready.result()
+        if session.link.lost.is_set() and not (session.answered or session.let_go or self._counted):
+            self._counted = True
+            self._host.failed(error)
 
     def _link(self) -> Link:
         self._links.append(self._make())
