@@ -7,7 +7,7 @@ store: they would go on writing as before. Taking the steps is for the store of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import resources
+from pathlib import Path
 
 import msgspec
 
@@ -34,9 +34,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def steps(kind: str) -> list[Step]:
-    folder = resources.files(__package__).joinpath("migrations", kind)
-    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
-    return [step(number, entry.name, entry.read_text()) for number, entry in enumerate(files, 1)]
+    files = sorted((Path(__file__).parent / "migrations" / kind).glob("*.sql"))
+    return [step(number, file.name, file.read_text(encoding="utf-8")) for number, file in enumerate(files, 1)]
 
 
 def step(number: int, name: str, sql: str) -> Step:
