@@ -24,7 +24,7 @@ from interlingua.store.base import EventRow, QuestionFilter
 from .. import warm_python
 from .working import AGENTS, SETTINGS, ask, forever, listen, talk
 
-SOON = 10.0  # seconds; whoever is not told looks only after thirty
+SOON = 25.0  # seconds, on a crowded machine; whoever is not told looks only after thirty
 QUICK = il.Settings(park_after=0, cancel_grace=0.5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
 
 

@@ -99,6 +99,9 @@ def here(
     """As `cli`, in this process: for long tables of things that go wrong."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in os.environ:
+        if name.startswith("INTERLINGUA_"):
+            monkeypatch.delenv(name)
     for name in ("INTERLINGUA_STORE", "NO_COLOR", "TERM", "COLUMNS"):
         monkeypatch.setenv(name, env[name])
 

@@ -94,11 +94,13 @@ class Way:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def lead_to(self, to: str) -> None:
-        """From now on, there. Connections that are kept lead to the old place, and are cut."""
+    async def lead_to(self, to: str) -> None:
+        """From now on, there. Connections that are kept lead to the old place, and are cut: whoever has them knows."""
         self.to = to
-        for task in self._tasks:
+        cut = list(self._tasks)
+        for task in cut:
             task.cancel()
+        await asyncio.gather(*cut, return_exceptions=True)
 
     def _accept(self, reads: asyncio.StreamReader, writes: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._lead(reads, writes))
@@ -112,8 +114,13 @@ class Way:
             with contextlib.suppress(ConnectionError):
                 await asyncio.gather(_copy(reads, there_writes), _copy(there_reads, writes))
         finally:
-            writes.close()
             there_writes.close()
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                writes.write_eof()
+                async with asyncio.timeout(60):
+                    while await reads.read(1 << 16):  # until it is hung up over there too
+                        pass
+            writes.close()
 
 
 async def _copy(reads: asyncio.StreamReader, writes: asyncio.StreamWriter) -> None:

@@ -348,7 +348,7 @@ async def test_a_loop_of_two_hubs_ends_with_an_error_that_says_so(hub: str, tmp_
         client_of(one, "connect") as client,
     ):
         assert await said(client, agent, "say round") == "round "
-        way.lead_to(other)  # from now on each of the two has mounted the other
+        await way.lead_to(other)  # from now on each of the two has mounted the other
         end = await ended(client, agent, "say round")
         assert end.error is not None
         assert (end.error.code, end.error.transient) == ("too_many_hops", False)

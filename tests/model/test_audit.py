@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import json
 import random
-import sqlite3
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +42,7 @@ from interlingua.model.status import Status
 from interlingua.security.signing import SigningKey, genuine
 from interlingua.store.base import RunFilter
 
+from ..databases import sql
 from ..engine.common import PATIENT, QUICK, engine, finish, question, submit
 from ..engine.test_delegation import shout, tree
 from ..engine.test_oversight import SECRET, approve, judge, staff
@@ -771,18 +771,15 @@ async def test_what_was_changed_in_the_store_is_found_in_its_export(store: Path,
     async with engine(store, fan, talker, shout) as eng:
         run = await finish(eng, "fan", {"count": 2})
         victim = (await eng.runs(RunFilter(agent="talker")))[0].id
-    for change, seq, code in (
-        ("UPDATE events SET body=CAST('{\n\"kind\":\"plan\"}' AS BLOB) WHERE run=? AND seq=3", 3, "changed"),
-        ("UPDATE events SET body=CAST('no JSON' AS BLOB) WHERE run=? AND seq=3", 3, "changed"),
-        ("DELETE FROM events WHERE run=? AND seq=3", 3, "missing"),
-        ("DELETE FROM events WHERE run=? AND seq>4", 3, "missing"),
-        ("DELETE FROM events WHERE run=?", 1, "removed_run"),
-        ("DELETE FROM runs WHERE id=?", None, "removed_run"),
+    for change, value, seq, code in (
+        ("UPDATE events SET body=? WHERE run=? AND seq=3", b'{\n"kind":"plan"}', 3, "changed"),
+        ("UPDATE events SET body=? WHERE run=? AND seq=3", b"no JSON", 3, "changed"),
+        ("DELETE FROM events WHERE run=? AND seq=3", None, 3, "missing"),
+        ("DELETE FROM events WHERE run=? AND seq>4", None, 3, "missing"),
+        ("DELETE FROM events WHERE run=?", None, 1, "removed_run"),
+        ("DELETE FROM runs WHERE id=?", None, None, "removed_run"),
     ):  # fmt: skip
-        conn = sqlite3.connect(store)
-        conn.execute(change, (victim,))
-        conn.commit()
-        conn.close()
+        sql(store, change, *([value] if value is not None else []), victim)
         async with engine(store, settings=QUICK) as eng:
             told = check(await exported(eng, run.id, key), key).problems[0]
             assert (told.code, told.run, told.seq) == (code, victim, seq), told
@@ -791,11 +788,9 @@ async def test_what_was_changed_in_the_store_is_found_in_its_export(store: Path,
 async def test_a_log_is_exported_as_far_as_its_run_had_come(store: Path, key: SigningKey) -> None:
     async with engine(store, fan, talker, shout) as eng:
         run = await finish(eng, "fan", {"count": 2})
-    conn = sqlite3.connect(store)  # as if it had grown since, and as if somebody had taken an event out before
-    conn.execute("DELETE FROM events WHERE run=? AND seq=2", (run.id,))
-    conn.execute("UPDATE runs SET next_seq=5 WHERE id=?", (run.id,))
-    conn.commit()
-    conn.close()
+    # As if it had grown since, and as if somebody had taken an event out before.
+    sql(store, "DELETE FROM events WHERE run=? AND seq=2", run.id)
+    sql(store, "UPDATE runs SET next_seq=5 WHERE id=?", run.id)
     async with engine(store) as eng:
         lines = await exported(eng, run.id, key)
         assert [one.seq for one in events(lines) if one.run == run.id] == [1, 3, 4]
