@@ -29,6 +29,7 @@ _numbers = itertools.count(1)
 
 
 _QUICK_TO_DIE = "lease=1"  # seconds; processes that are killed are missed as soon as tests can wait for
+_named: list[str] = []  # what the switch said: tests may have an environment of their own
 
 
 def begin(config: pytest.Config) -> None:
@@ -37,15 +38,16 @@ def begin(config: pytest.Config) -> None:
         held = ExitStack()
         config.add_cleanup(held.close)
         os.environ[SWITCH] = held.enter_context(own_server()).url
+    _named.extend(name for name in [os.environ.get(SWITCH)] if name)
 
 
 def store_in(folder: Path) -> Path | str:
     """The store of processes that live in a folder: a file there, or a place of the folder's own on the server."""
-    if SWITCH not in os.environ:
+    if not _named:
         return folder / "store.db"
     name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-    mark = "&" if "?" in os.environ[SWITCH] else "?"
-    return f"{os.environ[SWITCH]}{mark}schema=f{name}&{_QUICK}&{_QUICK_TO_DIE}"
+    mark = "&" if "?" in _named[0] else "?"
+    return f"{_named[0]}{mark}schema=f{name}&{_QUICK}&{_QUICK_TO_DIE}"
 
 
 def forget(where: str) -> None:
@@ -60,9 +62,8 @@ def forget(where: str) -> None:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The address of a server: the one that somebody named, or a new one. Started when the first test needs it."""
-    named = os.environ.get(SWITCH)
-    if named:
-        yield named
+    if _named:
+        yield _named[0]
         return
     with own_server() as server:
         yield server.url

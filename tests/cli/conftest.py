@@ -22,6 +22,7 @@ import pytest
 import interlingua
 from interlingua.cli import main
 
+from ..postgres import store_in
 from . import warm
 from .warm import COMMAND
 
@@ -48,9 +49,20 @@ def env(tmp_path: Path) -> dict[str, str]:
     return process_env(tmp_path)
 
 
+@pytest.fixture
+def in_a_file(env: dict[str, str], tmp_path: Path) -> None:
+    """For what is so with files only: the store is one, whatever these tests run on."""
+    env["INTERLINGUA_STORE"] = str(tmp_path / "store.db")
+
+
+def store_of(env: dict[str, str]) -> Path | str:
+    where = env["INTERLINGUA_STORE"]
+    return where if "://" in where else Path(where)
+
+
 def process_env(tmp_path: Path) -> dict[str, str]:
     """What a process sees that is started here: nothing of the user's, and a store below a folder."""
-    return {**clean_env(), "INTERLINGUA_STORE": str(tmp_path / "store.db")}
+    return {**clean_env(), "INTERLINGUA_STORE": str(store_in(tmp_path))}
 
 
 def clean_env() -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import sqlite3
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +16,10 @@ import interlingua as il
 from interlingua.model.oversight import Proposal, ReviewVerdict
 from interlingua.store.base import RunFilter
 
+from ..databases import sql
 from ..engine.common import QUICK, engine, finish, question, submit
 from ..engine.test_oversight import SECRET, approve, judge, staff
-from .conftest import ZOO, Result
+from .conftest import ZOO, Result, store_of
 
 Cli = Callable[..., Result]
 
@@ -47,7 +47,7 @@ def task(env: dict[str, str]) -> str:
     """A task of a team, done and in the store. The id of the team's run."""
 
     async def work() -> str:
-        async with engine(Path(env["INTERLINGUA_STORE"]), settings=QUICK) as eng:
+        async with engine(store_of(env), settings=QUICK) as eng:
             staff(eng, doubtful(), lead=lead)
             run = await finish(eng, "crew", {"text": "sales"})
             assert run.status is il.Status.SUCCEEDED, run.error
@@ -61,7 +61,7 @@ def waiting(env: dict[str, str]) -> str:
     """A task that waits for the verdict of the user."""
 
     async def work() -> str:
-        async with engine(Path(env["INTERLINGUA_STORE"]), settings=QUICK) as eng:
+        async with engine(store_of(env), settings=QUICK) as eng:
             staff(eng, judge(approve), overseer="user")
             run = await submit(eng, "crew", {"text": "analyst sales"})
             await question(eng, run.id)
@@ -74,6 +74,7 @@ def agents(branch: dict[str, Any]) -> list[str]:
     return [branch["agent"], *(name for child in branch.get("children", []) for name in agents(child))]
 
 
+@pytest.mark.usefixtures("in_a_file")
 def test_a_task_is_exported_and_checked_by_somebody_who_has_only_the_file_and_the_public_key(
     cli: Cli, task: str, env: dict[str, str], tmp_path: Path
 ) -> None:
@@ -212,10 +213,7 @@ def test_a_file_that_is_there_is_not_written_over_unless_asked(here: Cli, task: 
 def test_a_store_in_which_something_was_changed_is_exported_as_it_is_and_said_to_be(
     here: Cli, task: str, env: dict[str, str]
 ) -> None:
-    conn = sqlite3.connect(env["INTERLINGUA_STORE"])
-    conn.execute("UPDATE events SET time=time+1 WHERE run=? AND seq=2", (task,))
-    conn.commit()
-    conn.close()
+    sql(store_of(env), "UPDATE events SET time=time+1 WHERE run=? AND seq=2", task)
     done = here("audit", "export", "T1")
     assert (done.code, done.out) == (1, "")
     assert "something was changed: event 2" in done.err
@@ -232,7 +230,7 @@ def test_a_deleted_run_is_shown_with_its_last_hash(here: Cli, env: dict[str, str
         async def caller(ctx: il.Context[None, None], text: str) -> str:
             return str((await ctx.call("shout", {"text": text}))["text"])
 
-        async with engine(Path(env["INTERLINGUA_STORE"]), shout, caller, settings=QUICK) as eng:
+        async with engine(store_of(env), shout, caller, settings=QUICK) as eng:
             run = await finish(eng, "caller", {"text": "x"})
             (child,) = await eng.runs(RunFilter(parent=run.id))
             head = (await eng.run(child.id)).head

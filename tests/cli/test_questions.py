@@ -19,6 +19,7 @@ from interlingua.security.keys import make_key
 from tests.engine.common import QUICK, engine, question, submit
 from tests.inbox.common import asker, middle, served, top, with_settings
 
+from ..postgres import store_in
 from .conftest import ZOO, Result
 
 Cli = Callable[..., Result]
@@ -102,14 +103,14 @@ def test_an_option_before_the_command_is_not_lost_without_a_word(cli: Cli) -> No
 
 
 async def test_the_deadline_stands_in_the_list(here: Cli, tmp_path: Path) -> None:
-    async with engine(tmp_path / "store.db", shopper) as eng:
+    async with engine(store_in(tmp_path), shopper) as eng:
         await question(eng, (await submit(eng, "shopper")).id)
     row = (await asyncio.to_thread(here, "questions")).out.splitlines()[1]
     assert row.rstrip().endswith("in 10 min")
 
 
 async def test_mine_are_those_that_a_caller_may_answer(here: Cli, tmp_path: Path) -> None:
-    async with engine(tmp_path / "store.db", asker) as eng:
+    async with engine(store_in(tmp_path), asker) as eng:
         keys: dict[str, il.Caller] = {}
         given = {"laptop": [], "boss": ["see:all"], "reader": ["do:read"], "other": ["agents:other", "see:all"]}
         for name, scopes in given.items():
@@ -139,7 +140,7 @@ async def test_mine_are_those_that_a_caller_may_answer(here: Cli, tmp_path: Path
 
 
 async def test_a_question_is_shown_with_everything_that_one_should_know(here: Cli, tmp_path: Path) -> None:
-    async with engine(tmp_path / "store.db", shopper) as eng:
+    async with engine(store_in(tmp_path), shopper) as eng:
         run = await submit(eng, "shopper", thread="market", create_thread=True)
         asked = await question(eng, run.id)
     shown = await asyncio.to_thread(here, "questions", "show", asked.id[-8:])
@@ -160,7 +161,7 @@ async def test_a_question_is_shown_with_everything_that_one_should_know(here: Cl
 
 
 async def test_a_question_shows_who_answered_it_when_and_through_which_door(here: Cli, tmp_path: Path) -> None:
-    async with engine(tmp_path / "store.db", asker, middle, top) as eng:
+    async with engine(store_in(tmp_path), asker, middle, top) as eng:
         _, record = make_key("laptop", [], time.time_ns() // 1000)
         await StoredKeys(eng.store).put(record)
         run = await submit(eng, "top")
@@ -185,7 +186,7 @@ async def test_a_question_shows_who_answered_it_when_and_through_which_door(here
 async def test_only_the_one_who_must_answer_is_named_where_somebody_must(here: Cli, tmp_path: Path) -> None:
     from tests.protocols.cap.door_common import overseen
 
-    async with engine(tmp_path / "store.db", overseen()) as eng:
+    async with engine(store_in(tmp_path), overseen()) as eng:
         run = await submit(eng, "press", {"text": "draft"}, caller=il.Caller("alice"))
         asked = await question(eng, run.id)
     assert "only alice" in (await asyncio.to_thread(here, "questions")).out
@@ -204,7 +205,7 @@ async def test_what_a_member_of_a_team_gives_along_is_shown(here: Cli, tmp_path:
     async def pm(ctx: il.Context[Any, Any], text: str) -> str:
         return (await ctx.ask(il.AskText("Which region?"), attachments=["north, south"])).text
 
-    async with engine(tmp_path / "store.db", sales(**{"pm-1": pm})) as eng:
+    async with engine(store_in(tmp_path), sales(**{"pm-1": pm})) as eng:
         run = await submit(eng, "sales", {"text": "figures"})
         asked = await question(eng, run.id)
     shown = (await asyncio.to_thread(here, "questions", "show", asked.id)).out
@@ -219,7 +220,7 @@ async def test_the_watch_tells_what_happens_to_questions_of_every_process(
     start: Start, cli: Cli, tmp_path: Path
 ) -> None:
     settings = with_settings(QUICK, remind_after=())
-    async with served(tmp_path / "store.db", asker, middle, settings=settings) as eng:
+    async with served(store_in(tmp_path), asker, middle, settings=settings) as eng:
         before = await question(eng, (await submit(eng, "asker", {"text": "old"})).id)
         watch = start("questions", "watch", "--json")
         assert (await line(watch, "open"))["id"] == before.id
@@ -245,7 +246,7 @@ async def test_the_watch_tells_of_reminders_and_of_what_expires(start: Start, tm
         await ctx.ask(il.Confirm("Now?"), deadline=0.4, remind=[0.2])
         return ""
 
-    async with served(tmp_path / "store.db", asker, hasty) as eng:
+    async with served(store_in(tmp_path), asker, hasty) as eng:
         watch = await watching(start, eng)
         await submit(eng, "hasty")
         asked = await line(watch, "asked")
@@ -257,7 +258,7 @@ async def test_the_watch_tells_of_reminders_and_of_what_expires(start: Start, tm
 
 
 async def test_what_came_and_went_between_two_looks_is_told_too(start: Start, tmp_path: Path) -> None:
-    async with engine(tmp_path / "store.db", asker) as eng:
+    async with engine(store_in(tmp_path), asker) as eng:
         watch = await watching(start, eng)
         watch.send_signal(signal.SIGSTOP)
         asked = await question(eng, (await submit(eng, "asker", {"text": "second"})).id)
@@ -268,7 +269,7 @@ async def test_what_came_and_went_between_two_looks_is_told_too(start: Start, tm
 
 
 async def test_people_read_lines(start: Start, tmp_path: Path) -> None:
-    async with engine(tmp_path / "store.db", shopper) as eng:
+    async with engine(store_in(tmp_path), shopper) as eng:
         watch = start("questions", "watch")
         assert watch.stderr is not None
         assert watch.stdout is not None
@@ -282,7 +283,7 @@ async def test_people_read_lines(start: Start, tmp_path: Path) -> None:
 
 
 async def test_the_watch_of_a_caller_is_told_of_its_own(start: Start, tmp_path: Path) -> None:
-    async with engine(tmp_path / "store.db", asker) as eng:
+    async with engine(store_in(tmp_path), asker) as eng:
         watch = await watching(start, eng, "--mine", "ada")
         for name in ("bob", "ada"):
             await question(eng, (await submit(eng, "asker", {"text": name}, caller=il.Caller(name))).id)

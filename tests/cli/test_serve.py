@@ -23,6 +23,7 @@ from joserfc import jwk, jwt
 import interlingua as il
 from interlingua.app.keys import StoredKeys
 
+from ..postgres import store_in
 from . import warm
 from .conftest import Result
 
@@ -35,7 +36,7 @@ ZOO = Path(__file__).parent / "zoo.py"
 @contextmanager
 def serving(tmp_path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A server that has been started; nothing was read from it yet."""
-    env = {**os.environ, "INTERLINGUA_STORE": str(tmp_path / "store.db"), "COLUMNS": "200"}
+    env = {**os.environ, "INTERLINGUA_STORE": str(store_in(tmp_path)), "COLUMNS": "200"}
     process = warm.start(["serve", f"{ZOO}", "--port", "0", *options], env, Path.cwd(), stdout=None)
     try:
         yield process
@@ -111,14 +112,14 @@ def test_the_list_of_keys_tells_which_have_expired_and_when_each_was_used(tmp_pa
     with server(tmp_path) as (address, _):
         done = httpx2.post(f"{address}/connect/agents/search", json={}, headers={"x-api-key": secret})
         assert done.status_code == 200
-    asyncio.run(half_a_day_later(tmp_path / "store.db", short["id"]))
+    asyncio.run(half_a_day_later(store_in(tmp_path), short["id"]))
     listed = cli("keys", "list").out
     shown = {line.split()[1]: line for line in listed.splitlines()}
     assert "  expired  never used  " in shown["short"]
     assert re.search(r"  valid  last used 20\d\d-\d\d-\d\dT", shown["laptop"])
 
 
-async def half_a_day_later(store: Path, key: str) -> None:
+async def half_a_day_later(store: Path | str, key: str) -> None:
     """Move the times of a key back, as if it had been made then."""
     async with il.Engine(store) as engine:
         keys = StoredKeys(engine.store)

@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from interlingua.store import schema
 
 from ..databases import sql
@@ -14,6 +16,8 @@ from .conftest import ZOO, Result
 
 Cli = Callable[..., Result]
 KNOWN = len(schema.steps("sqlite"))
+
+pytestmark = pytest.mark.usefixtures("in_a_file")  # but for the last
 
 
 def test_a_store_that_is_whole_passes(here: Cli) -> None:

@@ -43,7 +43,9 @@ def with_settings(settings: il.Settings, **changes: Any) -> il.Settings:
 
 
 @contextlib.asynccontextmanager
-async def served(store: Path, *agents: il.Agent[..., Any], settings: il.Settings = QUICK) -> AsyncIterator[Engine]:
+async def served(
+    store: Path | str, *agents: il.Agent[..., Any], settings: il.Settings = QUICK
+) -> AsyncIterator[Engine]:
     """An engine of a process that serves: it reminds."""
     engine = Engine(store, agents=agents, settings=settings)
     engine.reminders.serves = True
