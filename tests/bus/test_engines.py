@@ -274,9 +274,9 @@ async def test_when_the_bus_loses_everything_everything_still_happens(store: Pat
             log = await events(eng, await submit(eng, "talk", n=200, pause=0.001))
             assert contiguous(log)
             assert spoken(log) == words(200)
-        meters = eng.worker.meters
-        assert meters.overlooked > 0
-        assert (meters.gaps, meters.told.count) == (0, 0)
+        about = eng.worker.meters.agents.of("talk")
+        assert about.from_store.keys() == {"silence"}
+        assert about.told.count == 0
 
 
 async def test_what_is_missing_on_the_bus_is_read_from_the_store(
@@ -299,10 +299,10 @@ async def test_what_is_missing_on_the_bus_is_read_from_the_store(
         assert bus.lost
         assert contiguous(log)
         assert spoken(log) == words(200)
-        meters = eng.worker.meters
-        assert (meters.gaps, meters.overlooked) == (1, 0)
-        assert meters.told.count > 20
-        assert 0 < meters.told.total < SOON * meters.told.count
+        about = eng.worker.meters.agents.of("talk")
+        assert about.from_store == {"gap": 1}
+        assert about.told.count > 20
+        assert 0 < about.told.total < SOON * about.told.count
 
 
 async def test_events_too_large_for_the_bus_reach_readers_too(store: Path, nats_url: str) -> None:
