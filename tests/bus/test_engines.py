@@ -17,8 +17,9 @@ import interlingua as il
 from interlingua.app.local_nats import LocalNats
 from interlingua.bus.base import BusSettings
 from interlingua.bus.nats import NatsBus
-from interlingua.model.errors import AgentNotFound
+from interlingua.model.errors import AgentNotFound, RunNotFound
 from interlingua.model.events import OutputDelta
+from interlingua.model.status import Status
 from interlingua.store.base import EventRow, QuestionFilter
 
 from .. import warm_python
@@ -105,6 +106,76 @@ async def test_a_run_of_another_process_is_streamed_and_the_store_is_not_read_fo
         assert spoken(log) == words(300)
         assert len(log) > 50
         assert len(reads) + len(looks) < 12  # to begin with, and what was committed before anybody listened
+
+
+async def test_what_is_submitted_to_be_waited_for_is_told_whole_and_the_store_is_not_read_for_it(
+    store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as eng:
+        reads = [counting(eng, monkeypatch, name) for name in ("events", "run", "ends")]
+        caller = il.Caller("key:1", "laptop")
+        request = il.RunRequest("talk", input={"n": 300}, metadata={"a": [1]}, caller=caller)
+        async with asyncio.timeout(SOON):
+            made = await eng.submit(request, follow=True)
+            ended = await eng.wait(made.id)
+        assert ended.output == {"text": words(300)}
+        assert reads == [[], [], []]
+        log = eng.at_hand(made.id)
+        assert log is not None
+        assert contiguous(log)
+        assert spoken(log) == words(300)
+        assert await eng.run(made.id) == ended  # as the store has it
+        assert [event async for event in eng.events(made.id, follow=False)][-1] == log[-1]
+
+
+async def test_what_is_submitted_to_be_read_is_told_from_its_beginning(
+    store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as eng:
+        reads = [counting(eng, monkeypatch, name) for name in ("events", "run", "ends")]
+        async with asyncio.timeout(SOON):
+            made = await eng.submit(il.RunRequest("talk", input={"n": 300, "pause": 0.001}), follow=True)
+            log = await events(eng, made.id)
+        assert contiguous(log)
+        assert log[0].kind == "created"
+        assert spoken(log) == words(300)
+        assert reads == [[], [], []]
+
+
+async def test_waiting_ends_at_a_question_and_goes_on_after_its_answer_whoever_runs_it(
+    store: Path, nats_url: str
+) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as eng, asyncio.timeout(SOON):
+        made = await eng.submit(il.RunRequest("ask"), follow=True)
+        view = await eng.wait(made.id, settled=True)
+        assert view.status is Status.WAITING
+        waiting = asyncio.create_task(eng.wait(made.id))
+        await eng.answer(view.questions[0].id, {"approved": True})
+        assert (await waiting).output == {"text": "True"}
+        assert eng.at_hand(made.id) is not None
+
+
+async def test_waiting_for_what_is_cancelled_and_forgotten_elsewhere_finds_that_it_is_gone(
+    store: Path, nats_url: str
+) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as eng, asyncio.timeout(SOON):
+        made = await eng.submit(il.RunRequest("forever"), follow=True)
+        async for event in eng.events(made.id):
+            if event.kind == "thought":
+                break
+        waiting = asyncio.create_task(eng.wait(made.id))
+        await eng.cancel(made.id, rollback=True)
+        with pytest.raises(RunNotFound):
+            await waiting
+
+
+async def test_the_same_key_again_waits_for_the_same_run(store: Path, nats_url: str) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as eng, asyncio.timeout(SOON):
+        request = il.RunRequest("talk", input={"n": 3}, key="once")
+        first = await eng.submit(request, follow=True)
+        again = await eng.submit(request, follow=True)
+        assert first.id == again.id
+        assert await eng.wait(again.id) == await eng.wait(first.id)
 
 
 async def test_an_answer_a_message_and_a_cancel_reach_the_owner_at_once(store: Path, nats_url: str) -> None:
@@ -274,6 +345,8 @@ async def test_when_the_bus_loses_everything_everything_still_happens(store: Pat
             log = await events(eng, await submit(eng, "talk", n=200, pause=0.001))
             assert contiguous(log)
             assert spoken(log) == words(200)
+            expected = await eng.submit(il.RunRequest("talk", input={"n": 20}), follow=True)
+            assert (await eng.wait(expected.id)).output == {"text": words(20)}
         about = eng.worker.meters.agents.of("talk")
         assert about.from_store.keys() == {"silence"}
         assert about.told.count == 0

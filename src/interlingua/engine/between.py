@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..bus.base import QUESTIONS, WORK, News, Presence, RemoteBus
-from ..store.base import CloseQuestion, PutQuestion, RunRow, Sealed
+from ..model.events import Event, RunCreated
+from ..store.base import CloseQuestion, EventRow, PutQuestion, RunRow, Sealed
 from . import tracing
 from .ids import now
 from .meters import Why
@@ -50,6 +51,8 @@ class Between:
 
     def stop(self) -> None:
         self._bus.detach()
+        for mirror in list(self._mirrors.values()):
+            mirror.let_go()
 
     def agents_changed(self) -> None:
         self._bus.take(self._worker.registry.keys())
@@ -65,6 +68,8 @@ class Between:
 
     def committed(self, run: str, sealed: Sealed | None) -> None:
         """Something of a run that is here is on disk, or was refused."""
+        if (mirror := self._mirrors.get(run)) is not None:
+            mirror.wake()  # it was elsewhere when somebody began to read it
         if sealed is not None and any(isinstance(change, PutQuestion | CloseQuestion) for change in sealed.changes):
             self.questions_changed()
         if sealed is None or not sealed.events or not self._bus.wanted(run):
@@ -92,6 +97,25 @@ class Between:
         mirror.readers += 1
         return mirror
 
+    def expect(self, row: RunRow, created: RunCreated, first: EventRow) -> Mirror:
+        """A run is being submitted here that will run elsewhere, and be read here from its beginning: it is listened
+        to before anybody can take it, so that nothing of it need be looked for. Ends by itself after a while."""
+        mirror = self.mirror(row.id, About.asked(created.request))
+        size = len(first.body) if first.body is not None else 0
+        mirror.begin(Event(row.id, first.seq, first.time, first.hash, created, first.seq, size))
+        mirror.submitted, mirror.held = (row, created), True
+        return mirror
+
+    def expected(self, run: str) -> Mirror | None:
+        """Of a run that was submitted so, a moment ago."""
+        mirror = self._mirrors.get(run)
+        return mirror if mirror is not None and mirror.submitted is not None else None
+
+    def at_hand(self, run: str) -> list[Event] | None:
+        """All events of such a run, where all were told."""
+        mirror = self.expected(run)
+        return mirror.since(0) if mirror is not None else None
+
     def _heard(self, mirror: Mirror, news: News) -> None:
         if news.rows:  # two clocks may differ: what seems to come from the future came at once
             late = max(0, now() - news.sent) / 1e6
@@ -110,7 +134,7 @@ class Between:
         mirror.end()
         del self._mirrors[mirror.run]
         if mirror.lag is not None:
-            tracing.followed(mirror.run, mirror.about, mirror.lag, now())
+            tracing.followed(mirror.run, mirror.about, mirror.lag)
 
     def questions_changed(self) -> None:
         self._bus.publish(QUESTIONS)

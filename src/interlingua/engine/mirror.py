@@ -15,7 +15,8 @@ import msgspec
 from ..bus.base import News
 from ..model.carrier import Carrier
 from ..model.events import Event, RunCreated, body_decoder
-from ..store.base import EventRow
+from ..model.run import RunRequest
+from ..store.base import EventRow, RunRow
 from . import tracing
 from .ids import now
 from .meters import OTHER, label
@@ -39,7 +40,10 @@ class About(NamedTuple):
         """By the first event of its log."""
         if not isinstance(first.body, RunCreated):
             return cls()  # it was erased
-        request = first.body.request
+        return cls.asked(first.body.request)
+
+    @classmethod
+    def asked(cls, request: RunRequest) -> About:
         return cls(request.agent, label(request.caller), request.caller.id, request.trace)
 
 
@@ -56,6 +60,8 @@ class Mirror:
         self.looks = 0  # raised when readers should look in the store
         self.hinted = 0  # what that was when somebody had said so
         self.readers = 0
+        self.submitted: tuple[RunRow, RunCreated] | None = None  # what it began as, where that was here
+        self.held = False  # for a reader that will come; that counts as one
         self.end: Callable[[], None] = lambda: None
         self._recent: deque[Event] = deque()
         self._bytes = 0
@@ -69,11 +75,11 @@ class Mirror:
         if news.rows:
             if news.last > known:
                 self._extend(_rows_in.decode(news.rows), known)
-                self._wake()
+                self.wake()
         elif news.last < 0 or news.last > known:
             self.looks += 1
             self.hinted = self.looks
-            self._wake()
+            self.wake()
 
     def _extend(self, rows: list[EventRow], known: int) -> None:
         if rows[0].seq > known + 1:
@@ -86,6 +92,16 @@ class Mirror:
                 self._bytes += len(row.body)
         while len(self._recent) > 1 and (len(self._recent) > _KEEP_EVENTS or self._bytes > _KEEP_BYTES):
             self._bytes -= self._recent.popleft().size
+
+    def begin(self, first: Event) -> None:
+        """Nothing was told before this is known: it is what the run was submitted with."""
+        self._recent.append(first)
+        self._bytes += first.size
+
+    @property
+    def last(self) -> Event | None:
+        """The newest that was told."""
+        return self._recent[-1] if self._recent else None
 
     def since(self, seq: int) -> list[Event] | None:
         """What was told after `seq`; None where something before that was not."""
@@ -104,7 +120,7 @@ class Mirror:
         future.add_done_callback(self._waiters.discard)
         return future
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
@@ -112,12 +128,21 @@ class Mirror:
 
     def _sweep(self) -> None:
         self.looks += 1  # hints may get lost: look anyway
-        self._wake()
+        self.wake()
         self._timer = asyncio.get_running_loop().call_later(self._sweep_every, self._sweep)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Whoever is to read it has come by now."""
+        if self.held:
+            self.held = False
+            self.leave()
 
     def leave(self) -> None:
         """One reader less."""
         self.readers -= 1
+        if self.lag is not None:
+            self.lag.until = now()
         if not self.readers:
             self._timer.cancel()
             self._closed(self)

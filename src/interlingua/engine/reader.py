@@ -15,6 +15,7 @@ from .log import LiveLog, compose_runs
 from .mirror import About, Mirror
 
 if TYPE_CHECKING:
+    from .between import Between
     from .engine import Engine
 
 _PAGE = 512
@@ -39,6 +40,7 @@ class Reader:
         self._mirror: Mirror | None = None  # of a run that is in another process
         self._about: About | None = None  # whose that is; None: not known yet
         self._looked = -1  # how often that had asked to look in the store, when this was done last
+        self._begun = False
         self._waiting: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
@@ -46,12 +48,15 @@ class Reader:
     async def read(self, timeout: float | None = None, *, follow: bool = True) -> list[Event]:
         """The next events, as many as there are. None when `timeout` seconds passed without any, when the log is
         `over`, or when there are none now and `follow` is false."""
+        others = self._engine.worker.others
+        if others is not None and follow and not self._begun:
+            self._take_expected(others)
+        self._begun = True
         if not self._sealed:
             await self._engine.check_open(self._run)
             self._sealed = True
         if not self._checked:
             await self._check()
-        others = self._engine.worker.others
         while not self.over:
             log = self._engine.worker.log_of(self._run)
             if log is None and self._log is not None and self._log.finished is not None:
@@ -187,6 +192,17 @@ class Reader:
                 first = await self._engine.store.events(self._run, 0, 1)
                 self._about = About.of(first[0]) if first else About()
             self._mirror, self._looked = others.mirror(self._run, self._about), -1
+
+    def _take_expected(self, others: Between) -> None:
+        """Of a run that was just submitted here, all that there is was told, or will be."""
+        mirror = others.expected(self._run)
+        if mirror is None or mirror.submitted is None or self._engine.worker.log_of(self._run) is not None:
+            return
+        row, _ = mirror.submitted
+        if row.sealed or mirror.last is None or self.cursor > mirror.last.seq:
+            return  # let the store say what is wrong
+        self._mirror, self._looked = others.mirror(self._run, mirror.about), mirror.looks
+        self._about, self._checked, self._sealed = mirror.about, True, True
 
     def _leave_mirror(self) -> None:
         if self._mirror is not None:

@@ -36,10 +36,10 @@ class Before(NamedTuple):
 class Lag:
     """How late what a run elsewhere committed was here, over one time of following it."""
 
-    __slots__ = ("count", "from_store", "longest", "since", "total")
+    __slots__ = ("count", "from_store", "longest", "since", "total", "until")
 
     def __init__(self, since: int) -> None:
-        self.since = since  # microseconds since 1970
+        self.since = self.until = since  # microseconds since 1970
         self.count = 0  # messages
         self.total = self.longest = 0.0  # seconds
         self.from_store = 0  # times that there was more in the store than had been told
@@ -88,7 +88,7 @@ def invoke_agent(
         context.detach(token)
 
 
-def followed(run: str, about: About, lag: Lag, until: int) -> None:
+def followed(run: str, about: About, lag: Lag) -> None:
     """A run elsewhere was read here, and is not any more."""
     from opentelemetry import context, trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -109,7 +109,7 @@ def followed(run: str, about: About, lag: Lag, until: int) -> None:
     parent = TraceContextTextMapPropagator().extract(about.trace or {}, context.Context())
     tracer = trace.get_tracer("interlingua")
     span = tracer.start_span(f"followed {about.agent}", parent, attributes=attributes, start_time=lag.since * 1000)
-    span.end(until * 1000)
+    span.end(lag.until * 1000)
 
 
 def current(carried: carrier.Carrier | None) -> carrier.Carrier | None:
