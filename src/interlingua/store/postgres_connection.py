@@ -5,6 +5,7 @@ Thin on purpose: `?` becomes `%s`, results come in binary, and `lock` waits for 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -127,6 +128,9 @@ class _Postgres(Dialect):
         if isinstance(error, psycopg.DataError):  # a NUL in a text, a number beyond 64 bits
             return f"this cannot be kept: {error}"
         return super().refusal(error)
+
+    def together(self, conn: Connection) -> contextlib.AbstractContextManager[object]:
+        return conn.raw.pipeline() if isinstance(conn, PostgresConnection) else contextlib.nullcontext()
 
     def insert_runs(self, conn: Connection, rows: list[Any]) -> None:
         insert(conn, "runs", _COLUMNS, [(*row, metadata_terms(row[_METADATA], row[_CALLER])) for row in rows])

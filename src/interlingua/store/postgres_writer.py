@@ -24,6 +24,7 @@ from .base import (
     PutCallback,
     PutInbox,
     PutQuestion,
+    RunRow,
     Sealed,
     receiver_of,
 )
@@ -180,7 +181,8 @@ class PostgresWriter(Writer):
             cursor = conn.raw.cursor()
             cursor.execute("BEGIN", prepare=False)
             cursor.execute(_NOTE_BATCH, (self._batch, self._id, self._generation), prepare=True)
-            conn.lock_all(_touched(sealed, calls))
+            if calls or not _locks_itself(sealed):
+                conn.lock_all(_touched(sealed, calls))
             if sealed:
                 _write(cursor, sealed)
             if at_once:
@@ -256,6 +258,17 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+def _locks_itself(sealed: list[Sealed]) -> bool:
+    """Whether one row is touched and nothing else, by a statement that looks at nothing else."""
+    if len(sealed) != 1 or sealed[0].changes:
+        return False
+    return sealed[0].insert or not _parks(sealed[0].row)
+
+
+def _parks(row: RunRow) -> bool:
+    return row.worker is None and not row.status.final and row.status is not Status.PENDING
+
+
 def _touched(sealed: list[Sealed], calls: list[Asked]) -> set[Lock]:
     """Everything that is known to be touched, so that all transactions lock in one order."""
     locks = set[Lock]()
@@ -291,7 +304,7 @@ def _write(cursor: psycopg.Cursor[Any], batch: list[Sealed]) -> None:
         (
             row.id, row.epoch, one.expected_seq, row.status._value_, row.updated_at, row.worker, row.next_seq, row.head,
             row.crashes, row.ran, row.queued,
-            row.worker is None and not row.status.final and row.status is not Status.PENDING, row.wake_at,
+            _parks(row), row.wake_at,
         )
         for one in batch if not one.insert for row in (one.row,)
     ]  # fmt: skip

@@ -7,6 +7,7 @@ There is one set of SQL for all of them. It is given a `Connection`, puts `?` fo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -70,6 +71,10 @@ class Dialect:
     skip_locked = ""  # the same, without those that somebody else is changing
     contains_json = True  # knows json_contains(column, ?)
     status_indexes = False  # has runs in the order of caller, agent or both, then status, then id
+
+    def together(self, conn: Connection) -> contextlib.AbstractContextManager[object]:
+        """Within this, statements are sent without waiting for each other. What they find is there afterwards."""
+        return contextlib.nullcontext()
 
     def skip_locked_of(self, table: str) -> str:
         """`skip_locked`, for the rows of one of several tables."""

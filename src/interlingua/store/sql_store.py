@@ -22,6 +22,7 @@ from . import sql_transactions as transactions
 from .base import (
     Appender,
     EventRow,
+    Found,
     InboxItem,
     RunFilter,
     RunRow,
@@ -47,7 +48,7 @@ T = TypeVar("T")
 
 _cards = msgspec.json.Decoder(AgentCard)
 _METADATA = RUN_COLUMNS.index("metadata")
-_EVENT = "run, seq, kind, time, hash, body, erased"
+_EVENT = transactions.EVENT
 
 
 def _event(row: EventRow) -> Event:
@@ -255,16 +256,20 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
 
     async def claim(
         self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True,
-        at_most: Sequence[tuple[Sequence[str], int]] = (),
+        at_most: Sequence[tuple[Sequence[str], int]] = (), found: dict[str, Found] | None = None,
     ) -> list[RunRow]:  # fmt: skip
         """Take runs that are due. Of those that were there at several crashes at most one, or none."""
+        contents = transactions.Contents() if found is not None else None
         rows: list[RunRow] = await self._write(
             lambda conn: (
-                transactions.claim(conn, worker, agents, now, limit, suspects, at_most)
+                transactions.claim(conn, worker, agents, now, limit, suspects, at_most, contents)
                 if self._lives(conn, worker)
                 else []
             )
         )
+        if found is not None and contents is not None:
+            for event in sorted(map(_event, contents.events), key=lambda event: event.seq):
+                found.setdefault(event.run, Found([], event.run in contents.news)).events.append(event)
         return rows
 
     def _lives(self, conn: Connection, worker: str) -> bool:
