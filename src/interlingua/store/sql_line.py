@@ -71,9 +71,9 @@ def following(
     if len(agents) == 1 and not at_most:  # most likely one is there: somebody was told so
         with conn.dialect.together(conn):
             first = conn.execute(_NEXT.format(f"<{SUSPECT}") + lock, (agents[0], limit))
-            ripe = conn.execute(_ANY_RIPE, (agents[0], now))
+            later = conn.execute(_ANY_RIPE, (agents[0], now))
         if found := first.fetchall():
-            if ripe.fetchone() is not None:
+            if later.fetchone() is not None:
                 _ripen(conn, agents, now)  # for those who come next
             return found
     looked = conn.execute(
