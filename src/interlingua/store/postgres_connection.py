@@ -130,7 +130,9 @@ class _Postgres(Dialect):
         return super().refusal(error)
 
     def together(self, conn: Connection) -> contextlib.AbstractContextManager[object]:
-        return conn.raw.pipeline() if isinstance(conn, PostgresConnection) else contextlib.nullcontext()
+        if isinstance(conn, PostgresConnection) and not conn.flows:
+            return conn.raw.pipeline()
+        return contextlib.nullcontext()
 
     def insert_runs(self, conn: Connection, rows: list[Any]) -> None:
         insert(conn, "runs", _COLUMNS, [(*row, metadata_terms(row[_METADATA], row[_CALLER])) for row in rows])
@@ -226,6 +228,7 @@ class PostgresConnection:
     def __init__(self, raw: psycopg.Connection[Any], schema: str) -> None:
         self.raw = raw
         self._schema = schema
+        self.flows = False  # statements are sent without waiting for each other now
         self._held = set[Lock]()  # in this transaction
         self._frequent: dict[str, tuple[float, frozenset[int]]] = {}
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -29,7 +30,7 @@ from .base import (
     receiver_of,
 )
 from .postgres_connection import Place, PostgresConnection, connect, lost, metadata_terms
-from .sql import RUN_COLUMNS, Lock, plain
+from .sql import RUN_COLUMNS, Flowing, Lock, plain
 from .sql_questions import COUNT
 from .writer import Asked, Writer, answered, write_changes
 
@@ -173,11 +174,9 @@ class PostgresWriter(Writer):
         self, conn: PostgresConnection, sealed: list[Sealed], calls: list[Asked]
     ) -> list[tuple[Any, BaseException | None]]:
         results: list[tuple[Any, BaseException | None]] = []
-        at_once = not calls and not any(
-            one.changes or (one.row.status.final and not one.insert) for one in sealed
-        )  # nothing depends on what anything finds
+        flows = all(isinstance(call, Flowing) for call, *_ in calls) and not any(one.changes for one in sealed)
         conn.begun()
-        with conn.raw.pipeline():
+        with _flowing(conn):
             cursor = conn.raw.cursor()
             cursor.execute("BEGIN", prepare=False)
             cursor.execute(_NOTE_BATCH, (self._batch, self._id, self._generation), prepare=True)
@@ -185,10 +184,12 @@ class PostgresWriter(Writer):
                 conn.lock_all(_touched(sealed, calls))
             if sealed:
                 _write(cursor, sealed)
-            if at_once:
+            if flows:
+                write_changes(conn, sealed)
+                answered(conn, calls, results)
                 self._unsure = results
                 cursor.execute("COMMIT", prepare=False)
-        if not at_once:
+        if not flows:
             write_changes(conn, sealed)
             answered(conn, calls, results)
             self._unsure = results
@@ -256,6 +257,21 @@ def _in_the_way(error: Exception) -> bool:
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())
+
+
+@contextlib.contextmanager
+def _flowing(conn: PostgresConnection) -> Iterator[None]:
+    """Within this nothing is waited for but what is fetched."""
+    with conn.raw.pipeline() as pipeline:
+        conn.flows = True
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(psycopg.Error):
+                pipeline.sync()  # what was sent after a failure has failed too, which need not be told
+            raise
+        finally:
+            conn.flows = False
 
 
 def _locks_itself(sealed: list[Sealed]) -> bool:

@@ -59,6 +59,19 @@ class Connection(Protocol):
 Call = Callable[[Connection], Any]
 
 
+class Flowing:
+    """A call whose statements need not be waited for one by one: what it wants to know it fetches, and what the
+    database refuses concerns the whole transaction."""
+
+    __slots__ = ("_fn",)
+
+    def __init__(self, fn: Call) -> None:
+        self._fn = fn
+
+    def __call__(self, conn: Connection) -> Any:
+        return self._fn(conn)
+
+
 class Dialect:
     """How SQLite says it. What others say otherwise they override."""
 
