@@ -59,21 +59,21 @@ async def test_how_late_events_came_is_counted_by_agent_and_by_caller(postgres: 
 
 
 async def test_a_reader_that_goes_on_from_a_cursor_counts_for_the_same_caller(store: Path, nats_url: str) -> None:
-    async with working(store, nats_url), engine(store, nats_url) as eng, asyncio.timeout(SOON):
-        run = (await eng.submit(il.RunRequest("forever", caller=LAPTOP))).id
-        async for event in eng.events(run):
-            if event.kind == "thought":
-                break
-        before = eng.worker.meters.callers.of("laptop").told.count
-        reader = eng.reader(run, event.seq)
-        reading = asyncio.create_task(reader.read())
+    async with working(store, nats_url), engine(store, nats_url) as eng, asyncio.timeout(3 * SOON):
+        request = il.RunRequest("talk", input={"n": 100_000, "pause": 0.001}, caller=LAPTOP)
+        run = (await eng.submit(request)).id
+        callers = eng.worker.meters.callers
+        cursor = 0
+        for _ in range(2):
+            before = callers.of("laptop").told.count
+            async for event in eng.events(run, after=cursor):
+                cursor = event.seq
+                if callers.of("laptop").told.count > before:
+                    break
+        assert cursor > 1
+        assert set(callers.by_name) == {"laptop"}
         await eng.cancel(run)
-        while not reader.over:
-            await reading
-            reading = asyncio.create_task(reader.read())
-        reading.cancel()
-        assert eng.worker.meters.callers.of("laptop").told.count > before
-        assert set(eng.worker.meters.callers.by_name) == {"laptop"}
+        await eng.wait(run)
 
 
 async def test_what_the_bus_lost_is_counted_by_agent_and_by_caller(store: Path, nats_url: str) -> None:
