@@ -224,6 +224,49 @@ async def test_a_parent_hears_of_a_child_that_ran_in_another_process(store: Path
             assert (await eng.wait(run)).output == {"text": words(3)}
 
 
+async def test_runs_that_are_offered_while_others_are_claimed_are_claimed_together(
+    store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    async with engine(store, nats_url, talk) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
+        claim = owner.store.claim
+
+        async def held_up(worker: str, agents: list[str], time: int, limit: int, **more: Any) -> Any:
+            limits.append(limit)
+            while len(limits) == 1 and owner.worker.offers.waiting("talk@0.1.0") < 9:
+                await asyncio.sleep(0.01)
+            return await claim(worker, agents, time, limit, **more)
+
+        monkeypatch.setattr(owner.store, "claim", held_up)
+        runs = [await submit(eng, "talk", n=3) for _ in range(10)]
+        for run in runs:
+            assert (await eng.wait(run)).output == {"text": words(3)}
+    assert limits[:2] == [1, 9]
+
+
+async def test_what_is_sent_to_a_run_between_its_claim_and_its_beginning_reaches_it(
+    store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine(store, nats_url, listen) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
+        claim, hear, heard = owner.store.claim, owner.worker.heard, asyncio.Event()
+
+        def hears(run: str) -> None:
+            hear(run)
+            heard.set()
+
+        async def then_sent(*args: Any, **more: Any) -> Any:
+            rows = await claim(*args, **more)
+            for row in rows:
+                await eng.send(row.id, "early")
+                await heard.wait()
+            return rows
+
+        monkeypatch.setattr(owner.worker, "heard", hears)
+        monkeypatch.setattr(owner.store, "claim", then_sent)
+        run = await submit(eng, "listen")
+        assert (await eng.wait(run)).output == {"text": "early"}
+
+
 async def test_whoever_watches_questions_hears_of_those_that_are_asked_and_answered_elsewhere(
     store: Path, nats_url: str
 ) -> None:

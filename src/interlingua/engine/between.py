@@ -182,4 +182,4 @@ class Between:
             row = await self._worker.store.run(run)
             if row is None or row.worker is not None or row.status.final:
                 return True
-        return await self._worker.claim_for(agent)
+        return await self._worker.offers.take(agent)

@@ -44,6 +44,7 @@ from .gates import Gate, Gates
 from .ids import new_id, now
 from .log import LiveLog
 from .meters import Meters
+from .offers import Offers
 from .process import ProcessPool
 from .replay import Replay
 from .settings import Settings
@@ -59,14 +60,6 @@ _CLAIM_AT_ONCE = 200
 _ORPHANED = 10.0  # seconds
 _WATCHED = 5.0  # seconds that a suspect has for bringing the process down
 _PAGE = 2000
-
-
-class _Offers:
-    """Runs of an agent that were offered, and are yet to be claimed."""
-
-    def __init__(self, decided: asyncio.Future[None]) -> None:
-        self.slots: list[Callable[[], None]] = []  # kept for them, until each is let go
-        self.decided = decided  # when the store has said whose they are
 
 
 class Worker:
@@ -99,8 +92,7 @@ class Worker:
         self._on_the_way: dict[str, Found] = {}  # of those: what there was of them when they were claimed
         self._claims_under_way = 0
         self._unread: set[str] = set()  # runs that are not here, and had news while some were being claimed
-        self._offers: dict[str, _Offers] = {}  # by agent: what is claimed next
-        self._claiming: dict[str, asyncio.Lock] = {}  # by agent
+        self.offers = Offers(self)
         self._expected: dict[str, bool] = {}  # being submitted here, and whether there is news for them
         self._orphans: dict[str, float] = {}  # owned on paper, and not here: since when
         self._stopping = False
@@ -503,23 +495,23 @@ class Worker:
             beside = max(0, room - len(slots))
             self.reserved += beside
             try:
-                suspects = not self._suspect_at_large()
-                rows, found = await self._claim(agents, room, at_most, suspects)
+                rows, found = await self.claim(agents, room, at_most)
             finally:
                 self.reserved -= beside
                 for let_go in slots:
                     let_go()
-            mine = self._claimed(rows)
+            mine = self.claimed(rows)
             if len(mine) < len(rows):
                 self._foreign.set()  # whom they told to stop may be here
-            await self._enter_all(mine, found)
+            await self.enter_all(mine, found)
             if not rows:
                 return 0.05  # only suspects are left, and one is being watched
 
-    async def _claim(
-        self, agents: list[str], room: int, at_most: Sequence[tuple[Sequence[str], int]], suspects: bool
+    async def claim(
+        self, agents: list[str], room: int, at_most: Sequence[tuple[Sequence[str], int]] = ()
     ) -> tuple[list[RunRow], dict[str, Found]]:
-        found = dict[str, Found]()
+        """Take what is due, and what is known of it with that. Who calls this has kept places, and lets it enter."""
+        found, suspects = dict[str, Found](), not self._suspect_at_large()
         self._claims_under_way += 1
         try:
             rows = await self.store.claim(self.id, agents, now(), room, suspects=suspects, at_most=at_most, found=found)
@@ -533,14 +525,14 @@ class Worker:
             self._unread.clear()
         return rows, found
 
-    def _claimed(self, rows: list[RunRow]) -> list[RunRow]:
+    def claimed(self, rows: list[RunRow]) -> list[RunRow]:
         """Those of them that are to be entered here."""
         mine = [row for row in rows if row.worker is not None]
         self._claims += 1
         self._served.update({f"{row.agent}@{row.version}": self._claims for row in mine})
         return mine
 
-    async def _enter_all(self, rows: list[RunRow], found: dict[str, Found]) -> None:
+    async def enter_all(self, rows: list[RunRow], found: dict[str, Found]) -> None:
         waiting = {row.id: self.reserve(f"{row.agent}@{row.version}") for row in rows}
         self._entering |= waiting.keys()
         try:
@@ -565,43 +557,6 @@ class Worker:
         if suspect is None or suspect.over or suspect.log.row.crashes < SUSPECT:
             return False
         return asyncio.get_running_loop().time() - self._suspect_since < _WATCHED
-
-    async def claim_for(self, agent: str) -> bool:
-        """Take one run of an agent that is due: which, the store decides. False: there is no free slot here."""
-        known = self.registry.keys()
-        if agent not in known or not self.may_claim(agent):
-            return False
-        offers = self._offers.get(agent)
-        if offers is None:
-            offers = self._offers[agent] = _Offers(asyncio.get_running_loop().create_future())
-            self.spawn(self._claim_offered(agent, offers))
-        offers.slots.append(self.reserve(agent))
-        await asyncio.shield(offers.decided)
-        return True
-
-    async def _claim_offered(self, agent: str, offers: _Offers) -> None:
-        """Runs that were offered one by one, taken together: while some are claimed, the next offers gather."""
-        try:
-            async with self._claiming.setdefault(agent, asyncio.Lock()):
-                del self._offers[agent]  # what is offered from now on is claimed with the next ones
-                suspects = not self._suspect_at_large()
-                rows, found = await self._claim([agent], len(offers.slots), (), suspects)
-        except BaseException as error:
-            if not offers.decided.done():
-                offers.decided.set_exception(error)
-                offers.decided.exception()  # those who made an offer are told; if there are none any more, nobody is
-            if not isinstance(error, Exception):
-                raise
-            return
-        finally:
-            if self._offers.get(agent) is offers:
-                del self._offers[agent]
-            for let_go in offers.slots:
-                let_go()
-        mine = self._claimed(rows)
-        if not offers.decided.done():
-            offers.decided.set_result(None)
-        await self._enter_all(mine, found)
 
     async def claim_and_enter(self, run: str) -> None:
         """Take a run that nobody owns, to end it. Its agent's code is not needed for that."""
