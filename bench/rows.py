@@ -25,9 +25,11 @@ from rich.table import Table
 
 from interlingua.app.local_servers import LocalPostgres
 from interlingua.model.status import Status
+from interlingua.store import postgres_writer
 from interlingua.store.base import QuestionFilter, RunFilter, ThreadFilter, WorkerRow
 from interlingua.store.postgres import PostgresStore
-from interlingua.store.postgres_connection import PostgresConnection, translated
+from interlingua.store.postgres_connection import POSTGRES, PostgresConnection, translated
+from interlingua.store.sql import Flowing
 
 from .measure import disk_folder
 from .rows_fill import NOW, RARE, fill, run_id
@@ -50,6 +52,10 @@ class Statement(msgspec.Struct):
     plan: Any
 
 
+class _Never:
+    """Nothing is one."""
+
+
 class Looking:
     """While it is entered, every statement of a store is explained before it is carried out: with the values that it
     has, and once more as PostgreSQL plans it without knowing them, which is what it may do with statements that are
@@ -68,10 +74,16 @@ class Looking:
             return looking._execute(conn, sql, args)
 
         PostgresConnection.execute = execute  # type: ignore[method-assign]
+        # What is explained in between has to be waited for.
+        self._together = POSTGRES.together
+        postgres_writer.Flowing = _Never  # type: ignore[attr-defined, assignment]
+        POSTGRES.together = lambda conn: contextlib.nullcontext()  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
         PostgresConnection.execute = self._execute  # type: ignore[method-assign]
+        postgres_writer.Flowing = Flowing  # type: ignore[attr-defined]
+        POSTGRES.together = self._together  # type: ignore[method-assign]
 
     def explain(self, raw: psycopg.Connection[Any], sql: str, args: Sequence[Any]) -> None:
         if not sql.startswith(("SELECT", "UPDATE", "DELETE", "INSERT", "WITH")):

@@ -17,8 +17,9 @@ import interlingua as il
 from interlingua.app.local_nats import LocalNats
 from interlingua.bus.base import BusSettings
 from interlingua.bus.nats import NatsBus
-from interlingua.model.errors import AgentNotFound
+from interlingua.model.errors import AgentNotFound, RunNotFound
 from interlingua.model.events import OutputDelta
+from interlingua.model.status import Status
 from interlingua.store.base import EventRow, QuestionFilter
 
 from .. import warm_python
@@ -107,6 +108,76 @@ async def test_a_run_of_another_process_is_streamed_and_the_store_is_not_read_fo
         assert len(reads) + len(looks) < 12  # to begin with, and what was committed before anybody listened
 
 
+async def test_what_is_submitted_to_be_waited_for_is_told_whole_and_the_store_is_not_read_for_it(
+    store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as eng:
+        reads = [counting(eng, monkeypatch, name) for name in ("events", "run", "ends")]
+        caller = il.Caller("key:1", "laptop")
+        request = il.RunRequest("talk", input={"n": 300}, metadata={"a": [1]}, caller=caller)
+        async with asyncio.timeout(SOON):
+            made = await eng.submit(request, follow=True)
+            ended = await eng.wait(made.id)
+        assert ended.output == {"text": words(300)}
+        assert reads == [[], [], []]
+        log = eng.at_hand(made.id)
+        assert log is not None
+        assert contiguous(log)
+        assert spoken(log) == words(300)
+        assert await eng.run(made.id) == ended  # as the store has it
+        assert [event async for event in eng.events(made.id, follow=False)][-1] == log[-1]
+
+
+async def test_what_is_submitted_to_be_read_is_told_from_its_beginning(
+    store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as eng:
+        reads = [counting(eng, monkeypatch, name) for name in ("events", "run", "ends")]
+        async with asyncio.timeout(SOON):
+            made = await eng.submit(il.RunRequest("talk", input={"n": 300, "pause": 0.001}), follow=True)
+            log = await events(eng, made.id)
+        assert contiguous(log)
+        assert log[0].kind == "created"
+        assert spoken(log) == words(300)
+        assert reads == [[], [], []]
+
+
+async def test_waiting_ends_at_a_question_and_goes_on_after_its_answer_whoever_runs_it(
+    store: Path, nats_url: str
+) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as eng, asyncio.timeout(SOON):
+        made = await eng.submit(il.RunRequest("ask"), follow=True)
+        view = await eng.wait(made.id, settled=True)
+        assert view.status is Status.WAITING
+        waiting = asyncio.create_task(eng.wait(made.id))
+        await eng.answer(view.questions[0].id, {"approved": True})
+        assert (await waiting).output == {"text": "True"}
+        assert eng.at_hand(made.id) is not None
+
+
+async def test_waiting_for_what_is_cancelled_and_forgotten_elsewhere_finds_that_it_is_gone(
+    store: Path, nats_url: str
+) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as eng, asyncio.timeout(SOON):
+        made = await eng.submit(il.RunRequest("forever"), follow=True)
+        async for event in eng.events(made.id):
+            if event.kind == "thought":
+                break
+        waiting = asyncio.create_task(eng.wait(made.id))
+        await eng.cancel(made.id, rollback=True)
+        with pytest.raises(RunNotFound):
+            await waiting
+
+
+async def test_the_same_key_again_waits_for_the_same_run(store: Path, nats_url: str) -> None:
+    async with working(store, nats_url), engine(store, nats_url) as eng, asyncio.timeout(SOON):
+        request = il.RunRequest("talk", input={"n": 3}, key="once")
+        first = await eng.submit(request, follow=True)
+        again = await eng.submit(request, follow=True)
+        assert first.id == again.id
+        assert await eng.wait(again.id) == await eng.wait(first.id)
+
+
 async def test_an_answer_a_message_and_a_cancel_reach_the_owner_at_once(store: Path, nats_url: str) -> None:
     async with working(store, nats_url), engine(store, nats_url) as eng:
         async with asyncio.timeout(SOON):
@@ -151,6 +222,49 @@ async def test_a_parent_hears_of_a_child_that_ran_in_another_process(store: Path
         async with asyncio.timeout(SOON):
             run = await submit(eng, "parent")
             assert (await eng.wait(run)).output == {"text": words(3)}
+
+
+async def test_runs_that_are_offered_while_others_are_claimed_are_claimed_together(
+    store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    async with engine(store, nats_url, talk) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
+        claim = owner.store.claim
+
+        async def held_up(worker: str, agents: list[str], time: int, limit: int, **more: Any) -> Any:
+            limits.append(limit)
+            while len(limits) == 1 and owner.worker.offers.waiting("talk@0.1.0") < 9:
+                await asyncio.sleep(0.01)
+            return await claim(worker, agents, time, limit, **more)
+
+        monkeypatch.setattr(owner.store, "claim", held_up)
+        runs = [await submit(eng, "talk", n=3) for _ in range(10)]
+        for run in runs:
+            assert (await eng.wait(run)).output == {"text": words(3)}
+    assert limits[:2] == [1, 9]
+
+
+async def test_what_is_sent_to_a_run_between_its_claim_and_its_beginning_reaches_it(
+    store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine(store, nats_url, listen) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
+        claim, hear, heard = owner.store.claim, owner.worker.heard, asyncio.Event()
+
+        def hears(run: str) -> None:
+            hear(run)
+            heard.set()
+
+        async def then_sent(*args: Any, **more: Any) -> Any:
+            rows = await claim(*args, **more)
+            for row in rows:
+                await eng.send(row.id, "early")
+                await heard.wait()
+            return rows
+
+        monkeypatch.setattr(owner.worker, "heard", hears)
+        monkeypatch.setattr(owner.store, "claim", then_sent)
+        run = await submit(eng, "listen")
+        assert (await eng.wait(run)).output == {"text": "early"}
 
 
 async def test_whoever_watches_questions_hears_of_those_that_are_asked_and_answered_elsewhere(
@@ -274,9 +388,11 @@ async def test_when_the_bus_loses_everything_everything_still_happens(store: Pat
             log = await events(eng, await submit(eng, "talk", n=200, pause=0.001))
             assert contiguous(log)
             assert spoken(log) == words(200)
-        meters = eng.worker.meters
-        assert meters.overlooked > 0
-        assert (meters.gaps, meters.told.count) == (0, 0)
+            expected = await eng.submit(il.RunRequest("talk", input={"n": 20}), follow=True)
+            assert (await eng.wait(expected.id)).output == {"text": words(20)}
+        about = eng.worker.meters.agents.of("talk")
+        assert about.from_store.keys() == {"silence"}
+        assert about.told.count == 0
 
 
 async def test_what_is_missing_on_the_bus_is_read_from_the_store(
@@ -299,10 +415,10 @@ async def test_what_is_missing_on_the_bus_is_read_from_the_store(
         assert bus.lost
         assert contiguous(log)
         assert spoken(log) == words(200)
-        meters = eng.worker.meters
-        assert (meters.gaps, meters.overlooked) == (1, 0)
-        assert meters.told.count > 20
-        assert 0 < meters.told.total < SOON * meters.told.count
+        about = eng.worker.meters.agents.of("talk")
+        assert about.from_store == {"gap": 1}
+        assert about.told.count > 20
+        assert 0 < about.told.total < SOON * about.told.count
 
 
 async def test_events_too_large_for_the_bus_reach_readers_too(store: Path, nats_url: str) -> None:

@@ -75,19 +75,32 @@ async def test_a_run_is_listened_to_only_while_somebody_reads_it(
 ) -> None:
     monkeypatch.setattr("interlingua.bus.interest.LINGER", 0.0)
     async with opened(nats_url) as reader:
-        subject = reader.subjects.run("run")
         ends = [reader.follow("run", Heard()), reader.subscribe("run", Heard())]
-        await reader.outgoing.emptied()
-        assert subject in reader._subscriptions
+        assert "run" in reader._here
         ends[0]()
         reader.tick()
-        await reader.outgoing.emptied()
-        assert subject in reader._subscriptions
+        assert "run" in reader._here
         ends[1]()
         reader.tick()
-        await reader.outgoing.emptied()
-        assert subject not in reader._subscriptions
-        assert subject not in reader.handlers
+        assert "run" not in reader._here
+
+
+async def test_each_reader_of_a_run_is_told_and_nobody_else(nats_url: str) -> None:
+    async with opened(nats_url) as owner, opened(nats_url) as one, opened(nats_url) as two, opened(nats_url) as none:
+        ear, first, second = TestEar("w"), Heard(), Heard()
+        owner.attach(ear)
+        before = set(one._subscriptions)
+        one.follow("run", first)
+        two.follow("run", second)
+        two.follow("other", second)
+        await ear.heard.until(lambda: ear.heard.items.count(("watched", "run")) == 2)
+        await ear.heard.until(lambda: ("watched", "other") in ear.heard.items)
+        owner.publish_events("run", 1, 1, b"row")
+        owner.publish_events("other", 1, 1, b"row")
+        await first.count(1)
+        await second.count(2)
+        assert (none.health.received, one.health.received, two.health.received) == (0, 1, 2)
+        assert set(one._subscriptions) == before  # the server keeps nothing for a run
 
 
 async def test_messages_that_come_faster_than_they_are_looked_at_mean_that_something_changed(

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from opentelemetry import baggage, context, trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import interlingua as il
 from interlingua.engine.mounting import MOUNTED_FROM, Mounted
 
+from ..spans import spans
 from ..traces import ID, TRACE, check_sent_on
 from .common import QUICK, crash, engine, finish, submit
+
+__all__ = ["spans"]
 
 
 @il.agent
@@ -46,18 +46,6 @@ sends.card.metadata[MOUNTED_FROM] = "nowhere"
 async def calls(ctx: il.Context[None, None]) -> dict[str, Any]:
     """Calls the one that stands for a remote agent."""
     return dict(await ctx.call("sends"))
-
-
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    provider = trace.get_tracer_provider()
-    if not isinstance(provider, TracerProvider):
-        provider = TracerProvider()
-        trace.set_tracer_provider(provider)  # which can be done once
-    exporter = InMemorySpanExporter()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    yield exporter
-    exporter.shutdown()
 
 
 def named(spans: InMemorySpanExporter, name: str) -> ReadableSpan:

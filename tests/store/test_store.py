@@ -23,6 +23,7 @@ from interlingua.store.base import (
     DropInbox,
     EventRow,
     Fenced,
+    Found,
     PutInbox,
     PutQuestion,
     QuestionFilter,
@@ -197,6 +198,26 @@ async def test_a_worker_claims_only_what_it_has_code_for_and_only_what_is_due(ma
     assert await made.next_wake(["a@1"]) == later
     assert await made.next_wake(["b@1"]) == 0
     assert await made.next_wake(["c@1"]) is None
+    await made.close()
+
+
+async def test_what_there_is_of_a_run_comes_with_its_claim_where_it_is_little(made: SQLStore) -> None:
+    await made.open()
+    runs = []
+    for events in (1, 3, 20, 1):
+        r = row(next_seq=events + 1)
+        log = [event(r.id, seq, "thought") for seq in range(1, events + 1)]
+        await made.submit(Submission(r, RunRequest("a"), "d", log, None, now()))
+        runs.append(r.id)
+    quiet, longer, longest, told = runs
+    await made.deliver(told, "message", b"{}", now())
+    found = dict[str, Found]()
+    assert {c.id for c in await made.claim("w", ["a@1"], now(), 10, found=found)} == set(runs)
+    assert {run: ([event.seq for event in one.events], one.news) for run, one in found.items()} == {
+        quiet: ([1], False), longer: ([1, 2, 3], False), told: ([1], True),
+    }  # fmt: skip
+    assert found[longer].events == await made.events(longer, 0, 10)
+    assert longest not in found
     await made.close()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import json
 import logging
 import re
@@ -44,9 +45,15 @@ class LogFormat(StrEnum):
     OFF = "off"
 
 
+@functools.lru_cache(1)
+def _second(time: int) -> str:
+    """Of many lines, most are of the same."""
+    return datetime.datetime.fromtimestamp(time, datetime.UTC).isoformat().removesuffix("+00:00")
+
+
 def _time(record: logging.LogRecord) -> str:
-    moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    second, millis = divmod(int(record.created * 1000), 1000)
+    return f"{_second(second)}.{millis:03d}Z"
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

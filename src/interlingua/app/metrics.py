@@ -73,12 +73,12 @@ async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
             "bus_dropped_total", "counter", "Messages that were given up, on the way out or in; the store has all.",
             [('{way="out"}', bus.dropped), ('{way="in"}', bus.overflowed)],
         )  # fmt: skip
-        seconds("bus_event_seconds", "Events of runs elsewhere: from commit to arrival.", [("", meters.told)])
-        metric(
-            "bus_reads_from_store_total", "counter", "Times that a reader found in the store what the bus should have "
-            "told: after a gap in what it told, or by looking.",
-            [('{why="gap"}', meters.gaps), ('{why="silence"}', meters.overlooked)],
-        )  # fmt: skip
+        told = "Events of runs elsewhere: from commit to arrival."
+        seconds("bus_event_seconds", told, [(labels, numbers.told) for labels, numbers in agents])
+        seconds("caller_bus_event_seconds", told, [(labels, numbers.told) for labels, numbers in callers])
+        looked = "Times that a reader found in the store what the bus should have told: after a gap, or by looking."
+        metric("bus_reads_from_store_total", "counter", looked, _from_store(agents))
+        metric("caller_bus_reads_from_store_total", "counter", looked, _from_store(callers))
         metric("bus_lag_seconds", "gauge", "From sending to receipt, smoothed.", [("", bus.lag)])
         metric("bus_work_lag_seconds", "gauge", "From offering a run to pulling it, smoothed.", [("", bus.work_lag)])
         workers = len(engine.bus.present()) + 1
@@ -115,6 +115,14 @@ def _finished(by: list[tuple[str, Numbers]]) -> list[tuple[str, float]]:
         (f'{{{labels},status="{status}"}}', float(count))
         for labels, numbers in by
         for status, count in sorted(numbers.finished.items())
+    ]
+
+
+def _from_store(by: list[tuple[str, Numbers]]) -> list[tuple[str, float]]:
+    return [
+        (f'{{{labels},why="{why}"}}', float(count))
+        for labels, numbers in by
+        for why, count in sorted(numbers.from_store.items())
     ]
 
 

@@ -6,6 +6,7 @@ Pure: takes texts apart and puts them together.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import re
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -79,6 +80,7 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
+@functools.lru_cache(1000)
 def token(text: str) -> str:
     """Any text as part of a subject: readable, and never the same for two texts."""
     if is_token(text) and len(text) < 100:
@@ -99,12 +101,13 @@ class Subjects:
         self.presence = f"{prefix}.presence"
         self.all_work = f"{prefix}.work.*"
         self.stream = f"{prefix.replace('.', '_')}_work"
-        self._run = f"{prefix}.run."
+        self._reader = f"{prefix}.reader."
         self._worker = f"{prefix}.worker."
         self._work = f"{prefix}.work."
 
-    def run(self, run: str) -> str:
-        return f"{self._run}{run}.log"
+    def reader(self, reader: str) -> str:
+        """To one process: what has become of runs that it reads."""
+        return f"{self._reader}{reader}"
 
     def worker(self, worker: str) -> str:
         return f"{self._worker}{worker}"

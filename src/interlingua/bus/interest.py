@@ -15,6 +15,7 @@ _MOST = 200_000  # runs that others may read before it is simpler to send everyt
 
 
 class Watch(msgspec.Struct, array_like=True):
+    reader: str  # which process it is that reads
     fresh: list[str]  # whose owner is to say how far it is
     still: list[str] = []
 
@@ -58,30 +59,42 @@ class Here:
 
 
 class Elsewhere:
-    """The runs that other processes read, as far as they said so."""
+    """The runs that other processes read, and which processes these are, as far as they said so."""
 
     def __init__(self) -> None:
-        self._until: dict[str, float] = {}
-        self._all_until = 0.0
+        self._until: dict[tuple[str, str], float] = {}  # by run and reader
+        self._readers: dict[str, tuple[str, ...]] = {}  # by run
+        self._all_until: dict[str, float] = {}  # readers of so many that they are sent everything
 
     def __contains__(self, run: str) -> bool:
-        return run in self._until or self._all_until > 0
+        return run in self._readers or bool(self._all_until)
 
-    def add(self, runs: list[str], time: float) -> None:
+    def readers(self, run: str) -> tuple[str, ...]:
+        found = self._readers.get(run, ())
+        return found if not self._all_until else tuple({*found, *self._all_until})
+
+    def add(self, reader: str, runs: list[str], time: float) -> None:
         for run in runs:
-            self._until.pop(run, None)  # the newest are at the end
-            self._until[run] = time + KEPT
+            known = run, reader
+            if self._until.pop(known, None) is None:  # the newest are at the end
+                self._readers[run] = (*self._readers.get(run, ()), reader)
+            self._until[known] = time + KEPT
         if len(self._until) > _MOST:
+            self._all_until = dict.fromkeys({reader for _, reader in self._until}, time + KEPT)
             self._until.clear()
-            self._all_until = time + KEPT
+            self._readers.clear()
 
     def forget(self, time: float) -> None:
-        if self._all_until < time:
-            self._all_until = 0.0
+        if self._all_until:
+            self._all_until = {reader: until for reader, until in self._all_until.items() if until >= time}
         gone = []
-        for run, until in self._until.items():
+        for known, until in self._until.items():
             if until > time:
                 break
-            gone.append(run)
-        for run in gone:
-            del self._until[run]
+            gone.append(known)
+        for run, reader in gone:
+            del self._until[run, reader]
+            if left := tuple(one for one in self._readers[run] if one != reader):
+                self._readers[run] = left
+            else:
+                del self._readers[run]

@@ -35,7 +35,7 @@ log = logging.getLogger("interlingua.bus")
 _CONNECT = 4  # seconds; nats-py wants it whole
 _PING = 5  # seconds; two that are not answered mean that the server is gone
 _RETRY_FIRST, _RETRY_LAST = 0.1, 5.0
-_PENDING, _PENDING_BYTES = 8192, 16 * 1024 * 1024  # that wait to be looked at, of one subject
+_PENDING, _PENDING_BYTES = 65_536, 64 * 1024 * 1024  # that wait to be looked at, of one subject
 _TICK = 1.0
 _GOODBYE = 1.0  # seconds for what is still to be sent when the bus is closed
 

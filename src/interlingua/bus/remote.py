@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from uuid import uuid4
 
 import msgspec
 
@@ -23,11 +24,12 @@ from .outgoing import Item, Outgoing
 log = logging.getLogger("interlingua.bus")
 
 _MAX_ITEMS, _MAX_BYTES = 20_000, 16 * 1024 * 1024  # that wait to be sent
-_AROUND = 64  # bytes of a message around what it holds
+_AROUND = 256  # bytes of a message around what it holds
 _HEARTBEAT = 3.0
 _PRESENT = 10.0  # seconds for which somebody is there without saying so again
 _AT_ONCE = 1000  # runs in one message
 _WORK, _MISSED = b"w", b"m"
+_OF = b"\n"  # between what news is about and the news
 
 _out = msgspec.msgpack.Encoder()
 _news = msgspec.msgpack.Decoder(News)
@@ -50,6 +52,8 @@ class SubjectBus(LocalBus):
             self.subjects.watch: self._on_watch,
             self.subjects.presence: self._on_presence,
         }
+        self._name = uuid4().hex  # for who has something to say of what is read here
+        self.handlers[self.subjects.reader(self._name)] = self._on_told
         self.work = WorkQueue(self.subjects, self.health)
         self._ear: Ear | None = None
         self._here, self._elsewhere = Here(), Elsewhere()
@@ -79,8 +83,7 @@ class SubjectBus(LocalBus):
         """Called about once a second."""
         now = asyncio.get_running_loop().time()
         self._elsewhere.forget(now)
-        for run in self._here.left(now):
-            self._ignore(self.subjects.run(run))
+        self._here.left(now)
         if not self.health.connected:
             return
         if self._missed_by_others:
@@ -89,7 +92,7 @@ class SubjectBus(LocalBus):
             self._said = now
             runs = self._here.all()
             for at in range(0, len(runs), _AT_ONCE):
-                self._say(self.subjects.watch, _out.encode(Watch([], runs[at : at + _AT_ONCE])))
+                self._say(self.subjects.watch, _out.encode(Watch(self._name, [], runs[at : at + _AT_ONCE])))
         if now - self._beaten > _HEARTBEAT:
             self._beat()
 
@@ -105,9 +108,9 @@ class SubjectBus(LocalBus):
     def overflowed(self, subject: str) -> None:
         """Something that came in on a subject could not be kept."""
         self.health.overflowed += 1
-        run = next((run for run in self._here.all() if self.subjects.run(run) == subject), None)
-        if run is not None:
-            self._spread(run, ANYTHING)
+        if subject == self.subjects.reader(self._name):
+            for run in self._here.all():
+                self._spread(run, ANYTHING)
         else:
             self.missed()
 
@@ -140,7 +143,7 @@ class SubjectBus(LocalBus):
         if topic == WORK:
             self._say(self.subjects.changed, _WORK, once=True)
         elif topic in self._elsewhere:
-            self._say(self.subjects.run(topic), _out.encode(News(_now(), 0, -1)))
+            self._tell_readers(topic, News(_now(), 0, -1))
 
     def publish_all(self) -> None:
         for topic in list(self._listeners):
@@ -165,7 +168,13 @@ class SubjectBus(LocalBus):
         super().publish(run)
         if len(rows) > self.max_payload - _AROUND:
             rows = b""
-        self._say(self.subjects.run(run), _out.encode(News(_now(), first, last, rows)))
+        self._tell_readers(run, News(_now(), first, last, rows))
+
+    def _tell_readers(self, run: str, news: News) -> None:
+        """One subject for each process and none for each run: those come and go far more often."""
+        message = run.encode() + _OF + _out.encode(news)
+        for reader in self._elsewhere.readers(run):
+            self._say(self.subjects.reader(reader), message)
 
     def follow(self, run: str, callback: Callable[[News], None]) -> Callable[[], None]:
         mark = object()
@@ -183,8 +192,7 @@ class SubjectBus(LocalBus):
 
     def _begin(self, run: str) -> None:
         if self._here.add(run):
-            self._listen(self.subjects.run(run), lambda data: self._on_news(run, data))
-            if not self._fresh:  # said once for all that begin now, and after they are listened to
+            if not self._fresh:  # said once for all that begin now
                 asyncio.get_running_loop().call_soon(self._announce)
             self._fresh.append(run)
 
@@ -194,7 +202,7 @@ class SubjectBus(LocalBus):
     def _announce(self) -> None:
         fresh, self._fresh = self._fresh, []
         for at in range(0, len(fresh), _AT_ONCE):
-            self._say(self.subjects.watch, _out.encode(Watch(fresh[at : at + _AT_ONCE])))
+            self._say(self.subjects.watch, _out.encode(Watch(self._name, fresh[at : at + _AT_ONCE])))
 
     def tell(self, worker: str | None, run: str) -> None:
         self._say(self.subjects.inbox if worker is None else self.subjects.worker(worker), run.encode())
@@ -256,7 +264,9 @@ class SubjectBus(LocalBus):
 
     def _on_watch(self, data: bytes) -> None:
         watch = _watch.decode(data)
-        self._elsewhere.add([*watch.fresh, *watch.still], asyncio.get_running_loop().time())
+        if not is_token(watch.reader):
+            return  # none of ours
+        self._elsewhere.add(watch.reader, [*watch.fresh, *watch.still], asyncio.get_running_loop().time())
         if self._ear is not None:
             for run in watch.fresh:
                 self._ear.watched(run)
@@ -272,6 +282,11 @@ class SubjectBus(LocalBus):
             self._announce()
             if self._ear is not None:
                 self._beat()
+
+    def _on_told(self, data: bytes) -> None:
+        run, _, news = data.partition(_OF)
+        if (topic := run.decode()) in self._here:
+            self._on_news(topic, news)
 
     def _on_news(self, run: str, data: bytes) -> None:
         news = _news.decode(data)

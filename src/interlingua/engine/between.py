@@ -8,108 +8,27 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..bus.base import QUESTIONS, WORK, News, Presence, RemoteBus
-from ..model.events import Event, body_decoder
+from ..model.events import Event, RunCreated
 from ..store.base import CloseQuestion, EventRow, PutQuestion, RunRow, Sealed
+from . import tracing
 from .ids import now
+from .meters import Why
+from .mirror import About, Mirror
 
 if TYPE_CHECKING:
     from .log import LiveLog
     from .worker import Worker
 
-_KEEP_EVENTS = 512  # that were heard of, per run that is read here
-_KEEP_BYTES = 2 * 1024 * 1024
-
 ANYBODY = ""
 """Who owns a run is not known."""
 
 _rows_out = msgspec.msgpack.Encoder()
-_rows_in = msgspec.msgpack.Decoder(list[EventRow])
-
-
-class Mirror:
-    """The newest events of a run that is elsewhere, as its owner told them: without gaps, and never more than that.
-
-    What is not in here is in the store, and so is what is: an owner tells only what it has committed.
-    """
-
-    def __init__(self, run: str, sweep_every: float, closed: Callable[[Mirror], None]) -> None:
-        self.run = run
-        self.looks = 0  # raised when readers should look in the store
-        self.hinted = 0  # what that was when somebody had said so
-        self.readers = 0
-        self.end: Callable[[], None] = lambda: None
-        self._recent: deque[Event] = deque()
-        self._bytes = 0
-        self._waiters: set[asyncio.Future[None]] = set()
-        self._sweep_every = sweep_every
-        self._closed = closed
-        self._timer = asyncio.get_running_loop().call_later(sweep_every, self._sweep)
-
-    def hear(self, news: News) -> None:
-        known = self._recent[-1].seq if self._recent else 0
-        if news.rows:
-            if news.last > known:
-                self._extend(_rows_in.decode(news.rows), known)
-                self._wake()
-        elif news.last < 0 or news.last > known:
-            self.looks += 1
-            self.hinted = self.looks
-            self._wake()
-
-    def _extend(self, rows: list[EventRow], known: int) -> None:
-        if rows[0].seq > known + 1:
-            self._recent.clear()  # something is missing before these: who has not read it finds it in the store
-            self._bytes = 0
-        for row in rows:
-            if row.seq > known and row.body is not None:
-                body = body_decoder.decode(row.body)
-                self._recent.append(Event(row.run, row.seq, row.time, row.hash, body, row.seq, len(row.body)))
-                self._bytes += len(row.body)
-        while len(self._recent) > 1 and (len(self._recent) > _KEEP_EVENTS or self._bytes > _KEEP_BYTES):
-            self._bytes -= self._recent.popleft().size
-
-    def since(self, seq: int) -> list[Event] | None:
-        """What was told after `seq`; None where something before that was not."""
-        recent = self._recent
-        if not recent or recent[-1].seq <= seq:
-            return []
-        if recent[0].seq > seq + 1:
-            return None
-        skip = seq + 1 - recent[0].seq
-        return [recent[place] for place in range(skip, len(recent))] if skip else list(recent)
-
-    def changed(self) -> asyncio.Future[None]:
-        """Done when there is news, or when it is time to look anyway."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(future)
-        future.add_done_callback(self._waiters.discard)
-        return future
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def _sweep(self) -> None:
-        self.looks += 1  # hints may get lost: look anyway
-        self._wake()
-        self._timer = asyncio.get_running_loop().call_later(self._sweep_every, self._sweep)
-
-    def leave(self) -> None:
-        """One reader less."""
-        self.readers -= 1
-        if not self.readers:
-            self._timer.cancel()
-            self._closed(self)
 
 
 class Between:
@@ -132,6 +51,8 @@ class Between:
 
     def stop(self) -> None:
         self._bus.detach()
+        for mirror in list(self._mirrors.values()):
+            mirror.let_go()
 
     def agents_changed(self) -> None:
         self._bus.take(self._worker.registry.keys())
@@ -147,6 +68,8 @@ class Between:
 
     def committed(self, run: str, sealed: Sealed | None) -> None:
         """Something of a run that is here is on disk, or was refused."""
+        if (mirror := self._mirrors.get(run)) is not None:
+            mirror.wake()  # it was elsewhere when somebody began to read it
         if sealed is not None and any(isinstance(change, PutQuestion | CloseQuestion) for change in sealed.changes):
             self.questions_changed()
         if sealed is None or not sealed.events or not self._bus.wanted(run):
@@ -165,23 +88,53 @@ class Between:
         have."""
         self._bus.publish_events(log.row.id, 0, log.committed_seq, b"")
 
-    def mirror(self, run: str) -> Mirror:
+    def mirror(self, run: str, about: About) -> Mirror:
         """For a reader of a run that is elsewhere, who leaves it in the end."""
         mirror = self._mirrors.get(run)
         if mirror is None:
-            mirror = self._mirrors[run] = Mirror(run, self._worker.settings.sweep_every, self._close)
+            mirror = self._mirrors[run] = Mirror(run, about, self._worker.settings.sweep_every, self._close)
             mirror.end = self._bus.follow(run, partial(self._heard, mirror))
         mirror.readers += 1
         return mirror
 
+    def expect(self, row: RunRow, created: RunCreated, first: EventRow) -> Mirror:
+        """A run is being submitted here that will run elsewhere, and be read here from its beginning: it is listened
+        to before anybody can take it, so that nothing of it need be looked for. Ends by itself after a while."""
+        mirror = self.mirror(row.id, About.asked(created.request))
+        size = len(first.body) if first.body is not None else 0
+        mirror.begin(Event(row.id, first.seq, first.time, first.hash, created, first.seq, size))
+        mirror.submitted, mirror.held = (row, created), True
+        return mirror
+
+    def expected(self, run: str) -> Mirror | None:
+        """Of a run that was submitted so, a moment ago."""
+        mirror = self._mirrors.get(run)
+        return mirror if mirror is not None and mirror.submitted is not None else None
+
+    def at_hand(self, run: str) -> list[Event] | None:
+        """All events of such a run, where all were told."""
+        mirror = self.expected(run)
+        return mirror.since(0) if mirror is not None else None
+
     def _heard(self, mirror: Mirror, news: News) -> None:
         if news.rows:  # two clocks may differ: what seems to come from the future came at once
-            self._worker.meters.told.add(max(0, now() - news.sent) / 1e6)
+            late = max(0, now() - news.sent) / 1e6
+            self._worker.meters.told(mirror.about.agent, mirror.about.caller, late)
+            if mirror.lag is not None:
+                mirror.lag.add(late)
         mirror.hear(news)
+
+    def found_in_store(self, mirror: Mirror, why: Why) -> None:
+        """A reader found events there that the owner of the run should have told."""
+        self._worker.meters.found_in_store(mirror.about.agent, mirror.about.caller, why)
+        if mirror.lag is not None:
+            mirror.lag.from_store += 1
 
     def _close(self, mirror: Mirror) -> None:
         mirror.end()
         del self._mirrors[mirror.run]
+        if mirror.lag is not None:
+            tracing.followed(mirror.run, mirror.about, mirror.lag)
 
     def questions_changed(self) -> None:
         self._bus.publish(QUESTIONS)
@@ -229,4 +182,4 @@ class Between:
             row = await self._worker.store.run(run)
             if row is None or row.worker is not None or row.status.final:
                 return True
-        return await self._worker.claim_for(agent)
+        return await self._worker.offers.take(agent)

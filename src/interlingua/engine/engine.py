@@ -57,6 +57,7 @@ from .speaking import MailKind
 from .stall import StallWatch
 from .teams import MEMBER_OF, Teams
 from .threads import Threads
+from .waiting import wait_elsewhere
 from .worker import Worker
 from .workspace import Editor
 
@@ -188,9 +189,10 @@ class Engine(Threads, Teams, Answering):
 
     # -- runs ---------------------------------------------------------------------------------------------
 
-    def submit(self, request: RunRequest) -> Coroutine[Any, Any, Run]:
-        """Accept a run. When this has been awaited, the run is on disk and will end."""
-        return self._submit(request, new_id(), None)
+    def submit(self, request: RunRequest, *, follow: bool = False) -> Coroutine[Any, Any, Run]:
+        """Accept a run. When this has been awaited, the run is on disk and will end. `follow`: it is read or waited for
+        here as soon as it is, which costs less where that is known before it begins."""
+        return self._submit(request, new_id(), None, follow=follow)
 
     async def submit_child(self, request: RunRequest, run: str, parent: RunRow) -> None:
         """As `submit`, under a run. Submitting the same child again changes nothing."""
@@ -214,14 +216,15 @@ class Engine(Threads, Teams, Answering):
         """A run that `begin` accepted, as its last commit left it."""
         return self._live_view(log, log.created)
 
-    async def _submit(self, request: RunRequest, run: str, parent: RunRow | None) -> Run:
+    async def _submit(self, request: RunRequest, run: str, parent: RunRow | None, *, follow: bool = False) -> Run:
         agent = self._code(request, parent)
         card = agent.card if agent is not None else await self.card(request.agent, request.version)
         if parent is None:  # who calls has begun already, and waits for as long as it takes
             self.elsewhere.check(card, agent)
         row, created, encoded = self._written(request, run, parent, card, agent)
         if agent is None or not agent.here or not self._starts_here(request, agent):
-            return await self._submit_row(row, created, encoded, agent if agent is not None and agent.here else None)
+            here = agent if agent is not None and agent.here else None
+            return await self._submit_row(row, created, encoded, here, follow=follow)
         log = self._start_here(row, created, encoded, agent)
         try:
             await log.flush()
@@ -302,7 +305,9 @@ class Engine(Threads, Teams, Answering):
             return []
         return [PutKey(row.caller, request.key, row.id, _digest(request))]
 
-    async def _submit_row(self, row: RunRow, created: RunCreated, body: bytes, agent: Agent[..., Any] | None) -> Run:
+    async def _submit_row(
+        self, row: RunRow, created: RunCreated, body: bytes, agent: Agent[..., Any] | None, *, follow: bool = False
+    ) -> Run:
         request = created.request
         if await self._pending_runs() >= self.settings.max_pending:
             raise Overloaded(f"{self.settings.max_pending} runs are waiting already; try again later")
@@ -313,8 +318,20 @@ class Engine(Threads, Teams, Answering):
         take = self.worker.id if agent is not None and self.worker.may_start(agent) else None
         event = EventRow(row.id, 1, kind, row.created_at, head, body)
         submission = Submission(row, request, _digest(request), [event], take, row.created_at)
-        done = await self._place(submission, created, agent)
+        mirror = None
+        if follow and take is None and self.worker.others is not None:
+            mirror = self.worker.others.expect(row, created, event)
+        try:
+            done = await self._place(submission, created, agent)
+        except BaseException:
+            if mirror is not None:
+                mirror.let_go()
+            raise
+        if mirror is not None:
+            mirror.submitted = done.row, created
         if done.existing:
+            if mirror is not None:
+                mirror.let_go()
             return await self.run(done.row.id)
         runlog.created(done.row)
         if done.cancel is not None:
@@ -418,9 +435,9 @@ class Engine(Threads, Teams, Answering):
                 view = self._live_view(log, created)
                 if view.status is not Status.WAITING:
                     return view
-        return await self._full_view(await self._row(run, sealed))
+        return await self.full_view(await self.row(run, sealed=sealed))
 
-    async def _row(self, run: str, sealed: bool) -> RunRow:
+    async def row(self, run: str, *, sealed: bool = False) -> RunRow:
         row = await self.store.run(run)
         if row is None or (row.sealed and not sealed):
             raise RunNotFound(f"there is no run {run}")
@@ -441,6 +458,11 @@ class Engine(Threads, Teams, Answering):
         async with asyncio.timeout(timeout):
             while True:
                 log, row = self.worker.log_of(run), None
+                if log is None and self.worker.others is not None:
+                    ended = await wait_elsewhere(self, run, self.worker.others, settled=settled, sealed=sealed)
+                    if ended is not None:
+                        return ended
+                    continue  # it is here now
                 if log is not None:
                     if log.row.sealed and not sealed:
                         raise RunNotFound(f"there is no run {run}")
@@ -450,10 +472,10 @@ class Engine(Threads, Teams, Answering):
                     changed = self.next_hint(run)
                 try:
                     if log is None:
-                        row = await self._row(run, sealed)
+                        row = await self.row(run, sealed=sealed)
                         status = row.status
                     if status.final:
-                        return await (self.run(run, sealed=sealed) if row is None else self._full_view(row))
+                        return await (self.run(run, sealed=sealed) if row is None else self.full_view(row))
                     if settled and status is Status.WAITING:
                         view = await self.run(run, sealed=sealed)
                         if view.status is Status.WAITING or view.status.final:
@@ -461,6 +483,14 @@ class Engine(Threads, Teams, Answering):
                     await changed
                 finally:
                     changed.cancel()  # nobody is told of what nobody waits for
+
+    def at_hand(self, run: str) -> list[Event] | None:
+        """All events of a run, where that is here, or was followed here from its beginning to its end; None: they must
+        be read."""
+        log, others = self.worker.log_of(run), self.worker.others
+        if log is None and others is not None:
+            return others.at_hand(run)
+        return log.since(0) if log is not None else None
 
     async def events(
         self, run: str, *, after: int = 0, follow: bool = True, sealed: bool = False
@@ -572,7 +602,7 @@ class Engine(Threads, Teams, Answering):
             view.output, view.error, view.usage = log.finished.output, log.finished.error, log.finished.usage
         return view
 
-    async def _full_view(self, row: RunRow) -> Run:
+    async def full_view(self, row: RunRow) -> Run:
         ends = await self.store.ends(row.id)
         created = ends[0].body if ends and isinstance(ends[0].body, RunCreated) else None
         view = self.view(row, created)

@@ -78,6 +78,7 @@ class Execution(Operations):
     leaving: Leaving | None = None
     fresh = False  # just made here: no thread, no inbox, nothing to fetch
     submitted: Submitted | None = None  # just submitted here: its thread is known, and its inbox empty
+    nothing_came = False  # its inbox was empty when it was claimed, and nobody has said otherwise since
     over = False  # nothing that the handler does counts any more
     taken_over_from: int | None = None  # the time of its last event, where the worker died that had it
     task: asyncio.Task[None] | None = None
@@ -291,7 +292,10 @@ class Execution(Operations):
                     self._state = checkpoint.values
                     if self.agent is not None and self.agent.ctx_param is not None:
                         self.history = await store.messages(row.thread, upto=checkpoint.messages)
-        await self._pull()
+        if self.nothing_came:
+            self.nothing_came = False
+        else:
+            await self._pull()
         if taken_by is not None and not self.cancelling:
             raise ThreadBusy(f"thread {row.thread} was busy with run {taken_by} when the time of this run had come")
 

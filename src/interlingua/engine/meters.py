@@ -6,6 +6,7 @@ Only numbers that grow, in memory: what they mean over time is for the program t
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Literal
 
 from ..model.run import OWNER, Caller
 from ..model.status import Status
@@ -19,6 +20,9 @@ _KEY = "key:"  # what the ids of callers begin with who have shown a key
 _NAMED = (OWNER.id, "anonymous")
 _NOTED = 1000  # names without numbers of their own, of which it is known how busy they are
 _AGED = 10_000  # notes of one name after which what was before counts half
+
+Why = Literal["gap", "silence"]
+"""How a reader of a run elsewhere noticed that it had not been told of something: by what came after, or by looking."""
 
 
 class Histogram:
@@ -45,12 +49,14 @@ class Histogram:
 class Numbers:
     """Of one agent, or of one caller."""
 
-    __slots__ = ("finished", "queued", "ran", "recent", "stood_still")
+    __slots__ = ("finished", "from_store", "queued", "ran", "recent", "stood_still", "told")
 
     def __init__(self) -> None:
         self.queued = Histogram()  # from when a run could start to its start
         self.ran = Histogram()  # of runs that ended: how long they ran, waiting left out
         self.stood_still = Histogram()  # of runs whose worker died: from their last event until they were entered again
+        self.told = Histogram()  # what runs elsewhere had committed: from then until it was here
+        self.from_store: dict[Why, int] = {}  # times that their readers found in the store what they had not been told
         self.finished: dict[Status, int] = {}
         self.recent = 0
 
@@ -65,6 +71,9 @@ class Numbers:
         self.queued.take(other.queued)
         self.ran.take(other.ran)
         self.stood_still.take(other.stood_still)
+        self.told.take(other.told)
+        for why, count in other.from_store.items():
+            self.from_store[why] = self.from_store.get(why, 0) + count
         for status, count in other.finished.items():
             self.finished[status] = self.finished.get(status, 0) + count
 
@@ -121,9 +130,6 @@ class Meters:
         self.agents = Busiest()
         self.callers = Busiest()
         self.taken_over = 0  # runs of dead workers
-        self.told = Histogram()  # events of runs elsewhere: from their commit until they were here
-        self.gaps = 0  # that readers of runs elsewhere found in what they were told, and filled from the store
-        self.overlooked = 0  # times that such a reader found events in the store that it had not been told of
 
     def started(self, agent: str, caller: Caller, waited: float) -> None:
         self.agents.of(agent).queued.add(waited)
@@ -137,6 +143,15 @@ class Meters:
         self.taken_over += 1
         self.agents.of(agent).stood_still.add(stood_still)
         self.callers.of(label(caller)).stood_still.add(stood_still)
+
+    def told(self, agent: str, caller: str, late: float) -> None:
+        """Something of a run elsewhere came over the bus. `caller`, here and below: its label."""
+        self.agents.of(agent).told.add(late)
+        self.callers.of(caller).told.add(late)
+
+    def found_in_store(self, agent: str, caller: str, why: Why) -> None:
+        for numbers in (self.agents.of(agent), self.callers.of(caller)):
+            numbers.from_store[why] = numbers.from_store.get(why, 0) + 1
 
 
 def label(caller: Caller) -> str:

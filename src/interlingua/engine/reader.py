@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from ..model.errors import InvalidRequest, RunNotFound
 from ..model.events import Event, RunFinished
 from .log import LiveLog, compose_runs
+from .mirror import About, Mirror
 
 if TYPE_CHECKING:
-    from .between import Mirror
+    from .between import Between
     from .engine import Engine
 
 _PAGE = 512
@@ -37,7 +38,9 @@ class Reader:
         self._sealed = sealed  # whether it may read those, or has found that this is none
         self._log: LiveLog | None = None  # read last: of a run that is rolled back, only this still has the end
         self._mirror: Mirror | None = None  # of a run that is in another process
+        self._about: About | None = None  # whose that is; None: not known yet
         self._looked = -1  # how often that had asked to look in the store, when this was done last
+        self._begun = False
         self._waiting: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
@@ -45,12 +48,15 @@ class Reader:
     async def read(self, timeout: float | None = None, *, follow: bool = True) -> list[Event]:
         """The next events, as many as there are. None when `timeout` seconds passed without any, when the log is
         `over`, or when there are none now and `follow` is false."""
+        others = self._engine.worker.others
+        if others is not None and follow and not self._begun:
+            self._take_expected(others)
+        self._begun = True
         if not self._sealed:
             await self._engine.check_open(self._run)
             self._sealed = True
         if not self._checked:
             await self._check()
-        others = self._engine.worker.others
         while not self.over:
             log = self._engine.worker.log_of(self._run)
             if log is None and self._log is not None and self._log.finished is not None:
@@ -75,8 +81,10 @@ class Reader:
                     changed = self._engine.next_hint(self._run)
                 gap = mirror is not None and mirror.since(self.cursor) is None
                 batch = await self._engine.store.events(self._run, self.cursor, _PAGE)
+                if batch and batch[0].seq == 1 and others is not None:
+                    self._about = About.of(batch[0])
                 if mirror is not None and batch and before != -1:  # first it looks for what was there before
-                    self._note(gap, told=mirror.hinted > before)
+                    self._note(mirror, gap, hinted=mirror.hinted > before)
                 if not batch and not self.cursor and log is None and await self._engine.store.run(self._run) is None:
                     if changed is not None:
                         changed.cancel()
@@ -93,7 +101,7 @@ class Reader:
                 elif stored:
                     self._looked = -1  # there may be more than this piece
                     if log is None and follow and whole < _PAGE:
-                        self._listen()
+                        await self._listen()
                 return compose_runs(batch) if len(batch) > 1 else batch
             if log is not None:
                 self.over = log.finished is not None and log.committed_seq <= self.cursor
@@ -106,7 +114,7 @@ class Reader:
             if changed is None:
                 if self.over or not follow:
                     return []
-                self._listen()
+                await self._listen()
                 continue
             if self.over or not follow:
                 changed.cancel()
@@ -116,13 +124,12 @@ class Reader:
                 break
         return []
 
-    def _note(self, gap: bool, *, told: bool) -> None:
-        """Events of a run elsewhere came from the store."""
-        meters = self._engine.worker.meters
-        if gap:
-            meters.gaps += 1
-        elif not told:
-            meters.overlooked += 1
+    def _note(self, mirror: Mirror, gap: bool, *, hinted: bool) -> None:
+        """Events of a run elsewhere came from the store. Where somebody has said that they are there, nothing is
+        amiss: what was committed before a reader was known is not told again."""
+        others = self._engine.worker.others
+        if others is not None and not hinted:
+            others.found_in_store(mirror, "gap" if gap else "silence")
 
     async def _check(self) -> None:
         """A cursor beyond the end is of another log, or of one that a power cut has shortened."""
@@ -176,12 +183,26 @@ class Reader:
             self._rung = True
             self._waiting.set_result(None)  # not cancelled: that could not be told from a cancellation of the task
 
-    def _listen(self) -> None:
+    async def _listen(self) -> None:
         """Only when there is nothing more to read: most logs that are read have ended, and nobody needs to be told of
         their readers."""
         others = self._engine.worker.others
         if self._mirror is None and others is not None:
-            self._mirror, self._looked = others.mirror(self._run), -1
+            if self._about is None:  # who goes on from a cursor has not seen how the run began
+                first = await self._engine.store.events(self._run, 0, 1)
+                self._about = About.of(first[0]) if first else About()
+            self._mirror, self._looked = others.mirror(self._run, self._about), -1
+
+    def _take_expected(self, others: Between) -> None:
+        """Of a run that was just submitted here, all that there is was told, or will be."""
+        mirror = others.expected(self._run)
+        if mirror is None or mirror.submitted is None or self._engine.worker.log_of(self._run) is not None:
+            return
+        row, _ = mirror.submitted
+        if row.sealed or mirror.last is None or self.cursor > mirror.last.seq:
+            return  # let the store say what is wrong
+        self._mirror, self._looked = others.mirror(self._run, mirror.about), mirror.looks
+        self._about, self._checked, self._sealed = mirror.about, True, True
 
     def _leave_mirror(self) -> None:
         if self._mirror is not None:

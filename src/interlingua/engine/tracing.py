@@ -3,7 +3,8 @@ run was submitted with goes on as it came.
 
 Each entry of an agent is a span `invoke_agent NAME`, under the trace that the run was submitted with. That of a mounted
 agent is a client's: the remote side goes on under it. Beside it are the times in which nothing ran: `queued NAME`, from
-when the run could start, and `taken_over NAME`, from the last sign of a worker that died.
+when the run could start, and `taken_over NAME`, from the last sign of a worker that died. Where a process reads a run
+that is in another, there is `followed NAME`: how late it was told.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..model import carrier
 
 if TYPE_CHECKING:
     from ..store.base import RunRow
+    from .mirror import About
 
 
 _WAITED = 1000  # microseconds; a run that starts where it is submitted waits for less
@@ -29,6 +31,23 @@ class Before(NamedTuple):
     entered: int
     due: int | None = None  # when it could have started; None: it had started before
     silent: int | None = None  # since when nothing came from its worker, which died; None: it did not
+
+
+class Lag:
+    """How late what a run elsewhere committed was here, over one time of following it."""
+
+    __slots__ = ("count", "from_store", "longest", "since", "total", "until")
+
+    def __init__(self, since: int) -> None:
+        self.since = self.until = since  # microseconds since 1970
+        self.count = 0  # messages
+        self.total = self.longest = 0.0  # seconds
+        self.from_store = 0  # times that there was more in the store than had been told
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.total += seconds
+        self.longest = max(self.longest, seconds)
 
 
 def wanted() -> bool:
@@ -67,6 +86,30 @@ def invoke_agent(
             yield
     finally:
         context.detach(token)
+
+
+def followed(run: str, about: About, lag: Lag) -> None:
+    """A run elsewhere was read here, and is not any more."""
+    from opentelemetry import context, trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    if not lag.count and not lag.from_store:
+        return
+    attributes: dict[str, str | int | float] = {
+        "gen_ai.agent.name": about.agent,
+        "interlingua.run.id": run,
+        "interlingua.caller": about.caller_id,
+        "interlingua.bus.messages": lag.count,
+        "interlingua.bus.reads_from_store": lag.from_store,
+    }
+    if lag.count:
+        attributes["interlingua.bus.lag.mean"] = lag.total / lag.count
+        attributes["interlingua.bus.lag.max"] = lag.longest
+    # Of the run's trace, whoever reads: under what is current here would be the reader's own.
+    parent = TraceContextTextMapPropagator().extract(about.trace or {}, context.Context())
+    tracer = trace.get_tracer("interlingua")
+    span = tracer.start_span(f"followed {about.agent}", parent, attributes=attributes, start_time=lag.since * 1000)
+    span.end(lag.until * 1000)
 
 
 def current(carried: carrier.Carrier | None) -> carrier.Carrier | None:

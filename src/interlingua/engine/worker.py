@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..bus.base import WORK, Bus, RemoteBus
@@ -25,6 +25,7 @@ from ..store.base import (
     DeleteRun,
     EventRow,
     Fenced,
+    Found,
     InboxItem,
     PutCallback,
     PutInbox,
@@ -43,6 +44,7 @@ from .gates import Gate, Gates
 from .ids import new_id, now
 from .log import LiveLog
 from .meters import Meters
+from .offers import Offers
 from .process import ProcessPool
 from .replay import Replay
 from .settings import Settings
@@ -87,6 +89,10 @@ class Worker:
         self.idle = 0  # of the entered ones: those that only wait
         self.thread_slots = asyncio.Semaphore(settings.max_sync_threads)
         self._entering: set[str] = set()  # claimed, and on their way in
+        self._on_the_way: dict[str, Found] = {}  # of those: what there was of them when they were claimed
+        self._claims_under_way = 0
+        self._unread: set[str] = set()  # runs that are not here, and had news while some were being claimed
+        self.offers = Offers(self)
         self._expected: dict[str, bool] = {}  # being submitted here, and whether there is news for them
         self._orphans: dict[str, float] = {}  # owned on paper, and not here: since when
         self._stopping = False
@@ -275,13 +281,13 @@ class Worker:
         if self._expected.pop(row.id, True):  # where nobody noted news any more, there may be some
             self.spawn(execution.pull())
 
-    async def enter(self, row: RunRow) -> Execution | None:
+    async def enter(self, row: RunRow, found: Found | None = None) -> Execution | None:
         """A run that this worker has just claimed. None where it could not be entered: it is handed back then."""
         self._entering.add(row.id)
         self.running += 1
         gate = self._gate(row)
         try:
-            return await self._enter(row, gate)
+            return await self._enter(row, gate, found)
         except BaseException as error:
             self.running -= 1
             if gate is not None:
@@ -294,8 +300,8 @@ class Worker:
         finally:
             self._entering.discard(row.id)
 
-    async def _enter(self, row: RunRow, gate: Gate | None) -> Execution:
-        events = await self.all_events(row.id)
+    async def _enter(self, row: RunRow, gate: Gate | None, found: Found | None) -> Execution:
+        events = found.events if found is not None else await self.all_events(row.id)
         log = LiveLog(self.store, row, in_store=True)
         log.recent.extend(events[-64:])
         log.committed_row = copy.copy(row)  # the log's own row runs ahead of what is committed
@@ -307,9 +313,11 @@ class Worker:
         if early and any(item.kind == "cancel" for item in await self.store.inbox(run=row.id)):
             early = False
         self._executions[row.id] = execution
+        self._on_the_way.pop(row.id, None)  # news reaches it from now on
         execution.gate = gate
         if row.crashes:
             execution.taken_over_from = events[-1].time
+        execution.nothing_came = found is not None and not found.news
         if early:
             execution._set_aside(starts)
         else:
@@ -404,10 +412,19 @@ class Worker:
             execution.pull_soon()
         elif run in self._expected:
             self._expected[run] = True
-        elif run in self._entering:
-            self._foreign.set()
         else:
-            self._ready.set()  # it may have been handed back, or set aside, a moment ago
+            self._note_unread(run)
+            if run in self._entering:
+                self._foreign.set()
+            else:
+                self._ready.set()  # it may have been handed back, or set aside, a moment ago
+
+    def _note_unread(self, run: str) -> None:
+        """There is news for a run that may be about to come in: what was found of it when it was claimed is not all."""
+        if self._claims_under_way:
+            self._unread.add(run)
+        if (found := self._on_the_way.get(run)) is not None:
+            found.news = True
 
     def look(self) -> None:
         """There may be runs to claim. Nobody else needs to know."""
@@ -478,39 +495,58 @@ class Worker:
             beside = max(0, room - len(slots))
             self.reserved += beside
             try:
-                suspects = not self._suspect_at_large()
-                rows = await self.store.claim(self.id, agents, now(), room, suspects=suspects, at_most=at_most)
+                rows, found = await self.claim(agents, room, at_most)
             finally:
                 self.reserved -= beside
                 for let_go in slots:
                     let_go()
-            mine = self._claimed(rows)
+            mine = self.claimed(rows)
             if len(mine) < len(rows):
                 self._foreign.set()  # whom they told to stop may be here
-            await self._enter_all(mine)
+            await self.enter_all(mine, found)
             if not rows:
                 return 0.05  # only suspects are left, and one is being watched
 
-    def _claimed(self, rows: list[RunRow]) -> list[RunRow]:
+    async def claim(
+        self, agents: list[str], room: int, at_most: Sequence[tuple[Sequence[str], int]] = ()
+    ) -> tuple[list[RunRow], dict[str, Found]]:
+        """Take what is due, and what is known of it with that. Who calls this has kept places, and lets it enter."""
+        found, suspects = dict[str, Found](), not self._suspect_at_large()
+        self._claims_under_way += 1
+        try:
+            rows = await self.store.claim(self.id, agents, now(), room, suspects=suspects, at_most=at_most, found=found)
+            self._entering |= {row.id for row in rows if row.worker is not None}
+            self._on_the_way |= found
+        finally:
+            self._claims_under_way -= 1
+        for run in self._unread.intersection(found):
+            found[run].news = True
+        if not self._claims_under_way:
+            self._unread.clear()
+        return rows, found
+
+    def claimed(self, rows: list[RunRow]) -> list[RunRow]:
         """Those of them that are to be entered here."""
         mine = [row for row in rows if row.worker is not None]
         self._claims += 1
         self._served.update({f"{row.agent}@{row.version}": self._claims for row in mine})
         return mine
 
-    async def _enter_all(self, rows: list[RunRow]) -> None:
+    async def enter_all(self, rows: list[RunRow], found: dict[str, Found]) -> None:
         waiting = {row.id: self.reserve(f"{row.agent}@{row.version}") for row in rows}
         self._entering |= waiting.keys()
         try:
             for row in rows:
                 waiting.pop(row.id)()
-                execution = await self.enter(row)
+                execution = await self.enter(row, found.get(row.id))
                 if row.crashes >= SUSPECT and execution is not None:
                     self._suspect, self._suspect_since = execution, asyncio.get_running_loop().time()
         finally:
             for let_go in waiting.values():
                 let_go()
-            self._entering -= waiting.keys()
+            self._entering.difference_update(row.id for row in rows)
+            for row in rows:
+                self._on_the_way.pop(row.id, None)
 
     def _suspect_at_large(self) -> bool:
         """Whether a run that was there at several crashes has yet to show that it did not cause them.
@@ -521,21 +557,6 @@ class Worker:
         if suspect is None or suspect.over or suspect.log.row.crashes < SUSPECT:
             return False
         return asyncio.get_running_loop().time() - self._suspect_since < _WATCHED
-
-    async def claim_for(self, agent: str) -> bool:
-        """Take one run of an agent that is due: which, the store decides. False: there is no free slot here."""
-        known = self.registry.keys()
-        if agent not in known or not self.may_claim(agent):
-            return False
-        let_go = self.reserve(agent)
-        try:
-            rows = await self.store.claim(self.id, [agent], now(), 1, suspects=not self._suspect_at_large())
-        finally:
-            let_go()
-        mine = self._claimed(rows)
-        if mine:
-            await asyncio.shield(self.spawn(self._enter_all(mine)))
-        return True
 
     async def claim_and_enter(self, run: str) -> None:
         """Take a run that nobody owns, to end it. Its agent's code is not needed for that."""
@@ -563,6 +584,8 @@ class Worker:
                         await execution.pull()
                     elif run in self._expected:
                         self._expected[run] = True
+                    else:
+                        self._note_unread(run)
             except Exception as error:
                 log_.error("could not read inboxes: %s", error)
 

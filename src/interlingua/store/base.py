@@ -270,6 +270,13 @@ class InboxItem(msgspec.Struct):
     body: bytes
 
 
+class Found(msgspec.Struct):
+    """What there was of a run when it was claimed, so that it need not be read."""
+
+    events: list[Event]  # all of its log
+    news: bool  # whether something is in its inbox
+
+
 class RunFilter(msgspec.Struct, kw_only=True):
     agent: str | None = None
     version: str | None = None
@@ -439,11 +446,12 @@ class Store(Protocol):
     async def bury(self) -> list[str]: ...
     async def claim(
         self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True,
-        at_most: Sequence[tuple[Sequence[str], int]] = (),
+        at_most: Sequence[tuple[Sequence[str], int]] = (), found: dict[str, Found] | None = None,
     ) -> list[RunRow]:  # fmt: skip
         """Those that are due and may start, of each agent in the order in which its callers take turns. Agents share
         the places, in the order in which they are given; `at_most`: of these, together, no more than so many. One
-        without a worker only got in line, and the run before it was told."""
+        without a worker only got in line, and the run before it was told. `found` is given what there is of each that
+        was taken, by its id, where that is little."""
         ...
 
     async def claim_one(self, worker: str, run: str) -> RunRow | None: ...

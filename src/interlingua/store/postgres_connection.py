@@ -5,6 +5,7 @@ Thin on purpose: `?` becomes `%s`, results come in binary, and `lock` waits for 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -128,6 +129,11 @@ class _Postgres(Dialect):
             return f"this cannot be kept: {error}"
         return super().refusal(error)
 
+    def together(self, conn: Connection) -> contextlib.AbstractContextManager[object]:
+        if isinstance(conn, PostgresConnection) and not conn.flows:
+            return conn.raw.pipeline()
+        return contextlib.nullcontext()
+
     def insert_runs(self, conn: Connection, rows: list[Any]) -> None:
         insert(conn, "runs", _COLUMNS, [(*row, metadata_terms(row[_METADATA], row[_CALLER])) for row in rows])
 
@@ -222,6 +228,7 @@ class PostgresConnection:
     def __init__(self, raw: psycopg.Connection[Any], schema: str) -> None:
         self.raw = raw
         self._schema = schema
+        self.flows = False  # statements are sent without waiting for each other now
         self._held = set[Lock]()  # in this transaction
         self._frequent: dict[str, tuple[float, frozenset[int]]] = {}
 

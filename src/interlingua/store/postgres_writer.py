@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -24,11 +25,12 @@ from .base import (
     PutCallback,
     PutInbox,
     PutQuestion,
+    RunRow,
     Sealed,
     receiver_of,
 )
 from .postgres_connection import Place, PostgresConnection, connect, lost, metadata_terms
-from .sql import RUN_COLUMNS, Lock, plain
+from .sql import RUN_COLUMNS, Flowing, Lock, plain
 from .sql_questions import COUNT
 from .writer import Asked, Writer, answered, write_changes
 
@@ -172,21 +174,22 @@ class PostgresWriter(Writer):
         self, conn: PostgresConnection, sealed: list[Sealed], calls: list[Asked]
     ) -> list[tuple[Any, BaseException | None]]:
         results: list[tuple[Any, BaseException | None]] = []
-        at_once = not calls and not any(
-            one.changes or (one.row.status.final and not one.insert) for one in sealed
-        )  # nothing depends on what anything finds
+        flows = all(isinstance(call, Flowing) for call, *_ in calls) and not any(one.changes for one in sealed)
         conn.begun()
-        with conn.raw.pipeline():
+        with _flowing(conn):
             cursor = conn.raw.cursor()
             cursor.execute("BEGIN", prepare=False)
             cursor.execute(_NOTE_BATCH, (self._batch, self._id, self._generation), prepare=True)
-            conn.lock_all(_touched(sealed, calls))
+            if calls or not _locks_itself(sealed):
+                conn.lock_all(_touched(sealed, calls))
             if sealed:
                 _write(cursor, sealed)
-            if at_once:
+            if flows:
+                write_changes(conn, sealed)
+                answered(conn, calls, results)
                 self._unsure = results
                 cursor.execute("COMMIT", prepare=False)
-        if not at_once:
+        if not flows:
             write_changes(conn, sealed)
             answered(conn, calls, results)
             self._unsure = results
@@ -256,6 +259,32 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+@contextlib.contextmanager
+def _flowing(conn: PostgresConnection) -> Iterator[None]:
+    """Within this nothing is waited for but what is fetched."""
+    with conn.raw.pipeline() as pipeline:
+        conn.flows = True
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(psycopg.Error):
+                pipeline.sync()  # what was sent after a failure has failed too, which need not be told
+            raise
+        finally:
+            conn.flows = False
+
+
+def _locks_itself(sealed: list[Sealed]) -> bool:
+    """Whether one row is touched and nothing else, by a statement that looks at nothing else."""
+    if len(sealed) != 1 or sealed[0].changes:
+        return False
+    return sealed[0].insert or not _parks(sealed[0].row)
+
+
+def _parks(row: RunRow) -> bool:
+    return row.worker is None and not row.status.final and row.status is not Status.PENDING
+
+
 def _touched(sealed: list[Sealed], calls: list[Asked]) -> set[Lock]:
     """Everything that is known to be touched, so that all transactions lock in one order."""
     locks = set[Lock]()
@@ -291,7 +320,7 @@ def _write(cursor: psycopg.Cursor[Any], batch: list[Sealed]) -> None:
         (
             row.id, row.epoch, one.expected_seq, row.status._value_, row.updated_at, row.worker, row.next_seq, row.head,
             row.crashes, row.ran, row.queued,
-            row.worker is None and not row.status.final and row.status is not Status.PENDING, row.wake_at,
+            _parks(row), row.wake_at,
         )
         for one in batch if not one.insert for row in (one.row,)
     ]  # fmt: skip

@@ -7,6 +7,7 @@ There is one set of SQL for all of them. It is given a `Connection`, puts `?` fo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -58,6 +59,19 @@ class Connection(Protocol):
 Call = Callable[[Connection], Any]
 
 
+class Flowing:
+    """A call whose statements need not be waited for one by one: what it wants to know it fetches, and what the
+    database refuses concerns the whole transaction."""
+
+    __slots__ = ("_fn",)
+
+    def __init__(self, fn: Call) -> None:
+        self._fn = fn
+
+    def __call__(self, conn: Connection) -> Any:
+        return self._fn(conn)
+
+
 class Dialect:
     """How SQLite says it. What others say otherwise they override."""
 
@@ -70,6 +84,10 @@ class Dialect:
     skip_locked = ""  # the same, without those that somebody else is changing
     contains_json = True  # knows json_contains(column, ?)
     status_indexes = False  # has runs in the order of caller, agent or both, then status, then id
+
+    def together(self, conn: Connection) -> contextlib.AbstractContextManager[object]:
+        """Within this, statements are sent without waiting for each other. What they find is there afterwards."""
+        return contextlib.nullcontext()
 
     def skip_locked_of(self, table: str) -> str:
         """`skip_locked`, for the rows of one of several tables."""

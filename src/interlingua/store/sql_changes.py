@@ -122,13 +122,16 @@ def add_messages(conn: Connection, thread: str, messages: list[Message], run: st
 
 
 def rolled_back(conn: Connection, runs: list[str]) -> list[str]:
-    """Of runs that are ending: those whose owner did not come to read that they shall be forgotten."""
-    found = conn.execute(
-        f"SELECT run, body FROM inbox WHERE kind='cancel' AND {conn.dialect.any_of('run')} "
-        "AND run IN (SELECT id FROM runs)",
-        (conn.dialect.many(runs),),
+    """Empty the inboxes of runs that are ending, which nobody will read. Returns those whose owner did not come to read
+    that they shall be forgotten."""
+    left = conn.execute(
+        f"DELETE FROM inbox WHERE {conn.dialect.any_of('run')} RETURNING run, kind, body", (conn.dialect.many(runs),)
     ).fetchall()
-    return list(dict.fromkeys(run for run, body in found if values.decode(body).get("rollback")))
+    unread = {run for run, kind, body in left if kind == "cancel" and values.decode(body).get("rollback")}
+    if not unread:
+        return []
+    there = f"SELECT id FROM runs WHERE {conn.dialect.any_of('id')}"
+    return [run for (run,) in conn.execute(there, (conn.dialect.many(sorted(unread)),)).fetchall()]
 
 
 def delete_run(conn: Connection, run: str, now: int, *, rollback: bool = False) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .base import SUSPECT
-from .sql import Connection
+from .sql import RUN, Connection
 
 AGENT = "agent || '@' || version"
 IN_LINE = "worker IS NULL AND wake_at=0"
@@ -18,8 +18,9 @@ LATER = "worker IS NULL AND wake_at>0"
 # Not EXISTS: of that, PostgreSQL makes a join that reads the whole line.
 ANY_IN_LINE = f"(SELECT 1 FROM runs WHERE {IN_LINE} AND {AGENT}=mine.value ORDER BY turn LIMIT 1) IS NOT NULL"
 _RIPE = f"(SELECT 1 FROM runs WHERE {LATER} AND {AGENT}=mine.value AND wake_at<=? ORDER BY wake_at LIMIT 1) IS NOT NULL"
+_ANY_RIPE = f"SELECT 1 FROM runs WHERE {LATER} AND {AGENT}=? AND wake_at<=? ORDER BY wake_at LIMIT 1"
 _BEGUN = "CASE status WHEN 'pending' THEN 0 ELSE 1 END"
-_NEXT = f"SELECT id FROM runs WHERE {IN_LINE} AND {AGENT}=? AND crashes{{}} ORDER BY turn, id LIMIT ?"
+_NEXT = f"SELECT {RUN} FROM runs WHERE {IN_LINE} AND {AGENT}=? AND crashes{{}} ORDER BY turn, id LIMIT ?"
 _RIPE_AT_ONCE = 200
 
 # The place in its line for a run that becomes due now. Who stands in it already comes again one round after its last
@@ -63,8 +64,18 @@ def _ripen(conn: Connection, agents: Sequence[str], now: int) -> None:
 def following(
     conn: Connection, agents: Sequence[str], now: int, limit: int, at_most: Sequence[tuple[Sequence[str], int]],
     suspects: bool,
-) -> list[str]:  # fmt: skip
-    """The next runs in the lines of these agents, who share the places; the first ones get what cannot be shared."""
+) -> list[tuple[Any, ...]]:  # fmt: skip
+    """The rows of the next runs in the lines of these agents, who share the places; the first ones get what cannot be
+    shared. Nobody else changes them until the transaction ends."""
+    lock = conn.dialect.skip_locked
+    if len(agents) == 1 and not at_most:  # most likely one is there: somebody was told so
+        with conn.dialect.together(conn):
+            first = conn.execute(_NEXT.format(f"<{SUSPECT}") + lock, (agents[0], limit))
+            later = conn.execute(_ANY_RIPE, (agents[0], now))
+        if found := first.fetchall():
+            if later.fetchone() is not None:
+                _ripen(conn, agents, now)  # for those who come next
+            return found
     looked = conn.execute(
         f"SELECT value, {ANY_IN_LINE}, {_RIPE} FROM {conn.dialect.each_of('mine')}", (now, conn.dialect.many(agents))
     ).fetchall()
@@ -74,20 +85,19 @@ def following(
     lines = [agent for agent in agents if agent in lined]
     together = [set(some) for some, _ in at_most]
     left = [places for _, places in at_most]
-    chosen: list[str] = []
+    chosen: list[tuple[Any, ...]] = []
     for place, agent in enumerate(lines):
         share = -(-(limit - len(chosen)) // (len(lines) - place))
         limited = [at for at, some in enumerate(together) if agent in some]
         share = min([share, *(left[at] for at in limited)])
         if share <= 0:
             continue
-        lock = conn.dialect.skip_locked
         found = conn.execute(_NEXT.format(f"<{SUSPECT}") + lock, (agent, share)).fetchall()
         if suspects and len(found) < share:
             suspect = conn.execute(_NEXT.format(f">={SUSPECT}") + lock, (agent, 1)).fetchall()
             suspects = not suspect
             found += suspect
-        chosen += [run for (run,) in found]
+        chosen += found
         for at in limited:
             left[at] -= len(found)
     return chosen

@@ -22,6 +22,7 @@ from . import sql_transactions as transactions
 from .base import (
     Appender,
     EventRow,
+    Found,
     InboxItem,
     RunFilter,
     RunRow,
@@ -30,7 +31,7 @@ from .base import (
     Tombstone,
     WorkerRow,
 )
-from .sql import FINAL_SQL, RUN, RUN_COLUMNS, Call, Connection, Lock, LockList
+from .sql import FINAL_SQL, RUN, RUN_COLUMNS, Call, Connection, Flowing, Lock, LockList
 from .sql_callbacks import CallbackQueries
 from .sql_changes import delete_run
 from .sql_inbox import put_inbox
@@ -47,7 +48,7 @@ T = TypeVar("T")
 
 _cards = msgspec.json.Decoder(AgentCard)
 _METADATA = RUN_COLUMNS.index("metadata")
-_EVENT = "run, seq, kind, time, hash, body, erased"
+_EVENT = transactions.EVENT
 
 
 def _event(row: EventRow) -> Event:
@@ -124,7 +125,8 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
             locks.append(("key", f"{row.caller} {key}"))
         if row.thread is not None:
             locks += [("turn", row.thread), ("thread", row.thread)]
-        result: Submitted = await self._writer.call(lambda conn: transactions.submit(conn, submission), then, locks)
+        call = Flowing(lambda conn: transactions.submit(conn, submission))
+        result: Submitted = await self._writer.call(call, then, locks)
         return result
 
     async def run(self, run: str) -> RunRow | None:
@@ -255,16 +257,20 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
 
     async def claim(
         self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True,
-        at_most: Sequence[tuple[Sequence[str], int]] = (),
+        at_most: Sequence[tuple[Sequence[str], int]] = (), found: dict[str, Found] | None = None,
     ) -> list[RunRow]:  # fmt: skip
         """Take runs that are due. Of those that were there at several crashes at most one, or none."""
-        rows: list[RunRow] = await self._write(
-            lambda conn: (
-                transactions.claim(conn, worker, agents, now, limit, suspects, at_most)
-                if self._lives(conn, worker)
-                else []
-            )
-        )
+        contents = transactions.Contents() if found is not None else None
+
+        def take(conn: Connection) -> list[RunRow]:
+            if not self._lives(conn, worker):
+                return []
+            return transactions.claim(conn, worker, agents, now, limit, suspects, at_most, contents)
+
+        rows: list[RunRow] = await self._write(Flowing(take))
+        if found is not None and contents is not None:
+            for event in sorted(map(_event, contents.events), key=lambda event: event.seq):
+                found.setdefault(event.run, Found([], event.run in contents.news)).events.append(event)
         return rows
 
     def _lives(self, conn: Connection, worker: str) -> bool:

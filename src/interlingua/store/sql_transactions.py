@@ -6,7 +6,7 @@ changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -15,11 +15,22 @@ from ..model import values
 from ..model.errors import KeyReused
 from ..model.events import RunCreated, body_decoder
 from ..model.status import Status
-from .base import EVENT_COLUMNS, RunRow, Submission, Submitted
+from .base import EVENT_COLUMNS, EventRow, RunRow, Submission, Submitted
 from .sql import RUN, RUN_COLUMNS, Connection, insert, plain
 from .sql_inbox import put_inbox
 from .sql_line import TURN, following, of
 from .sql_threads import lock_thread, place_in_line, take_thread
+
+_FEW = 9  # the place of the next event of a run of which all is read when it is claimed
+_TAKE = "UPDATE runs SET worker=?, wake_at=NULL, epoch=epoch+1"
+EVENT = ", ".join(EventRow.__struct_fields__)
+
+
+class Contents:
+    """What there is of runs that were claimed: their events, of those that have few, and who has news."""
+
+    events: Sequence[EventRow] = ()
+    news: Collection[str] = ()
 
 
 def run_row(row: tuple[Any, ...]) -> RunRow:
@@ -45,11 +56,12 @@ def submit(conn: Connection, s: Submission) -> Submitted:
         thread, cancel = take_thread(conn, row, request, s.now)
     if row.queued is None and row.wake_at == 0 and s.take is not None:
         row.worker, row.wake_at, row.epoch = s.take, None, 1
-    if row.worker is None and row.queued is None and row.wake_at == 0:
-        conn.dialect.insert_run(conn, plain(row), TURN, of(f"{row.agent}@{row.version}", row.caller, row.status))
-    else:
-        conn.dialect.insert_runs(conn, [plain(row)])
-    insert(conn, "events", EVENT_COLUMNS, [(e.run, e.seq, e.kind, e.time, e.hash, e.body) for e in s.events])
+    with conn.dialect.together(conn):
+        if row.worker is None and row.queued is None and row.wake_at == 0:
+            conn.dialect.insert_run(conn, plain(row), TURN, of(f"{row.agent}@{row.version}", row.caller, row.status))
+        else:
+            conn.dialect.insert_runs(conn, [plain(row)])
+        insert(conn, "events", EVENT_COLUMNS, [(e.run, e.seq, e.kind, e.time, e.hash, e.body) for e in s.events])
     if request.key is not None:
         conn.execute(
             "INSERT INTO keys (caller, key, run, digest) VALUES (?,?,?,?)",
@@ -73,23 +85,54 @@ def claim(
     limit: int,
     suspects: bool,
     at_most: Sequence[tuple[Sequence[str], int]],
+    contents: Contents | None = None,
 ) -> list[RunRow]:
-    claimed = []
-    for run in following(conn, agents, now, limit, at_most, suspects):
-        row = take(conn, worker, run, now)
-        if row is not None:
+    """Take what is due. `contents`: and read what there is of it, as it is when nobody can change it any more."""
+    claimed, mine = list[RunRow](), list[RunRow]()
+    for found in following(conn, agents, now, limit, at_most, suspects):
+        row = run_row(found)
+        may = _may_start(conn, row, now)
+        if may is not None:
             claimed.append(row)
+        if may:
+            mine.append(row)
+    if not mine:
+        return claimed
+    ids = conn.dialect.many([row.id for row in mine])
+    few = conn.dialect.many([row.id for row in mine if row.next_seq <= _FEW] if contents is not None else [])
+    with conn.dialect.together(conn):
+        conn.execute(f"{_TAKE} WHERE {conn.dialect.any_of('id')}", (worker, ids))
+        if contents is not None:
+            events = conn.execute(f"SELECT {EVENT} FROM events WHERE {conn.dialect.any_of('run')}", (few,))
+            news = conn.execute(f"SELECT run FROM inbox WHERE {conn.dialect.any_of('run')}", (ids,))
+    if contents is not None:
+        contents.events = [EventRow(*event) for event in events.fetchall()]
+        contents.news = {run for (run,) in news.fetchall()}
+    for row in mine:
+        row.worker, row.wake_at, row.epoch = worker, None, row.epoch + 1
     return claimed
 
 
-def take(conn: Connection, worker: str, run: str, now: int | None = None) -> RunRow | None:
+def take(conn: Connection, worker: str, run: str) -> RunRow | None:
+    """Take a run that nobody has, due or not."""
     found = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?{conn.dialect.for_update}", (run,)).fetchone()
     if found is None or found[RUN_COLUMNS.index("worker")] is not None:
         return None
     row = run_row(found)
     if row.status.final:
         return None
-    if row.thread is not None and now is not None:
+    conn.execute(f"{_TAKE} WHERE id=?", (worker, run))
+    row.worker, row.wake_at, row.epoch = worker, None, row.epoch + 1
+    return row
+
+
+def _may_start(conn: Connection, row: RunRow, now: int) -> bool | None:
+    """Whether a run whose turn it is can be taken: it has its thread, or wants none. False: it only got in line for
+    that, and the run before it was told; None: it can do nothing now."""
+    if row.status.final:
+        return None
+    run = row.id
+    if row.thread is not None:
         # A delayed run gets its thread only now. Where that is taken, it does what it was submitted to do then: one
         # that would rather be refused is let in without its thread, and fails.
         lock_thread(conn, row.thread)
@@ -104,10 +147,8 @@ def take(conn: Connection, worker: str, run: str, now: int | None = None) -> Run
                 if when_busy == "enqueue":
                     return None
                 _make_way(conn, active[0], row, when_busy, now)
-                return row
-    row.worker, row.wake_at, row.epoch = worker, None, row.epoch + 1
-    conn.execute("UPDATE runs SET worker=?, wake_at=NULL, epoch=? WHERE id=?", (worker, row.epoch, run))
-    return row
+                return False
+    return True
 
 
 def hand_back(conn: Connection, worker: str, *, crashed: bool) -> None:

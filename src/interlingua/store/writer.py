@@ -236,7 +236,6 @@ def write_changes(conn: Connection, batch: list[Sealed]) -> None:
     ended = [sealed.row.id for sealed in batch if sealed.row.status.final and not sealed.insert]
     if ended:
         forgotten = rolled_back(conn, ended)
-        conn.executemany("DELETE FROM inbox WHERE run=?", [(run,) for run in ended])  # nobody will read it
         for run in forgotten:
             apply_change(conn, DeleteRun(run), batch[0].row.updated_at)
         for sealed in batch:

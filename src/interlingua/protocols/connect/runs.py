@@ -102,7 +102,7 @@ class Runs(Agents, Threads):
         asked.callback = Callback(url, "connect") if url is not None and able["callbacks"] else None
         if thread is not None:
             asked.extra["mark"] = None
-        made = await self.engine.submit(asked)
+        made = await self.engine.submit(asked, follow=watched)
         return made, body
 
     async def _check_may_replace(self, thread: Thread | None, strategy: str, card: AgentCard, caller: Caller) -> None:
@@ -312,8 +312,7 @@ class Runs(Agents, Threads):
 
     async def _given(self, run: str) -> list[Message]:
         """What a run gave beside its output. Of one that has ended a moment ago, that is in memory."""
-        given, log = Given(), self.engine.worker.log_of(run)
-        events = log.since(0) if log is not None else None
+        given, events = Given(), self.engine.at_hand(run)
         if events is None:
             with contextlib.suppress(RunNotFound):  # deleted meanwhile
                 async for event in self.engine.events(run, follow=False):

@@ -168,7 +168,8 @@ class Session:
                 create_thread=True,
                 when_busy="enqueue",
                 trace=carrier.read(meta),
-            )
+            ),
+            follow=True,
         )
         turn.run = made.id
         turn.projection = Projection(made.id, card, connection.dialect)

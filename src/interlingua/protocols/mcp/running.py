@@ -98,7 +98,7 @@ class Running:
         if begun is not None:
             self.adopt(begun)
             return
-        submitting = asyncio.ensure_future(self.engine.submit(request))
+        submitting = asyncio.ensure_future(self.engine.submit(request, follow=True))
         try:
             self.run = (await asyncio.shield(submitting)).id
         except asyncio.CancelledError:  # taken back while it is written down: it would run for nobody

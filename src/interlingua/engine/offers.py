@@ -1,0 +1,70 @@
+"""Runs that the bus offers to this worker one by one, claimed together: while some are being claimed, the next gather.
+
+An offer says that a run of an agent is due. Which one is taken for it, the store decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+
+class _Round:
+    """Offers that are claimed together."""
+
+    def __init__(self) -> None:
+        self.slots: list[Callable[[], None]] = []  # one is kept for each; called, it is free again
+        self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Offers:
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._next: dict[str, _Round] = {}  # by agent
+        self._claiming: dict[str, asyncio.Lock] = {}
+
+    def waiting(self, agent: str) -> int:
+        """Offers that are yet to be claimed."""
+        found = self._next.get(agent)
+        return len(found.slots) if found is not None else 0
+
+    async def take(self, agent: str) -> bool:
+        """Take one run of an agent (NAME@VERSION) that is due. Returns when the store has decided whose it is; false:
+        there is no free slot here."""
+        worker = self._worker
+        if agent not in worker.registry.keys() or not worker.may_claim(agent):  # noqa: SIM118 - no dict
+            return False
+        gathering = self._next.get(agent)
+        if gathering is None:
+            gathering = self._next[agent] = _Round()
+            worker.spawn(self._claim(agent, gathering))
+        gathering.slots.append(worker.reserve(agent))
+        await asyncio.shield(gathering.decided)
+        return True
+
+    async def _claim(self, agent: str, these: _Round) -> None:
+        worker = self._worker
+        try:
+            async with self._claiming.setdefault(agent, asyncio.Lock()):
+                del self._next[agent]  # what is offered from now on is of the next round
+                rows, found = await worker.claim([agent], len(these.slots))
+        except BaseException as error:
+            if not these.decided.done():
+                these.decided.set_exception(error)
+                these.decided.exception()  # who made an offer is told; where nobody is there any more, nobody is
+            if not isinstance(error, Exception):
+                raise
+            return
+        finally:
+            if self._next.get(agent) is these:
+                del self._next[agent]
+            for let_go in these.slots:
+                let_go()
+        mine = worker.claimed(rows)
+        if not these.decided.done():
+            these.decided.set_result(None)
+        await worker.enter_all(mine, found)
