@@ -307,6 +307,27 @@ async def test_each_part_of_a_log_is_told_once(store: Path | str) -> None:
         assert [t.body for t in await mine.told("feed", 0, 10)] == [b"2", b"5"]
 
 
+async def test_what_is_told_of_an_event_that_the_log_does_not_have_is_not_kept(store: Path | str) -> None:
+    async with opened(store) as s:
+        news = Tell("feed", "k", "r", b"1")
+        kept = await s.keep([news, Follow("feed", "r", 0, 1, hash=b"h" * 32)])
+        assert isinstance(kept.stale, Follow)
+        assert (await s.told("feed", 0, 10), await s.following("feed")) == ([], [])
+        assert (await s.keep([news, Follow("feed", "r", 0, 1)])).stale is None
+
+
+async def test_a_glance_tells_what_reading_tells_or_that_it_is_not_sure(store: Path | str) -> None:
+    async with opened(store) as s:
+        await s.keep([Put("a", "small", b"1", "state", "topic", "owner"), Put("a", "large", b"1" * 1_000_000)])
+        for id_ in ("small", "large", "none", "half \ud800"):
+            found, sure = s.glance("a", id_)
+            assert not sure or found == await s.document("a", id_)
+        assert s.glance("a", "large") == (None, False)
+        large = await s.document("a", "large")
+        assert large is not None
+        assert len(large.body) == 1_000_000
+
+
 async def test_what_was_followed_to_its_end_is_forgotten_and_nothing_else(store: Path | str) -> None:
     async with opened(store) as s:
         await s.keep([Follow("feed", "a", 0, 1, True), Follow("feed", "b", 0, 1), Follow("other", "a", 0, 1, True)])

@@ -429,11 +429,12 @@ class HttpChannel(Queues):
     ) -> AsyncIterator[tuple[int, AsyncIterator[Received]]]:  # fmt: skip
         """A stream from a place on; where there is none, the status says so. With a body, of what that begins."""
         headers = {**(trace or {}), "accept": "text/event-stream", **({"last-event-id": place} if place else {})}
-        query = {"since": place} if place and place.isdecimal() else None
+        # Where there is no query, none is given: the client has a short way for requests that are plain.
+        more: dict[str, Any] = {"params": {"since": place}} if place and place.isdecimal() else {}
         timeout = httpx2.Timeout(_SILENCE, connect=10.0)
         method = "GET" if body is None else "POST"
         async with self.client.stream(
-            method, path, headers=headers, params=query, json=body, timeout=timeout
+            method, path, headers=headers, json=body, timeout=timeout, **more
         ) as answer:  # fmt: skip
             is_stream = "text/event-stream" in answer.headers.get("content-type", "")
             status = answer.status_code if answer.status_code != 200 or is_stream else 404
