@@ -84,10 +84,10 @@ class Witnessed:
         if kept.stale is not None:
             self.stale = not self._upto
             self._log.witness = None
-            self._leave(self._error)
+            self._leave(self._error, level=False)
             return
         self._upto = follow.upto
-        if not self.settled.done():
+        if not follow.expected:
             at = next((place for place, change in enumerate(changes) if change is follow), 0) + 1 + self._before
             self.numbers = kept.numbers[at : at + len(self._first) - self._before]
             self._first = ()
@@ -105,13 +105,14 @@ class Witnessed:
         error = None if keeping.cancelled() else keeping.exception()
         if self._keeping is keeping and (error is not None or keeping.cancelled()):
             self._keeping, self._log.witness = None, None
-            self._leave(error)
+            self._leave(error, level=False)
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _leave(self, error: BaseException | None, *, level: bool = True) -> None:
+        """`level`: what was made of the log so far is what was kept of it."""
         working = self._node.working
         working.witnessed.pop(self.run, None)
         if self._upto:  # else nothing was told of it, and whoever has begun it begins in the usual way
-            working.go_on(self.run, self._upto)
+            working.go_on(self.run, self._upto, self._telling if level and error is None else None)
         self._settle(error)
 
     def _settle(self, error: BaseException | None) -> None:

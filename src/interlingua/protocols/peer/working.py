@@ -342,23 +342,25 @@ class Working:
 
     # -- what goes out ------------------------------------------------------------------------------------
 
-    def go_on(self, run: str, upto: int) -> None:
-        """A run is told of no more while it is written: what comes is read when it is there."""
+    def go_on(self, run: str, upto: int, telling: Telling | None) -> None:
+        """A run is told of no more while it is written: what comes is read when it is there. `telling` has told so
+        far."""
         if self._node.running:
-            self._tell(run, upto)
+            self._tell(run, upto, telling)
 
-    def _tell(self, run: str, upto: int) -> None:
+    def _tell(self, run: str, upto: int, telling: Telling | None = None) -> None:
         if run not in self._telling and run not in self.witnessed:
-            self._telling[run] = task = self._node.spawn(self._project(run, upto))
+            self._telling[run] = task = self._node.spawn(self._project(run, upto, telling))
             task.add_done_callback(lambda _: self._telling.pop(run, None))
 
-    async def _project(self, run: str, upto: int) -> None:
+    async def _project(self, run: str, upto: int, telling: Telling | None) -> None:
         """Tell all of a run. What the store does not take now it may take later, and nobody else would tell it."""
         while True:
             try:
-                await self._project_from(run, upto)
+                await self._project_from(run, upto, telling)
                 return
             except StoreError as error:
+                telling = None  # what was made of the log is ahead of what was told
                 log.warning("what run %s says could not be written down, and is tried again: %s", run, error)
             while True:
                 await asyncio.sleep(_AGAIN)
@@ -369,26 +371,13 @@ class Working:
                 return
             upto = left[run]
 
-    async def _project_from(self, run: str, upto: int) -> None:
-        engine = self._node.engine
+    async def _project_from(self, run: str, upto: int, telling: Telling | None) -> None:
         try:
-            view = await engine.run(run)
+            telling = telling or await self._told_so_far(run, upto)
         except RunNotFound:
             await self._node.journal.keep([Follow(self._cursors, run, upto, upto, ended=True)])
             return
-        assert view.request is not None
-        origin = msgspec.convert(view.request.extra["peer"], Origin)
-        telling = Telling(self._node, origin, await engine.card(view.agent, view.version), run, view.request)
-        await telling.load(upto)
-        after = 0
-        while after < upto:  # once more through the projection, and not to anybody
-            events = await engine.store.events(run, after, _PAGE)
-            for event in events:
-                if event.seq <= upto:
-                    telling.projection.feed(event)
-            after = min(events[-1].seq, upto) if events else upto
-        telling.told_before()
-        reader = engine.reader(run, upto)
+        reader = self._node.engine.reader(run, upto)
         try:
             while not reader.over:
                 events = await reader.read()
@@ -402,6 +391,24 @@ class Working:
             await self._node.journal.keep([Follow(self._cursors, run, upto, upto, ended=True)])
         finally:
             reader.close()
+
+    async def _told_so_far(self, run: str, upto: int) -> Telling:
+        """What tells of a run, as it was when it had told so far."""
+        engine = self._node.engine
+        view = await engine.run(run)
+        assert view.request is not None
+        origin = msgspec.convert(view.request.extra["peer"], Origin)
+        telling = Telling(self._node, origin, await engine.card(view.agent, view.version), run, view.request)
+        await telling.load(upto)
+        after = 0
+        while after < upto:  # once more through the projection, and not to anybody
+            events = await engine.store.events(run, after, _PAGE)
+            for event in events:
+                if event.seq <= upto:
+                    telling.projection.feed(event)
+            after = min(events[-1].seq, upto) if events else upto
+        telling.told_before()
+        return telling
 
     def status(self, task: Task, state: str) -> Change:
         return status_event(self._node, task, state)
