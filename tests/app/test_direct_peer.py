@@ -11,6 +11,9 @@ import pytest
 
 import interlingua as il
 from interlingua.model.errors import StoreError
+from interlingua.model.run import RunRequest
+from interlingua.protocols.peer import links
+from interlingua.protocols.peer.client import Mount
 from interlingua.store.base import RunFilter
 from interlingua.store.shelf import Follow
 from interlingua.transports.sse import Reader
@@ -165,3 +168,30 @@ async def test_what_could_not_be_kept_with_its_run_is_begun_once_all_the_same(
         runs = await server.engine.runs(RunFilter(agent="echo"))
         assert [run.status for run in runs] == [il.Status.SUCCEEDED] * 2
     assert directly == ["usual", "usual"]
+
+
+async def test_a_mounted_agent_that_is_quick_is_one_request_there(tmp_path: Path, directly: list[str]) -> None:
+    async with up(tmp_path) as (server, gate):
+        mount = Mount(links.parse(f"peer+{server.address}/peer"))
+        agents = await mount.agents()
+        async with il.Engine(tmp_path / "hub.db", agents=agents) as hub:
+
+            async def through(agent: str, text: str) -> il.Run:
+                made = await hub.submit(RunRequest(agent, None, {"text": text}))
+                return await hub.wait(made.id, timeout=20)
+
+            assert (await through("echo", "first")).output == {"text": "first"}  # finds the node, and is a stranger
+            before = len(directly)
+            assert (await through("echo", "second")).output == {"text": "second"}
+            assert (await through("broken", "x")).status is il.Status.FAILED
+            assert directly[before:] == ["direct", "direct"]
+            slow = asyncio.ensure_future(through("patient", "slowly"))
+            async with asyncio.timeout(20):
+                await gate.entered.wait()
+                while len(directly) < before + 3:
+                    await asyncio.sleep(0)
+            gate.open.set()
+            assert (await slow).output == {"text": "slowly"}
+            assert directly[before:] == ["direct", "direct", "usual"]
+        await mount.close()
+        assert len(await server.engine.runs(RunFilter(agent="patient"))) == 1

@@ -199,7 +199,7 @@ class Attachment:
             known = self._known or self._mirror.has_shown
             self._delegated = {**frame, "again": True} if known else frame
             await self._mounted.committed()
-            if known or not await self._delegate_now(connection):
+            if known or not await connection.delegate_now(self._delegated, self._inbox.put):
                 connection.send(self._delegated)
                 await connection.drain()
             ended = await self._listen()
@@ -211,13 +211,6 @@ class Attachment:
             self._heard = False
             if lost_at is not None and loop.time() - lost_at > self._settings.patience:
                 raise Unavailable(f"{self._where} hangs up again and again")
-
-    async def _delegate_now(self, connection: Connection) -> bool:
-        """Without a detour, where the wire has such a way."""
-        told = await connection.delegate_now(self._delegated or {})
-        for frame in told or ():
-            self._inbox.put(frame)
-        return told is not None
 
     async def _listen(self) -> Ended | None:
         """Over one connection. None where it was lost."""

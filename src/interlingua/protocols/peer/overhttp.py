@@ -342,33 +342,31 @@ class HttpChannel(Queues):
         follower = self.following[task] = Following(self, task, frame.get("message_id"))
         self.spawn(follower.run())
 
-    async def delegate_now(self, frame: Frame) -> list[Frame] | None:
-        """Delegate a new task to a node of ours, with no queue between it and whoever waits. Gives what it tells, where
-        that is all of it; nothing where that comes in the usual way. None: it was not delegated, as far as one knows,
-        and is to be sent as any frame is."""
+    async def delegate_now(self, frame: Frame, put: Callable[[Frame], None]) -> bool:
+        """Delegate a new task to a node of ours, with no queue between it and whoever waits: `put` takes what it tells.
+        False: it was not delegated, as far as one knows, and is to be sent as any frame is."""
         task = str(frame.get("task_id"))
         if not self.ours or self._gone or self._out or task in self.following:
-            return None
+            return False
         told: list[Frame] = []
         follower = self.following[task] = Following(self, task, frame.get("message_id"))
-        follower.take = told.append
         goes_on = False
         try:
             async with contextlib.AsyncExitStack() as stream:
                 opening = self.events("/tasks", None, *self._delegation(frame))
                 status, received, whole = await stream.enter_async_context(opening)
                 if status != 200:
-                    return None
-                if whole and await follower.read_new(received):
-                    return told
-                follower.take = self.take
+                    return False
+                follower.take = told.append  # all or nothing: what is asked for again is told from its beginning
+                goes_on = not whole or not await follower.read_new(received)
+                follower.take = put
                 for one in told:
-                    self.take(one)
-                goes_on = True
-                self.spawn(follower.run_on(stream.pop_all(), None if whole else received))
-                return []
+                    put(one)
+                if goes_on:
+                    self.spawn(follower.run_on(stream.pop_all(), None if whole else received))
+                return True
         except (httpx2.HTTPError, OSError, ValueError):
-            return None
+            return False
         finally:
             if not goes_on and self.following.get(task) is follower:
                 del self.following[task]

@@ -87,14 +87,14 @@ class Connection:
             tap.current.sent(data)
         self.channel.send(data)
 
-    async def delegate_now(self, frame: Frame) -> list[Frame] | None:
-        """Delegate a new task, where the wire can do that without a detour: see `overhttp`. None: it was not."""
+    async def delegate_now(self, frame: Frame, put: Callable[[Frame], None]) -> bool:
+        """Delegate a new task, where the wire can do that without a detour: see `overhttp`. False: it was not."""
         if tap.current is not None or not isinstance(self.channel, HttpChannel):
-            return None
+            return False
         limit = self.card.get("capabilities", {}).get("max_msg_bytes")
-        if type(limit) is int and limit > 0:
-            return None if len(frames.encode(frame)) > limit else await self.channel.delegate_now(frame)
-        return await self.channel.delegate_now(frame)
+        if type(limit) is int and 0 < limit < len(frames.encode(frame)):
+            return False
+        return await self.channel.delegate_now(frame, put)
 
     async def drain(self) -> None:
         """A slow node makes those wait who begin something there."""
