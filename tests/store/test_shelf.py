@@ -328,6 +328,52 @@ async def test_a_glance_tells_what_reading_tells_or_that_it_is_not_sure(store: P
         assert len(large.body) == 1_000_000
 
 
+async def test_only_what_passes_by_does_not_wait_for_the_disk_and_nothing_else_goes_along(tmp_path: Path) -> None:
+    async with opened(tmp_path / "s.db") as s:
+        writer: Any = s
+        writer = writer._writer
+        write, waited = writer._transaction, list[tuple[int, int]]()
+
+        def noted(sealed: Any, calls: Any, results: Any) -> None:
+            write(sealed, calls, results)
+            synchronous = writer._conn.execute("PRAGMA synchronous").fetchone()[0]
+            waited.append((synchronous, sum(len(one.numbers) for one in results[0][0])))
+
+        writer._transaction = noted
+        chunk, rest = Tell("feed", "k", "r", b"1", True), Tell("feed", "k", "r", b"2")
+        full, normal = 2, 1
+        await s.keep([Follow("feed", "r", 0, 1), chunk])
+        await s.keep([Follow("feed", "r", 1, 2), chunk, rest])
+        await s.keep([Follow("feed", "r", 2, 3), chunk])
+        await s.keep([Follow("feed", "r", 3, 4, True), chunk])
+        assert waited == [(normal, 2), (full, 3), (normal, 2), (full, 2)]
+        del waited[:]
+        await asyncio.gather(s.keep([chunk]), s.keep([rest]))
+        assert waited == [(full, 2)]
+        del waited[:]
+        begun = writer._work.put
+        late = list[Any]()
+
+        def meanwhile(batch: Any) -> None:
+            if not late:
+                _, _, _, _, passes_by = batch.calls[0]
+                assert passes_by()  # as the thread asks it
+                late.append(s.keep([rest]))  # what comes then is for the next one
+            begun(batch)
+
+        writer._work = _Put(writer._work, meanwhile)
+        await s.keep([chunk])
+        await late[0]
+        assert waited == [(normal, 1), (full, 1)]
+
+
+class _Put:
+    """A queue, of which what is put into it is seen first."""
+
+    def __init__(self, queue: Any, put: Any) -> None:
+        self.get, self.put = queue.get, put
+
+
 async def test_what_was_followed_to_its_end_is_forgotten_and_nothing_else(store: Path | str) -> None:
     async with opened(store) as s:
         await s.keep([Follow("feed", "a", 0, 1, True), Follow("feed", "b", 0, 1), Follow("other", "a", 0, 1, True)])

@@ -62,12 +62,16 @@ class Rewrite(msgspec.Struct, frozen=True, gc=False):
 
 
 class Tell(msgspec.Struct, frozen=True, gc=False):
-    """News for a feed. Its seq counts up from 1 in its feed, with no gap, whoever writes and whoever is killed."""
+    """News for a feed. Its seq counts up from 1 in its feed, with no gap, whoever writes and whoever is killed.
+
+    What `passes_by` is output of a run, of which the whole comes later: as the run's log does, it need not wait for the
+    disk, and after a power cut the feed may end before it."""
 
     feed: str
     kind: str
     topic: str
     body: bytes
+    passes_by: bool = False
 
 
 class Follow(msgspec.Struct, frozen=True, gc=False):

@@ -214,11 +214,12 @@ class Journal:
     # -- writing ------------------------------------------------------------------------------------------
 
     def event(
-        self, kind: str, body: dict[str, Any], *, task: str = "", caller: str = "", ts: str | None = None
-    ) -> Tell:
+        self, kind: str, body: dict[str, Any], *, task: str = "", caller: str = "", ts: str | None = None,
+        passes_by: bool = False,
+    ) -> Tell:  # fmt: skip
         """An event for the feed: `type` and `ts` first, and `seq` once it has one."""
         whole = {"type": kind, "ts": ts or now_z(), **body}
-        return Tell(self._feed_name(caller) if caller else self.name, kind, task, _encode(whole))
+        return Tell(self._feed_name(caller) if caller else self.name, kind, task, _encode(whole), passes_by)
 
     def said(self, event: Said) -> Tell:
         """The event of a message for the owner's feed."""

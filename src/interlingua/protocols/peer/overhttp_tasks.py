@@ -154,6 +154,8 @@ class Following:
     async def _event(self, event: Received) -> bool:
         told, channel = data_of(event), self._channel
         seq = told.get("seq")
+        if told.get("type") == "ready" and type(seq) is int and seq < self._seq:
+            self._seq = seq  # a power cut has taken the last of what was told, and the count goes on before it
         if told.get("task_id") != self.id or (type(seq) is int and seq <= self._seq):
             return False
         self._said()

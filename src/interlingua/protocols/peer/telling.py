@@ -186,7 +186,9 @@ class Telling:
             case Piece():
                 if task is None:
                     return False
-                told = self._event("artifact", {"task_id": task.id, "artifact": act.artifact}, task)
+                told = self._event(
+                    "artifact", {"task_id": task.id, "artifact": act.artifact}, task, passes_by=act.whole is None
+                )
                 changes.append(told)
                 if act.whole is not None:
                     task.put_artifact(act.whole)
@@ -282,11 +284,12 @@ class Telling:
                 body[name] = frame[name]
         return self._event("message", body, task)
 
-    def _event(self, kind: str, body: dict[str, Any], task: Task | None) -> Tell:
+    def _event(self, kind: str, body: dict[str, Any], task: Task | None, *, passes_by: bool = False) -> Tell:
         if self._origin.context_id is not None:
             body.setdefault("context_id", self._origin.context_id)
         caller = self._origin.caller
-        return self._node.journal.event(kind, body, task=task.id if task is not None else "", caller=caller)
+        named = task.id if task is not None else ""
+        return self._node.journal.event(kind, body, task=named, caller=caller, passes_by=passes_by)
 
 
 def status_event(node: Node, task: Task, state: str) -> Change:
