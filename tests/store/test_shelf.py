@@ -307,6 +307,73 @@ async def test_each_part_of_a_log_is_told_once(store: Path | str) -> None:
         assert [t.body for t in await mine.told("feed", 0, 10)] == [b"2", b"5"]
 
 
+async def test_what_is_told_of_an_event_that_the_log_does_not_have_is_not_kept(store: Path | str) -> None:
+    async with opened(store) as s:
+        news = Tell("feed", "k", "r", b"1")
+        kept = await s.keep([news, Follow("feed", "r", 0, 1, hash=b"h" * 32)])
+        assert isinstance(kept.stale, Follow)
+        assert (await s.told("feed", 0, 10), await s.following("feed")) == ([], [])
+        assert (await s.keep([news, Follow("feed", "r", 0, 1)])).stale is None
+
+
+async def test_a_glance_tells_what_reading_tells_or_that_it_is_not_sure(store: Path | str) -> None:
+    async with opened(store) as s:
+        await s.keep([Put("a", "small", b"1", "state", "topic", "owner"), Put("a", "large", b"1" * 1_000_000)])
+        for id_ in ("small", "large", "none", "half \ud800"):
+            found, sure = s.glance("a", id_)
+            assert not sure or found == await s.document("a", id_)
+        assert s.glance("a", "large") == (None, False)
+        large = await s.document("a", "large")
+        assert large is not None
+        assert len(large.body) == 1_000_000
+
+
+async def test_only_what_passes_by_does_not_wait_for_the_disk_and_nothing_else_goes_along(tmp_path: Path) -> None:
+    async with opened(tmp_path / "s.db") as s:
+        writer: Any = s
+        writer = writer._writer
+        write, waited = writer._transaction, list[tuple[int, int]]()
+
+        def noted(sealed: Any, calls: Any, results: Any) -> None:
+            write(sealed, calls, results)
+            synchronous = writer._conn.execute("PRAGMA synchronous").fetchone()[0]
+            waited.append((synchronous, sum(len(one.numbers) for one in results[0][0])))
+
+        writer._transaction = noted
+        chunk, rest = Tell("feed", "k", "r", b"1", True), Tell("feed", "k", "r", b"2")
+        full, normal = 2, 1
+        await s.keep([Follow("feed", "r", 0, 1), chunk])
+        await s.keep([Follow("feed", "r", 1, 2), chunk, rest])
+        await s.keep([Follow("feed", "r", 2, 3), chunk])
+        await s.keep([Follow("feed", "r", 3, 4, True), chunk])
+        assert waited == [(normal, 2), (full, 3), (normal, 2), (full, 2)]
+        del waited[:]
+        await asyncio.gather(s.keep([chunk]), s.keep([rest]))
+        assert waited == [(full, 2)]
+        del waited[:]
+        begun = writer._work.put
+        late = list[Any]()
+
+        def meanwhile(batch: Any) -> None:
+            if not late:
+                _, _, _, _, passes_by = batch.calls[0]
+                assert passes_by()  # as the thread asks it
+                late.append(s.keep([rest]))  # what comes then is for the next one
+            begun(batch)
+
+        writer._work = _Put(writer._work, meanwhile)
+        await s.keep([chunk])
+        await late[0]
+        assert waited == [(normal, 1), (full, 1)]
+
+
+class _Put:
+    """A queue, of which what is put into it is seen first."""
+
+    def __init__(self, queue: Any, put: Any) -> None:
+        self.get, self.put = queue.get, put
+
+
 async def test_what_was_followed_to_its_end_is_forgotten_and_nothing_else(store: Path | str) -> None:
     async with opened(store) as s:
         await s.keep([Follow("feed", "a", 0, 1, True), Follow("feed", "b", 0, 1), Follow("other", "a", 0, 1, True)])

@@ -8,8 +8,10 @@ store when they are further behind.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -43,6 +45,8 @@ from ..model.run import Callback
 from ..model.status import FINAL, Move, Status, after
 from ..store.base import Change, ChildNews, EventRow, PutCallback, PutInbox, RunRow, Sealed, Store
 from .ids import now
+
+log_ = logging.getLogger("interlingua.engine")
 
 _KEEP_EVENTS = 512  # of recent events in memory, per run
 _FULL = 2048  # appended and not yet committed: the agent waits
@@ -106,13 +110,27 @@ def _worth_telling(before: Status, now: Status) -> bool:
     return before is not now and (now is Status.WAITING or now.final or before is Status.WAITING)
 
 
+class Witness(Protocol):
+    """Whoever tells others of a run, and must keep what it tells: what it keeps while it is told of events is in the
+    transaction that these are in, and a run that is told of costs no more commits than one that is not."""
+
+    def sealing(self, events: list[Event]) -> None:
+        """These are about to be written. They may still be refused: only what is kept on the condition that they are in
+        the store, as `Follow` can be, may be told of them."""
+        ...
+
+    def left(self, error: BaseException | None) -> None:
+        """Nothing more is told: the store refused the log, or its owner has let it go before the run's end."""
+        ...
+
+
 class LiveLog:
     __slots__ = (
         "_appended", "_changes", "_durable", "_expected_seq", "_fragments", "_head", "_held_back", "_in_store",
         "_next_seq",
         "_pending", "_queued", "_readers", "_since_pause", "_store", "_waiters", "bytes",
         "callback", "closed", "committed_row", "created",
-        "finished", "lost", "on_commit", "recent", "row", "status",
+        "finished", "lost", "on_commit", "recent", "row", "status", "witness",
     )  # fmt: skip
 
     def __init__(self, store: Store, row: RunRow, *, in_store: bool) -> None:
@@ -127,6 +145,7 @@ class LiveLog:
         self.callback: Callback | None = None
         self.recent: deque[Event] = deque(maxlen=_KEEP_EVENTS)
         self.on_commit: Callable[[LiveLog, Sealed | None], None] | None = None
+        self.witness: Witness | None = None  # of what is written from now on
         self.closed = False  # the run has ended, or this owner has let it go
         self._in_store = in_store
         self._next_seq = row.next_seq
@@ -258,17 +277,41 @@ class LiveLog:
         self._head = head
         self._in_store = True
         self._pending, self._changes = [], []
+        if self.witness is not None and events:
+            self._tell_witness(sealed)
         return sealed
+
+    def _tell_witness(self, sealed: Sealed) -> None:
+        assert self.witness is not None
+        try:
+            self.witness.sealing(self._events(sealed))
+        except Exception as error:  # the run goes on whether it is told of or not
+            log_.exception("run %s could not be told of while it was written", self.row.id)
+            self._lose_witness(error)
+
+    def _lose_witness(self, error: BaseException | None) -> None:
+        witness, self.witness = self.witness, None
+        if witness is not None:
+            witness.left(error)
+
+    def _events(self, sealed: Sealed) -> list[Event]:
+        run = self.row.id
+        return [
+            Event(run, row.seq, row.time, row.hash, body, row.seq, len(row.body) if row.body is not None else 0)
+            for row, body in zip(sealed.events, sealed.bodies, strict=True)
+        ]
 
     def committed(self, sealed: Sealed) -> None:
         self._durable = sealed.mark
         self.committed_row = sealed.row
-        run = self.row.id
-        for row, body in zip(sealed.events, sealed.bodies, strict=True):
-            size = len(row.body) if row.body is not None else 0
-            self.recent.append(Event(run, row.seq, row.time, row.hash, body, row.seq, size))
-            if type(body) is RunFinished:
-                self.finished = body
+        for event in self._events(sealed):
+            self.recent.append(event)
+            if type(event.body) is RunFinished:
+                self.finished = event.body
+        if self.witness is not None and self.closed and self.settled:
+            if self.finished is None:
+                self._lose_witness(None)
+            self.witness = None
         self._wake()
         if self.on_commit is not None:
             self.on_commit(self, sealed)
@@ -278,6 +321,7 @@ class LiveLog:
         self._pending.clear()
         self._fragments = None  # of what was pending
         self._changes.clear()
+        self._lose_witness(error)
         self._wake()
         if self.on_commit is not None:
             self.on_commit(self, sealed)

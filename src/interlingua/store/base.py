@@ -527,6 +527,10 @@ class Store(Protocol):
         """The same for many lists that somebody waits for together: each is applied by itself, in one transaction."""
         ...
 
+    def glance(self, space: str, id_: str) -> tuple[Document | None, bool]:
+        """A document, and whether that is sure: false where it cannot be told without waiting."""
+        ...
+
     async def document(self, space: str, id_: str) -> Document | None: ...
     async def documents(
         self, space: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None,

@@ -303,7 +303,7 @@ def _touched(sealed: list[Sealed], calls: list[Asked]) -> set[Lock]:
                     locks.add(COUNT)
                 case CountDelegation(task=task):
                     locks.add(("task", task))
-    for _, _, _, given in calls:
+    for _, _, _, given, _ in calls:
         locks.update(given() if callable(given) else given)
     return locks
 

@@ -62,23 +62,30 @@ class Rewrite(msgspec.Struct, frozen=True, gc=False):
 
 
 class Tell(msgspec.Struct, frozen=True, gc=False):
-    """News for a feed. Its seq counts up from 1 in its feed, with no gap, whoever writes and whoever is killed."""
+    """News for a feed. Its seq counts up from 1 in its feed, with no gap, whoever writes and whoever is killed.
+
+    What `passes_by` is output of a run, of which the whole comes later: as the run's log does, it need not wait for the
+    disk, and after a power cut the feed may end before it."""
 
     feed: str
     kind: str
     topic: str
     body: bytes
+    passes_by: bool = False
 
 
 class Follow(msgspec.Struct, frozen=True, gc=False):
     """How far a run's log has been told to a feed: it moves from `expected` (0: not at all yet), and once it has ended
-    it moves no more. Kept with the news it stands for, each part of a log is told once, however many try."""
+    it moves no more. Kept with the news it stands for, each part of a log is told once, however many try. With `hash`,
+    that of the event at `upto`, it moves only where the log has that event: in the store, or in the transaction that
+    this is in."""
 
     feed: str
     run: str
     expected: int
     upto: int
     ended: bool = False
+    hash: bytes | None = None
 
 
 Change = Put | Drop | Post | Settle | Rewrite | Tell | Follow

@@ -158,9 +158,12 @@ class Queries:
 
     dialect: Dialect
 
-    def _write(self, fn: Call, locks: LockList = ()) -> asyncio.Future[Any]:
+    def _write(
+        self, fn: Call, locks: LockList = (), passes_by: Callable[[], bool] | None = None
+    ) -> asyncio.Future[Any]:
         """Within the next transaction. `locks`: what it is known to touch. They are taken before anything else, those
-        of all who share the transaction in one order, so that no two transactions wait for each other."""
+        of all who share the transaction in one order, so that no two transactions wait for each other. `passes_by`
+        says right before it, in the writer's thread, whether it writes nothing but output."""
         raise AssertionError("given by the store")
 
     async def _read(self, fn: Callable[[Connection], T]) -> T:

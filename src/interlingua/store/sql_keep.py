@@ -304,7 +304,8 @@ class _Together:
                 numbers.append(0 if was is None else 1)
             elif isinstance(change, Follow):
                 cursor = self._cursors[change.feed, change.run]
-                if holds := change.expected == (0 if cursor is None else cursor.upto) and not (cursor and cursor.ended):
+                there = change.expected == (0 if cursor is None else cursor.upto) and not (cursor and cursor.ended)
+                if holds := there and (change.hash is None or self._has_event(change.run, change.upto, change.hash)):
                     before.append(cursor)
                     self._cursors[change.feed, change.run] = _Cursor(change.upto, change.ended, time)
                     numbers.append(None)
@@ -357,6 +358,10 @@ class _Together:
                 self._documents[change.space, change.id] = before.pop()
             elif isinstance(change, Follow):
                 self._cursors[change.feed, change.run] = before.pop()
+
+    def _has_event(self, run: str, seq: int, hash_: bytes) -> bool:
+        sql = "SELECT 1 FROM events WHERE run=? AND seq=? AND hash=?"
+        return self._conn.execute(sql, (run, seq, hash_)).fetchone() is not None
 
     # -- in the database ----------------------------------------------------------------------------------
 

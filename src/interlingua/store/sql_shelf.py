@@ -13,7 +13,7 @@ from typing import Any
 
 from ..model.errors import InterlinguaError, NotFound, StoreError
 from .base import settle
-from .shelf import Change, Document, Heed, Kept, Letter, Told
+from .shelf import Change, Document, Follow, Heed, Kept, Letter, Tell, Told
 from .sql import Connection, Dialect, Lock, Queries
 from .sql_keep import LETTER, Unit, chunks, find_letter, keep, marks, touched
 
@@ -58,13 +58,21 @@ class ShelfQueries(Queries):
         """One call for all: it takes what there is when its turn comes, so what is queued until then goes along."""
         taken: list[_Queued] = []
         units: list[Unit] = []
+        light = False
 
         def take() -> set[Lock]:
-            while self._shelved and len(units) < _MOST:  # a call that is tried again begins with what it had
+            # A call that is tried again begins with what it had. What must be on disk is no part of one that need not.
+            while self._shelved and len(units) < _MOST and not light:
                 queued = self._shelved.popleft()
                 taken.append(queued)
                 units.extend(queued[0])
             return touched(units)
+
+        def passes_by() -> bool:
+            nonlocal light
+            take()
+            light = all(_passes_by(changes) for changes, _ in units)
+            return light
 
         def apply(conn: Connection) -> list[Kept | InterlinguaError]:
             take()
@@ -88,12 +96,18 @@ class ShelfQueries(Queries):
                     while self._shelved:
                         settle(self._shelved.popleft()[1], None, closed)
 
-        self._write(apply, take).add_done_callback(done)
+        self._write(apply, take, passes_by).add_done_callback(done)
         self._shelving = True
 
     # -- documents ----------------------------------------------------------------------------------------
 
+    def glance(self, space: str, id_: str) -> tuple[Document | None, bool]:
+        return None, False
+
     async def document(self, space: str, id_: str) -> Document | None:
+        found, sure = self.glance(space, id_)
+        if sure:
+            return found
         row = await self._read(
             lambda conn: conn.execute(
                 f"SELECT {_DOCUMENT} FROM documents WHERE space=? AND id=?", (space, id_)
@@ -276,6 +290,12 @@ def _hand_out(taken: list[_Queued], results: list[Kept | InterlinguaError]) -> N
             heed(units[0][0], result)
         if not future.done():
             future.set_result(result)
+
+
+def _passes_by(changes: Sequence[Change]) -> bool:
+    return all(
+        change.passes_by if type(change) is Tell else type(change) is Follow and not change.ended for change in changes
+    )
 
 
 def _head(conn: Connection, feed: str) -> int:

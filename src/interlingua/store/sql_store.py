@@ -110,8 +110,10 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
                 raise InvalidRequest(why) from error
             raise StoreError("the store could not be read", why=error) from error
 
-    def _write(self, fn: Call, locks: LockList = ()) -> asyncio.Future[Any]:
-        return self._writer.call(fn, locks=locks)
+    def _write(
+        self, fn: Call, locks: LockList = (), passes_by: Callable[[], bool] | None = None
+    ) -> asyncio.Future[Any]:
+        return self._writer.call(fn, locks=locks, passes_by=passes_by)
 
     # -- runs ---------------------------------------------------------------------------------------------
 

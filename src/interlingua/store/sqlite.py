@@ -19,12 +19,19 @@ from . import schema
 from . import sql_transactions as transactions
 from .base import WorkerRow, receiver_of
 from .liveness import Locks
+from .shelf import Document
 from .sql import Connection, Dialect
 from .sql_query import json_contains
 from .sql_store import SQLStore
 from .sqlite_writer import SQLITE, SQLiteConnection, SQLiteWriter, begin, connect
 
 T = TypeVar("T")
+
+_SMALL = 64 * 1024  # bytes
+_GLANCE = (
+    f"SELECT {', '.join(Document.__struct_fields__[:-1])}, CASE WHEN length(body)<={_SMALL} THEN body END "
+    "FROM documents WHERE space=? AND id=?"
+)
 
 
 class SQLiteStore(SQLStore):
@@ -79,6 +86,18 @@ class SQLiteStore(SQLStore):
         except (sqlite3.Error, UnicodeEncodeError):
             return False
         return found is None
+
+    def glance(self, space: str, id_: str) -> tuple[Document | None, bool]:
+        # As above; and what is large is better read in a thread.
+        if self._at_once is None:
+            return None, False
+        try:
+            row = self._at_once.execute(_GLANCE, (space, id_)).fetchone()
+        except (sqlite3.Error, UnicodeEncodeError):
+            return None, False
+        if row is None:
+            return None, True
+        return (None, False) if row[-1] is None else (Document(*row), True)
 
     async def damaged_pages(self, *, thorough: bool) -> list[str]:
         """What SQLite finds wrong with the file itself."""

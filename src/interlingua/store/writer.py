@@ -22,8 +22,8 @@ from .sql_changes import apply_change, rolled_back
 
 log = logging.getLogger("interlingua.store")
 
-# What to do, who waits, what then, and what it touches.
-Asked = tuple[Call, asyncio.Future[Any], Callable[[Any], None] | None, LockList]
+# What to do, who waits, what then, what it touches, and what says whether that is only output.
+Asked = tuple[Call, asyncio.Future[Any], Callable[[Any], None] | None, LockList, Callable[[], bool] | None]
 
 _MAX_LOGS = 2000  # per transaction
 _PATIENCE = 4  # turns of the loop in which nothing is added to a batch that waits for more
@@ -40,10 +40,10 @@ class Batch:
     @property
     def only_output(self) -> bool:
         """Nothing here was acknowledged to anyone, so it need not wait for the disk."""
-        return not self.calls and all(
+        return all(
             not s.insert and not s.changes and s.row.worker and all(e.kind == "delta" for e in s.events)
             for s in self.sealed
-        )
+        ) and all(passes_by is not None and passes_by() for _, _, _, _, passes_by in self.calls)
 
 
 class Writer:
@@ -72,11 +72,15 @@ class Writer:
         self._logs.append(log)
         self._schedule()
 
-    def call(self, fn: Call, then: Callable[[Any], None] | None = None, locks: LockList = ()) -> asyncio.Future[Any]:
+    def call(
+        self, fn: Call, then: Callable[[Any], None] | None = None, locks: LockList = (), *,
+        passes_by: Callable[[], bool] | None = None,
+    ) -> asyncio.Future[Any]:  # fmt: skip
+        """`passes_by` is asked right before it is done, in the thread: whether it writes nothing but output."""
         if self._closing:
             raise StoreError("the store is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._calls.append((fn, future, then, locks))
+        self._calls.append((fn, future, then, locks, passes_by))
         self._schedule()
         return future
 
@@ -136,7 +140,7 @@ class Writer:
                 self._guarded(sealed.log.committed, sealed)
             else:
                 self._guarded(sealed.log.refused, sealed, error)
-        for (_, future, then, _), (result, error) in zip(batch.calls, batch.results, strict=True):
+        for (_, future, then, _, _), (result, error) in zip(batch.calls, batch.results, strict=True):
             if then is not None and error is None:
                 self._guarded(then, result)
             settle(future, result, error)
@@ -215,7 +219,7 @@ class Writer:
 
 def answered(conn: Connection, calls: list[Asked], results: list[tuple[Any, BaseException | None]]) -> None:
     """Do what was asked for, one after the other."""
-    for fn, _, _, _ in calls:
+    for fn, *_ in calls:
         try:
             results.append((fn(conn), None))
         except InterlinguaError as error:  # refused before anything was written

@@ -15,8 +15,10 @@ from starlette.applications import Starlette
 import interlingua as il
 from interlingua.protocols.peer import frames, links, overhttp_tasks
 from interlingua.protocols.peer.overhttp import dial_http
+from interlingua.protocols.peer.overhttp_tasks import Following
 from interlingua.protocols.peer.trust import verify_card
 from interlingua.transports.channel import Channel
+from interlingua.transports.sse import Received
 
 from .common import WAIT, Keys, Running, breaks, echo, listening, painter, running_door, running_node, stuck, text
 from .mount_common import Again, Gate, runs_of
@@ -379,3 +381,33 @@ async def test_a_task_at_the_reference_ends_although_its_stream_never_says_so(mo
         done = await channel.until("task.updated", task_id=sent["task_id"], status="completed")
         assert done["artifact"]["parts"] == text("done")
         await channel.until("acp.delivered", message_id=sent["message_id"])
+
+
+class _Channel:
+    remote, ours = "Far", True
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.take = self.frames.append
+
+    async def room(self) -> None:
+        pass
+
+
+async def test_events_that_came_are_not_told_again_unless_the_remote_says_that_it_counts_from_before_them() -> None:
+    """As after a power cut there, which takes the last of what passed by."""
+    channel: Any = _Channel()
+    follower = Following(channel, "t1", None)
+
+    async def comes(**told: Any) -> int:
+        await follower._event(Received(msgspec.json.encode(told).decode()))
+        return len(channel.frames)
+
+    chunk = {"type": "artifact", "task_id": "t1", "artifact": {"artifact_id": "output", "parts": []}}
+    assert await comes(**chunk, seq=5) == 1
+    assert await comes(**chunk, seq=5) == 1
+    assert await comes(type="ready", seq=5) == 1
+    assert await comes(**chunk, seq=4) == 1
+    assert await comes(type="ready", seq=3) == 1
+    assert await comes(**chunk, seq=4) == 2
+    assert await comes(**chunk, seq=4) == 2

@@ -32,6 +32,7 @@ _SOON = 0.2
 _SENT_WITHIN = 1.0  # seconds for a request to be on its way before it is taken back
 _ENDPOINT_WITHIN = 10.0
 _MAX_EVENT = 64 * 1024 * 1024
+_OPENING = ("initialize", "server/discover")
 _NOT_HERE = (400, 404, 405, 406, 415, 501)  # a first message is answered so where only the older pair is spoken
 _AGAIN = (0.1, 0.5, 2.0)  # seconds before each attempt to take up a broken stream
 _MESSAGE = ("message", "", None)  # events of other kinds are signs of life and the like
@@ -134,6 +135,23 @@ class HttpChannel(Queues):
 
     # -- sending ------------------------------------------------------------------------------------------
 
+    def send(self, frame: bytes) -> None:
+        # Requests are sent beside each other in any case: where nothing waits to go before it, one need not wait for
+        # the turn of whoever sends the rest.
+        if self.streamable and self._posts is None and self._empty.is_set() and not self._gone:
+            try:
+                message = _message(frame)
+            except ValueError:
+                message = None
+            if message is not None and message.method not in _OPENING and message.method and message.id is not None:
+                self._begin(frame, message)
+                return
+        super().send(frame)
+
+    def _begin(self, frame: bytes, message: _Message) -> None:
+        exchange = self._exchanges[message.id] = _Exchange(message.id, message.member("_meta", "progressToken"))
+        exchange.task = self._spawn(self._ask(frame, message, exchange))
+
     async def _write(self) -> None:
         async for frame in self._outgoing():
             try:
@@ -153,13 +171,14 @@ class HttpChannel(Queues):
             self._telling.add(telling)
             telling.add_done_callback(self._telling.discard)
             return
+        if message.method not in _OPENING and self._posts is None:
+            self._begin(frame, message)
+            return
         exchange = self._exchanges[message.id] = _Exchange(message.id, message.member("_meta", "progressToken"))
-        if message.method in ("initialize", "server/discover"):  # what comes after it depends on the answer
+        if message.method in _OPENING:  # what comes after it depends on the answer
             await self._first(frame, message, exchange)
-        elif self._posts is not None:
-            await self._post(frame, message, exchange)
         else:
-            exchange.task = self._spawn(self._ask(frame, message, exchange))
+            await self._post(frame, message, exchange)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import Door, Opening, Protocol
@@ -19,6 +20,7 @@ def _door(engine: Engine, auth: Authenticator, settings: NodeSettings | None = N
     from .hosting import Hosting
     from .node import Node
     from .server import PeerDoor
+    from .short import create, send
     from .standby import Standby
 
     node = Node(engine, settings)
@@ -33,7 +35,9 @@ def _door(engine: Engine, auth: Authenticator, settings: NodeSettings | None = N
         body = json.dumps({"role": "user", "text": "hello", "skill_id": agent, "sync": True})
         return f"curl -s {base}/peer/message:send -H 'content-type: application/json' -d '{body}'"
 
-    return Door(door.routes, hint, standby.close, start, standby.stop, bound=standby)
+    direct = {"/message:send": partial(send, door), "/tasks": partial(create, door)}
+
+    return Door(door.routes, hint, standby.close, start, standby.stop, bound=standby, direct=direct)
 
 
 async def _stdio(engine: Engine, channel: Channel, trace: Trace | None) -> None:

@@ -199,8 +199,9 @@ class Attachment:
             known = self._known or self._mirror.has_shown
             self._delegated = {**frame, "again": True} if known else frame
             await self._mounted.committed()
-            connection.send(self._delegated)
-            await connection.drain()
+            if known or not await connection.delegate_now(self._delegated, self._inbox.put):
+                connection.send(self._delegated)
+                await connection.drain()
             ended = await self._listen()
             if ended is not None:
                 if not ended.in_order:

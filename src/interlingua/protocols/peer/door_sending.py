@@ -7,16 +7,20 @@ the same message and gets the same answer. One caller's ids mean nothing to anot
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...model import carrier
+from ...model.card import AgentCard
 from ...model.carrier import Carrier
 from ...model.content import Message
-from ...model.errors import InvalidRequest, NotFound
+from ...model.errors import InvalidRequest, NotFound, StoreError
 from ...security import scopes
+from ...store.base import KeyTaken
 from ...store.shelf import Change, Letter, Post
 from . import frames, parts, states
 from .errors import TIMEOUT, Refusal
@@ -24,12 +28,24 @@ from .peers import RANKS
 from .sending import Draft, draft
 from .tasking import Surface
 from .tasks import Task
-from .working import Origin, answer_key, task_of_run
+from .telling import Origin, Outcome, answer_key, task_of_run
+from .witnessing import Witnessed
+from .working import Begun
 
 if TYPE_CHECKING:
     from .node import Node
 
 _LOOK_EVERY = 2.0  # seconds: another process may tell of the run
+
+
+class Started(msgspec.Struct):
+    """A message whose run was begun at once."""
+
+    begun: Witnessed
+    wanted: Draft
+    surface: Surface
+    task: Task | None
+    trace: Carrier | None
 
 
 class DoorSending:
@@ -39,14 +55,56 @@ class DoorSending:
     async def send(self, body: Any, surface: Surface, trace: Carrier | None = None) -> dict[str, Any]:
         """What it returns is the answer to `/message:send`. `trace` is that of the request; else the metadata may say
         it."""
-        node, journal = self._node, self._node.journal
-        wanted = draft(body, surface.caller.name or surface.caller.id, node.settings.max_msg_bytes)
-        frame, id_ = wanted.frame, wanted.frame["message_id"]
-        key = _key(surface, id_)
+        journal = self._node.journal
+        wanted = self._draft(body, surface)
+        frame, key = wanted.frame, _key(surface, wanted.frame["message_id"])
         if wanted.given_id and (before := await journal.letter(journal.box_asked, key)) is not None:
             return await self._again(before, wanted, surface)
         if frame.get("task_id") is not None:
             return await self._to_task(wanted, surface)
+        return await self._begin(wanted, surface, trace)
+
+    async def _begin(self, wanted: Draft, surface: Surface, trace: Carrier | None) -> dict[str, Any]:
+        origin, card, task = self._described(wanted, surface)
+        begun = await self._node.working.begin(
+            origin, card, wanted.frame["parts"], surface.caller, task=task, **self._beside(wanted, surface, trace)
+        )  # fmt: skip
+        return await self._begun(begun, wanted, surface, task)
+
+    def begin_at_once(self, body: Any, surface: Surface, trace: Carrier | None) -> Started | None:
+        """Begin what a message asks for without waiting for anything; None where that cannot be."""
+        wanted = self._draft(body, surface)
+        if wanted.given_id or wanted.frame.get("task_id") is not None:
+            return None
+        origin, card, task = self._described(wanted, surface)
+        begun = self._node.working.begin_at_once(
+            origin, card, wanted.frame["parts"], surface.caller, task=task, **self._beside(wanted, surface, trace)
+        )  # fmt: skip
+        return None if begun is None else Started(begun, wanted, surface, task, trace)
+
+    async def go_on(self, started: Started) -> dict[str, Any]:
+        """With what was begun at once."""
+        wanted, surface = started.wanted, started.surface
+        with contextlib.suppress(KeyTaken, StoreError):
+            await started.begun.settled
+            if not started.begun.stale:
+                return await self._begun(started.begun, wanted, surface, started.task)
+        wanted.frame.pop("task_id", None)  # it is made again, of the same id
+        return await self._begin(wanted, surface, started.trace)
+
+    def answered(self, started: Started) -> dict[str, Any] | None:
+        """The answer to what was begun at once, where there is one by now."""
+        begun, wanted = started.begun, started.wanted
+        if begun.stale or (wanted.sync and begun.outcome is None):
+            return None
+        answer = self._answer(begun, wanted, started.task)
+        return answer if begun.outcome is None or not wanted.sync else {**answer, **_shown(begun.outcome)}
+
+    def _draft(self, body: Any, surface: Surface) -> Draft:
+        return draft(body, surface.caller.name or surface.caller.id, self._node.settings.max_msg_bytes)
+
+    def _described(self, wanted: Draft, surface: Surface) -> tuple[Origin, AgentCard, Task | None]:
+        node, frame, id_ = self._node, wanted.frame, wanted.frame["message_id"]
         card = node.working.agent(frame.get("skill_id"))
         node.may_run(surface.caller, card)
         task = self._task(wanted, surface) if wanted.create_task else None
@@ -54,29 +112,33 @@ class DoorSending:
             node.name, surface.scope, None, surface.feed, task.id if task is not None else None, id_,
             id_ if wanted.sync else None, frame.get("context_id"), quiet=wanted.sync,
         )  # fmt: skip
-        run, trace = "", trace or carrier.read(frame.get("metadata"))
+        return origin, card, task
 
-        def also(made: str) -> list[Change]:
-            nonlocal run
-            run = made
-            return self._written_down(wanted, surface, made)
+    def _beside(self, wanted: Draft, surface: Surface, trace: Carrier | None) -> dict[str, Any]:
+        metadata = wanted.frame.get("metadata")
+        also = partial(self._written_down, wanted, surface)
+        return {"trace": trace or carrier.read(metadata), "metadata": metadata, "also": also}
 
-        kept = await node.working.begin(
-            origin, card, frame["parts"], surface.caller, task=task, trace=trace, metadata=frame.get("metadata"),
-            also=also,
-        )  # fmt: skip
-        if kept.stale is not None:  # the same message came twice at once
-            first = await journal.letter(journal.box_asked, key)
+    async def _begun(self, begun: Begun, wanted: Draft, surface: Surface, task: Task | None) -> dict[str, Any]:
+        node, id_ = self._node, wanted.frame["message_id"]
+        if begun.stale:  # the same message came twice at once
+            first = await node.journal.letter(node.journal.box_asked, _key(surface, id_))
             if first is None:
                 raise InvalidRequest(f"/message_id: {id_} was used before", path="/message_id")
             return await self._again(first, wanted, surface)
-        answer: dict[str, Any] = {"ok": True, "message_id": id_, "server_seq": kept.numbers[-2], "task": None}
+        answer = self._answer(begun, wanted, task)
+        if not wanted.sync:
+            return answer
+        if begun.outcome is not None:
+            return {**answer, **_shown(begun.outcome)}
+        named = task.id if task is not None else None
+        return {**answer, **await self._outcome(begun.run, surface, id_, wanted.timeout, named)}
+
+    def _answer(self, begun: Begun, wanted: Draft, task: Task | None) -> dict[str, Any]:
         if task is not None:
-            node.tasks_created += 1
-            answer["task"] = task.view()
-        if wanted.sync:
-            answer |= await self._outcome(run, surface, id_, wanted.timeout, task.id if task is not None else None)
-        return answer
+            self._node.tasks_created += 1
+        shown = None if task is None else task.view()
+        return {"ok": True, "message_id": wanted.frame["message_id"], "server_seq": begun.numbers[0], "task": shown}
 
     def _written_down(self, wanted: Draft, surface: Surface, run: str) -> list[Change]:
         """The letter, and the news of it."""
@@ -141,8 +203,7 @@ class DoorSending:
                     raise await self._too_late(surface, id_, timeout)
                 await asyncio.wait({waiting}, timeout=min(left, _LOOK_EVERY))
                 if waiting.done():
-                    came = waiting.result()
-                    return {"reply": came.reply, **({} if came.task is None else {"task": came.task.view()})}
+                    return _shown(waiting.result())
                 fresh = False
         finally:
             self._node.working.give_up(run, waiting)
@@ -210,6 +271,10 @@ class DoorSending:
             node.working.give_up(task.run, waiting)
         now = await node.tasking.get(task.id, surface)
         return {"ok": True, "message_id": frame["message_id"], "server_seq": number, "task": now.view()}
+
+
+def _shown(came: Outcome) -> dict[str, Any]:
+    return {"reply": came.reply, **({} if came.task is None else {"task": came.task.view()})}
 
 
 def _key(surface: Surface, message_id: str) -> str:

@@ -21,8 +21,8 @@ from . import frames, plain, states
 from .journal import Said
 from .peers import RANKS, Peer
 from .tasks import Task
+from .telling import status_event, task_frame
 from .trust import MARKS, did_acp, unb64
-from .working import status_event, task_frame
 
 if TYPE_CHECKING:
     from .node import Node
@@ -356,10 +356,10 @@ class Inbound:
         if task.kind == "received":
             await self._task_room(peer)
         kept = await journal.keep([journal.put_task(task), status_event(node, task, "submitted")])
+        self._confirm(session, peer, frame)
         if kept.stale is None and task.kind == "run":
             task.version += 1
             await node.working.delegated(peer, task)
-        self._confirm(session, peer, frame)
 
     async def _task_room(self, peer: Peer) -> None:
         """Wait until somebody has looked at what a peer wants done: until then it is not read from."""

@@ -134,6 +134,17 @@ class Feed:
     async def head(self) -> int:
         return self._ring[-1].seq if self._ring else await self._store.feed_head(self.name)
 
+    @property
+    def place(self) -> int | None:
+        """The seq of its newest event, where that is known here."""
+        return self._ring[-1].seq if self._ring else None
+
+    def since(self, seq: int, topic: str) -> list[Heard] | None:
+        """What follows of a topic; None where memory does not reach back that far."""
+        if not self._ring or self._ring[0].seq > seq + 1:
+            return None
+        return [event for event in self._ring if event.seq > seq and event.topic == topic]
+
     async def follow(self, after: int, *, topic: str | None = None) -> AsyncIterator[list[Heard]]:
         """What follows, and on as it grows, for ever. An empty list is only a sign of life."""
         loop = asyncio.get_running_loop()
@@ -203,11 +214,12 @@ class Journal:
     # -- writing ------------------------------------------------------------------------------------------
 
     def event(
-        self, kind: str, body: dict[str, Any], *, task: str = "", caller: str = "", ts: str | None = None
-    ) -> Tell:
+        self, kind: str, body: dict[str, Any], *, task: str = "", caller: str = "", ts: str | None = None,
+        passes_by: bool = False,
+    ) -> Tell:  # fmt: skip
         """An event for the feed: `type` and `ts` first, and `seq` once it has one."""
         whole = {"type": kind, "ts": ts or now_z(), **body}
-        return Tell(self._feed_name(caller) if caller else self.name, kind, task, _encode(whole))
+        return Tell(self._feed_name(caller) if caller else self.name, kind, task, _encode(whole), passes_by)
 
     def said(self, event: Said) -> Tell:
         """The event of a message for the owner's feed."""
@@ -267,6 +279,11 @@ class Journal:
         found = await self._store.document(self.tasks_space, document_id(scope, id_))
         return None if found is None else self.read_task(found)
 
+    def glance(self, task: Task) -> tuple[Task | None, bool]:
+        """The task of that id, and whether that is sure: false where it cannot be told without waiting."""
+        found, sure = self._store.glance(self.tasks_space, document_id(task.scope, task.id))
+        return None if found is None else self.read_task(found), sure
+
     async def task_anywhere(self, id_: str) -> Task | None:
         """A task of the owner's, or of a peer's: not of the door's callers."""
         own = await self.task("", id_)
@@ -281,6 +298,11 @@ class Journal:
         """How many tasks of this id there were that are no more."""
         found = await self._store.document(self.deleted_space, document_id(task.scope, task.id))
         return 0 if found is None else found.version
+
+    def times_deleted_at_once(self, task: Task) -> int | None:
+        """The same; None where that cannot be told without waiting."""
+        found, sure = self._store.glance(self.deleted_space, document_id(task.scope, task.id))
+        return None if not sure else 0 if found is None else found.version
 
     @staticmethod
     def read_task(document: Document) -> Task:

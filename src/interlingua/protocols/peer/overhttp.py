@@ -319,11 +319,8 @@ class HttpChannel(Queues):
             await asyncio.sleep(1.0)  # until it is answered, the remote answers at once
 
     async def _delegate(self, frame: Frame) -> None:
-        payload = frame["payload"] if isinstance(frame.get("payload"), dict) else {}
         task = str(frame.get("task_id"))
-        body, trace = _traced({"role": "user", **payload, "task_id": task, "message_id": frame.get("message_id")})
-        if frame.get("context_id") is not None:
-            body["context_id"] = frame["context_id"]
+        body, trace = self._delegation(frame)
         before = self.following.get(task)
         if before is not None:
             before.told_again()
@@ -344,6 +341,45 @@ class HttpChannel(Queues):
         # It is confirmed when it has ended: who sends it again after this channel is lost gets all of it again.
         follower = self.following[task] = Following(self, task, frame.get("message_id"))
         self.spawn(follower.run())
+
+    async def delegate_now(self, frame: Frame, put: Callable[[Frame], None]) -> bool:
+        """Delegate a new task to a node of ours, with no queue between it and whoever waits: `put` takes what it tells.
+        False: it was not delegated, as far as one knows, and is to be sent as any frame is."""
+        task = str(frame.get("task_id"))
+        if not self.ours or self._gone or self._out or task in self.following:
+            return False
+        told: list[Frame] = []
+        follower = self.following[task] = Following(self, task, frame.get("message_id"))
+        goes_on = False
+        try:
+            async with contextlib.AsyncExitStack() as stream:
+                opening = self.events("/tasks", None, *self._delegation(frame))
+                status, received, whole = await stream.enter_async_context(opening)
+                if status != 200:
+                    return False
+                follower.take = told.append  # all or nothing: what is asked for again is told from its beginning
+                goes_on = not whole or not await follower.read_new(received)
+                follower.take = put
+                for one in told:
+                    put(one)
+                if goes_on:
+                    self.spawn(follower.run_on(stream.pop_all(), None if whole else received))
+                return True
+        except (httpx2.HTTPError, OSError, ValueError):
+            return False
+        finally:
+            if not goes_on and self.following.get(task) is follower:
+                del self.following[task]
+
+    @staticmethod
+    def _delegation(frame: Frame) -> tuple[Frame, Carrier | None]:
+        """The body that makes a task, and its trace."""
+        payload = frame["payload"] if isinstance(frame.get("payload"), dict) else {}
+        task = str(frame.get("task_id"))
+        body, trace = _traced({"role": "user", **payload, "task_id": task, "message_id": frame.get("message_id")})
+        if frame.get("context_id") is not None:
+            body["context_id"] = frame["context_id"]
+        return body, trace
 
     async def _delegate_at_once(
         self, frame: Frame, body: Frame, trace: Carrier | None
@@ -406,7 +442,7 @@ class HttpChannel(Queues):
         while not self._gone:
             why = "its stream ended"
             try:
-                async with self.events("/stream", place) as (status, received):
+                async with self.events("/stream", place) as (status, received, _):
                     if not self._stream_open.done():
                         self._stream_open.set_result(None)
                     if status in (401, 403, 404, 405, 501):
@@ -426,20 +462,22 @@ class HttpChannel(Queues):
     @contextlib.asynccontextmanager
     async def events(
         self, path: str, place: str | None, body: Frame | None = None, trace: Carrier | None = None
-    ) -> AsyncIterator[tuple[int, AsyncIterator[Received]]]:  # fmt: skip
-        """A stream from a place on; where there is none, the status says so. With a body, of what that begins."""
+    ) -> AsyncIterator[tuple[int, AsyncIterator[Received], bool]]:  # fmt: skip
+        """A stream from a place on; where there is none, the status says so. With a body, of what that begins. And
+        whether it is over already: then all of it is on its way."""
         headers = {**(trace or {}), "accept": "text/event-stream", **({"last-event-id": place} if place else {})}
-        query = {"since": place} if place and place.isdecimal() else None
+        # Where there is no query, none is given: the client has a short way for requests that are plain.
+        more: dict[str, Any] = {"params": {"since": place}} if place and place.isdecimal() else {}
         timeout = httpx2.Timeout(_SILENCE, connect=10.0)
         method = "GET" if body is None else "POST"
         async with self.client.stream(
-            method, path, headers=headers, params=query, json=body, timeout=timeout
+            method, path, headers=headers, json=body, timeout=timeout, **more
         ) as answer:  # fmt: skip
             is_stream = "text/event-stream" in answer.headers.get("content-type", "")
             status = answer.status_code if answer.status_code != 200 or is_stream else 404
             if status in _AGAIN or status == 500:
                 raise httpx2.HTTPError(f"it answered {status}")
-            yield status, self._received(answer)
+            yield status, self._received(answer), "content-length" in answer.headers
 
     async def _received(self, answer: httpx2.Response) -> AsyncIterator[Received]:
         reader = Reader(_MAX_EVENT)

@@ -22,6 +22,7 @@ from . import card as cards
 from . import frames
 from .dialing import Backoff
 from .links import Link
+from .overhttp import HttpChannel
 from .reaching import MountSettings, check_card, dial_link, our_card, read_frame, received
 from .trust import Trust
 
@@ -85,6 +86,15 @@ class Connection:
         if tap.current is not None:
             tap.current.sent(data)
         self.channel.send(data)
+
+    async def delegate_now(self, frame: Frame, put: Callable[[Frame], None]) -> bool:
+        """Delegate a new task, where the wire can do that without a detour: see `overhttp`. False: it was not."""
+        if tap.current is not None or not isinstance(self.channel, HttpChannel):
+            return False
+        limit = self.card.get("capabilities", {}).get("max_msg_bytes")
+        if type(limit) is int and 0 < limit < len(frames.encode(frame)):
+            return False
+        return await self.channel.delegate_now(frame, put)
 
     async def drain(self) -> None:
         """A slow node makes those wait who begin something there."""

@@ -237,7 +237,7 @@ class Sending:
             return [post, journal.said(said)]
         changes: list[Change] = [post]
         if task is not None:
-            from .working import status_event
+            from .telling import status_event
 
             changes += [journal.put_task(task), status_event(self._node, task, "submitted")]
         event: dict[str, Any] = {"message_id": id_, "role": frame["role"], "parts": frame["parts"]}

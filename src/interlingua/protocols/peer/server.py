@@ -203,9 +203,7 @@ class Api(Messages, Tasks, PeerOperations, CardOperations):
     # -- streams ------------------------------------------------------------------------------------------
 
     async def stream(self, request: Request, surface: Surface) -> ASGIApp:
-        stream = await self.streams.listener(EventStream, surface, place(request))
-        assert isinstance(stream, EventStream)
-        return stream
+        return await self.streams.listener(EventStream, surface, place(request))
 
     async def socket_stream(self, socket: WebSocket) -> None:
         try:
@@ -216,7 +214,6 @@ class Api(Messages, Tasks, PeerOperations, CardOperations):
         except InterlinguaError as error:
             await socket.send_denial_response(refusal(error))
             return
-        assert isinstance(stream, SocketStream)
         await stream.serve(socket)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -37,6 +37,9 @@ _HEADERS = [
 _FILL = b": " + b"." * 600 + b"\n"
 _KEEP_ALIVE = b": keepalive\n"
 _SHARE = 10  # one caller of the door has at most this part of all streams
+
+
+L = TypeVar("L", bound="Listener")
 
 
 class StreamSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -88,9 +91,7 @@ class Streams:
             caller = task.scope.removeprefix("caller:") if task.scope.startswith("caller:") else ""
         return self._node.journal.feed(caller)
 
-    async def listener(
-        self, kind: type[Listener], surface: Surface, since: int | None, task: Task | None = None
-    ) -> Listener:
+    async def listener(self, kind: type[L], surface: Surface, since: int | None, task: Task | None = None) -> L:
         """A task is told from its beginning, everything else from now on, unless the reader knows where it was."""
         self.check_room(surface)
         feed = self.feed(surface, task)
@@ -273,9 +274,7 @@ class EventStream(Listener):
         await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def greet(self) -> None:
-        # It stands where the reader goes on from, so the numbers that it sees rise by one from here.
-        ready = msgspec.json.encode({"type": "ready", "ts": now_z(), "seq": self._after})
-        await self._write(_KEEP_ALIVE + b"event: acp.ready\ndata: %s\n\n" % ready + _FILL)
+        await self._write(_KEEP_ALIVE + ready(self._after) + _FILL)
 
     async def put(self, events: list[Heard]) -> None:
         if len(events) == 1:
@@ -304,9 +303,19 @@ class WholeStream(EventStream):
     async def put(self, events: list[Heard]) -> None:
         await super().put(events)
         if self._task is not None and events and _ends(events[-1]):
-            task = await self._streams.task_now(self._task)
-            told = {"type": "task", "ts": now_z(), "task_id": task.id, "task": task.view()}
-            await self._write(b"event: acp.task\ndata: %s\n\n" % msgspec.json.encode(told))
+            await self._write(whole(await self._streams.task_now(self._task)))
+
+
+def ready(after: int) -> bytes:
+    """The first event. It stands where the reader goes on from, so the numbers that it sees rise by one from here."""
+    told = msgspec.json.encode({"type": "ready", "ts": now_z(), "seq": after})
+    return b"event: acp.ready\ndata: %s\n\n" % told
+
+
+def whole(task: Task) -> bytes:
+    """The last event of a stream that ends with all that the task holds."""
+    told = {"type": "task", "ts": now_z(), "task_id": task.id, "task": task.view()}
+    return b"event: acp.task\ndata: %s\n\n" % msgspec.json.encode(told)
 
 
 class SocketStream(Listener):

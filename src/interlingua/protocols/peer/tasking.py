@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...model import carrier
+from ...model.card import AgentCard
 from ...model.carrier import Carrier
 from ...model.errors import InvalidRequest, NotFound
 from ...model.run import OWNER, Caller
@@ -20,10 +21,11 @@ from ...store.shelf import Change, Document, Drop, Post, Put
 from . import frames, parts, states
 from .peers import QUEUED, Peer
 from .tasks import Task, document_id
-from .working import Origin, status_event, task_frame
+from .telling import Origin, status_event, task_frame
 
 if TYPE_CHECKING:
     from .node import Node
+    from .witnessing import Witnessed
 
 
 class Surface(msgspec.Struct, frozen=True):
@@ -64,7 +66,19 @@ class Tasking:
     async def create(self, body: Any, surface: Surface, trace: Carrier | None = None) -> tuple[Task, bool]:
         """A task, and whether it is new. One with an id that exists is that one. `trace` is that of the request; else
         the metadata may say it."""
-        node = self._node
+        task, given = self._described(body, surface)
+        known = await self._node.journal.task(surface.scope, task.id)
+        if known is not None:
+            return known, False
+        if surface.door:
+            task = await self._for_agents(task, given, surface, trace)
+        else:
+            task = await self._for_peer(task, given, body.get("peer_id"))
+        self._node.tasks_created += 1
+        return task, True
+
+    def _described(self, body: Any, surface: Surface) -> tuple[Task, list[dict[str, Any]]]:
+        """A task as it is wanted, and what there is to work on."""
         if not isinstance(body, dict):
             raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")
         given = parts.input_of(body)
@@ -75,9 +89,6 @@ class Tasking:
         role = body.get("role", payload.get("role"))
         named = body.get("task_id", body.get("id"))
         id_ = frames.new_id("task") if named is None else frames.check_id(named, "task_id")
-        known = await node.journal.task(surface.scope, id_)
-        if known is not None:
-            return known, False
         now = frames.now_z()
         task = Task(
             id_, "submitted", now, now, {"parts": given}, surface.scope,
@@ -94,24 +105,40 @@ class Tasking:
             if not isinstance(metadata, dict):
                 raise InvalidRequest("/metadata is an object", path="/metadata")
             task.metadata = metadata
-        if surface.door:
-            task = await self._for_agents(task, given, surface, trace)
-        else:
-            task = await self._for_peer(task, given, body.get("peer_id"))
-        node.tasks_created += 1
-        return task, True
+        return task, given
 
-    async def _for_agents(
-        self, task: Task, given: list[dict[str, Any]], surface: Surface, trace: Carrier | None
-    ) -> Task:
+    def create_at_once(self, body: Any, surface: Surface, trace: Carrier | None) -> Witnessed | None:
+        """Begin a new task of the door without waiting for anything; None where that cannot be."""
+        node = self._node
+        task, given = self._described(body, surface)
+        if node.journal.glance(task) != (None, True):
+            return None
+        origin, card = self._asked(task, surface)
+        trace = trace or carrier.read(task.metadata)
+        return node.working.begin_at_once(
+            origin, card, given, surface.caller, task=task, trace=trace, metadata=task.metadata
+        )  # fmt: skip
+
+    def _asked(self, task: Task, surface: Surface) -> tuple[Origin, AgentCard]:
         node = self._node
         card = node.working.agent(task.skill_id)
         node.may_run(surface.caller, card)
         origin = Origin(
             node.name, surface.scope, None, surface.feed, task.id, task.message_id, context_id=task.context_id
         )
+        return origin, card
+
+    async def _for_agents(
+        self, task: Task, given: list[dict[str, Any]], surface: Surface, trace: Carrier | None
+    ) -> Task:
+        node = self._node
+        origin, card = self._asked(task, surface)
         trace = trace or carrier.read(task.metadata)
-        await node.working.begin(origin, card, given, surface.caller, task=task, trace=trace, metadata=task.metadata)
+        begun = await node.working.begin(
+            origin, card, given, surface.caller, task=task, trace=trace, metadata=task.metadata
+        )  # fmt: skip
+        if not begun.stale and begun.task is not None:
+            return begun.task
         return await node.journal.task(task.scope, task.id) or task
 
     async def _for_peer(self, task: Task, given: list[dict[str, Any]], named: Any) -> Task:

@@ -1,18 +1,17 @@
 """What this node's agents do for others: messages and tasks as runs, and what their logs say back.
 
-Each run is told about exactly once: how far its log was told is kept together with what was told, so a crash in between
-repeats nothing and loses nothing. Chunks of output go to a connected peer as they come; everything else that a peer
-must know is a letter, and waits for it.
+Each run is told about exactly once. One that starts here is told of in the transactions that it is written in (see
+`witnessing`), any other when its log is read. Chunks of output go to a connected peer as they come; everything else
+that a peer must know is a letter, and waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -32,15 +31,16 @@ from ...model.errors import (
     StoreError,
     Unavailable,
 )
-from ...model.events import Event
 from ...model.forms import written_answer
 from ...model.prompts import prompt_input
-from ...model.run import Caller, Question, Run, RunRequest
-from ...store.shelf import Change, Follow, Kept, Post, Put, Settle, Tell
+from ...model.run import Caller, Question, RunRequest
+from ...store.base import KeyTaken
+from ...store.shelf import Change, Follow, Kept, Post, Settle
 from . import frames, parts
-from .peers import QUEUED, RANKS, Peer
-from .projection import Act, Moved, Piece, Projection, Replied, Said
+from .peers import Peer
 from .tasks import Task
+from .telling import Origin, Outcome, Telling, letter_to, reply_frame, status_event, task_frame
+from .witnessing import Witnessed
 
 if TYPE_CHECKING:
     from .node import Node
@@ -50,37 +50,51 @@ log = logging.getLogger("interlingua.peer")
 _SCOPES = ("do:run", "do:read", "do:answer", "do:cancel")
 _PAGE = 500
 _AGAIN = 1.0  # seconds
-_HEADS = 512  # bytes of a frame around what it carries
-_FILES = 16  # parts that become a file each; more become one
-_SHORT = 1000  # characters of an error that is too long
 
 
-class Origin(msgspec.Struct, omit_defaults=True):
-    """Where a run comes from, and so where what it says goes. Kept on the run."""
+class Begun(Protocol):
+    """A run that has begun, and the first news of it."""
 
-    node: str
-    scope: str = ""
-    peer: str | None = None
-    caller: str = ""  # of the door, whose feed it is told on
-    task: str | None = None
-    message_id: str | None = None
-    correlation_id: str | None = None  # somebody waits for a reply to this
-    context_id: str | None = None
-    quiet: bool = False  # whoever asked gets the end as an answer, and not as a message
-    replies: bool = False  # the task came with a message, which is answered as well
+    run: str
+
+    @property
+    def stale(self) -> bool:
+        """Nothing was kept: the same was begun before."""
+        ...
+
+    @property
+    def numbers(self) -> list[int | None]:
+        """Of what was also to be kept."""
+        ...
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What it has come to, where that is known already."""
+        ...
+
+    @property
+    def task(self) -> Task | None:
+        """As it was kept last, where that is known."""
+        ...
 
 
-class Outcome(msgspec.Struct):
-    """What a run came to: the reply to a caller of the door, and the task as it is now, where there is one."""
+class Usual:
+    """A run whose log is read when it is there."""
 
-    reply: dict[str, Any] | None
-    task: Task | None
+    outcome = None
+    task = None
+
+    def __init__(self, run: str, kept: Kept, before: int) -> None:
+        self.run = run
+        self.stale = kept.stale is not None
+        self.numbers = kept.numbers[before:]
 
 
 class Working:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._telling: dict[str, asyncio.Task[None]] = {}
+        self.witnessed: dict[str, Witnessed] = {}  # by run: what is told of it while it is written
         self._awaited: dict[str, set[asyncio.Future[Outcome]]] = {}  # by run: who waits for what it comes to
 
     @property
@@ -217,31 +231,21 @@ class Working:
         self, origin: Origin, card: AgentCard, given: list[dict[str, Any]], caller: Caller, *, task: Task | None,
         letter: int | None = None, trace: dict[str, str] | None = None, metadata: dict[str, Any] | None = None,
         also: Callable[[str], list[Change]] | None = None,
-    ) -> Kept:  # fmt: skip
+    ) -> Begun:  # fmt: skip
         """Submit a run, and tell of it from now on. The same message or task again is the same run. What is `also` to
         be kept, by the run's id, is kept with the first news of it, or not at all where that is stale."""
         node, journal = self._node, self._node.journal
-        said = [parts.to_model(part) for part in given]
         thread = await node.thread_of(origin.scope or origin.caller, origin.context_id)
-        key = f"{journal.name}:{origin.scope}:{origin.task or ''}:{origin.message_id or ''}"
-        if task is not None and (deleted := await journal.times_deleted(task)):
-            key += f":{deleted}"  # it is another one, and not the one that was
-        made = await node.engine.submit(
-            RunRequest(
-                card.name,
-                card.version,
-                prompt_input(card, said),
-                messages=[Message("user", said, id=origin.message_id or "")],
-                metadata={name: value for name, value in (metadata or {}).items() if name not in carrier.NAMES},
-                caller=caller,
-                thread=thread,
-                create_thread=thread is not None,
-                when_busy="enqueue",
-                key=key,
-                extra={"peer": msgspec.to_builtins(origin)},
-                trace=trace,
-            )
-        )
+        deleted = 0 if task is None else await journal.times_deleted(task)
+        request = self._request(origin, card, given, caller, thread, deleted, trace, metadata)
+        at_once = self._begin_here(origin, card, request, task, letter, also)
+        if at_once is not None:
+            # Where another process was first, or nothing could be told of it, its run is found below, if there is one.
+            with contextlib.suppress(KeyTaken, StoreError):
+                await at_once.settled
+                if not at_once.stale:
+                    return at_once
+        made = await node.engine.submit(request)
         changes: list[Change] = [Follow(self._cursors, made.id, 0, 0)]
         if task is not None:
             task.run, task.agent = made.id, card.key
@@ -250,15 +254,72 @@ class Working:
                 changes.append(self.status(task, "submitted"))
         if letter is not None:
             changes.append(Settle(journal.box_in, [letter], "run"))
-        if also is not None:
-            changes += also(made.id)
-        kept = await journal.keep(changes)
+        more = also(made.id) if also is not None else []
+        kept = await journal.keep([*changes, *more])
         if kept.stale is None and task is not None:
             task.version += 1
         elif kept.stale is not None and letter is not None:  # it was begun before a crash, and is told already
-            await self._node.settle_in(letter, "run")
+            await node.settle_in(letter, "run")
         self._tell(made.id, 0)
-        return kept
+        return Usual(made.id, kept, len(changes))
+
+    def begin_at_once(
+        self, origin: Origin, card: AgentCard, given: list[dict[str, Any]], caller: Caller, *, task: Task | None,
+        trace: dict[str, str] | None = None, metadata: dict[str, Any] | None = None,
+        also: Callable[[str], list[Change]] | None = None,
+    ) -> Witnessed | None:  # fmt: skip
+        """As `begin`, without waiting for anything: for what is on no context. None where that cannot be."""
+        deleted = 0 if task is None else self._node.journal.times_deleted_at_once(task)
+        if deleted is None or origin.context_id is not None:
+            return None
+        request = self._request(origin, card, given, caller, None, deleted, trace, metadata)
+        return self._begin_here(origin, card, request, task, None, also)
+
+    def _request(
+        self, origin: Origin, card: AgentCard, given: list[dict[str, Any]], caller: Caller, thread: str | None,
+        deleted: int, trace: dict[str, str] | None, metadata: dict[str, Any] | None,
+    ) -> RunRequest:  # fmt: skip
+        said = [parts.to_model(part) for part in given]
+        key = f"{self._node.journal.name}:{origin.scope}:{origin.task or ''}:{origin.message_id or ''}"
+        if deleted:
+            key += f":{deleted}"  # it is another one, and not the one that was
+        return RunRequest(
+            card.name,
+            card.version,
+            prompt_input(card, said),
+            messages=[Message("user", said, id=origin.message_id or "")],
+            metadata={name: value for name, value in (metadata or {}).items() if name not in carrier.NAMES},
+            caller=caller,
+            thread=thread,
+            create_thread=thread is not None,
+            when_busy="enqueue",
+            key=key,
+            extra={"peer": msgspec.to_builtins(origin)},
+            trace=trace,
+        )
+
+    def _begin_here(
+        self, origin: Origin, card: AgentCard, request: RunRequest, task: Task | None, letter: int | None,
+        also: Callable[[str], list[Change]] | None,
+    ) -> Witnessed | None:  # fmt: skip
+        """Begin a run that starts here and now, so that it is told of in the transactions that it is written in."""
+        node = self._node
+        log = node.engine.begin(request) if node.running else None
+        if log is None:
+            return None
+        run, first = log.row.id, list[Change]()
+        telling = Telling(node, origin, card, run, request)
+        if task is not None:
+            task.run, task.agent = run, card.key
+            telling.task = task
+            if not task.version:
+                first.append(self.status(task, "submitted"))
+        if letter is not None:
+            first.append(Settle(node.journal.box_in, [letter], "run"))
+        more = also(run) if also is not None else []
+        witnessed = Witnessed(node, telling, log, self._cursors, [*first, *more], len(first))
+        self.witnessed[run] = log.witness = witnessed
+        return witnessed
 
     def outcome(self, run: str) -> asyncio.Future[Outcome]:
         """Done when a run has come to its end or to a question, and that was told."""
@@ -281,18 +342,25 @@ class Working:
 
     # -- what goes out ------------------------------------------------------------------------------------
 
-    def _tell(self, run: str, upto: int) -> None:
-        if run not in self._telling:
-            self._telling[run] = task = self._node.spawn(self._project(run, upto))
+    def go_on(self, run: str, upto: int, telling: Telling | None) -> None:
+        """A run is told of no more while it is written: what comes is read when it is there. `telling` has told so
+        far."""
+        if self._node.running:
+            self._tell(run, upto, telling)
+
+    def _tell(self, run: str, upto: int, telling: Telling | None = None) -> None:
+        if run not in self._telling and run not in self.witnessed:
+            self._telling[run] = task = self._node.spawn(self._project(run, upto, telling))
             task.add_done_callback(lambda _: self._telling.pop(run, None))
 
-    async def _project(self, run: str, upto: int) -> None:
+    async def _project(self, run: str, upto: int, telling: Telling | None) -> None:
         """Tell all of a run. What the store does not take now it may take later, and nobody else would tell it."""
         while True:
             try:
-                await self._project_from(run, upto)
+                await self._project_from(run, upto, telling)
                 return
             except StoreError as error:
+                telling = None  # what was made of the log is ahead of what was told
                 log.warning("what run %s says could not be written down, and is tried again: %s", run, error)
             while True:
                 await asyncio.sleep(_AGAIN)
@@ -303,16 +371,34 @@ class Working:
                 return
             upto = left[run]
 
-    async def _project_from(self, run: str, upto: int) -> None:
-        engine = self._node.engine
+    async def _project_from(self, run: str, upto: int, telling: Telling | None) -> None:
         try:
-            view = await engine.run(run)
+            telling = telling or await self._told_so_far(run, upto)
         except RunNotFound:
             await self._node.journal.keep([Follow(self._cursors, run, upto, upto, ended=True)])
             return
+        reader = self._node.engine.reader(run, upto)
+        try:
+            while not reader.over:
+                events = await reader.read()
+                if not events and not reader.over:
+                    continue
+                follow = Follow(self._cursors, run, upto, reader.cursor, reader.over)
+                if not await telling.tell(events, follow):
+                    return  # another process tells it
+                upto = reader.cursor
+        except RunNotFound:
+            await self._node.journal.keep([Follow(self._cursors, run, upto, upto, ended=True)])
+        finally:
+            reader.close()
+
+    async def _told_so_far(self, run: str, upto: int) -> Telling:
+        """What tells of a run, as it was when it had told so far."""
+        engine = self._node.engine
+        view = await engine.run(run)
         assert view.request is not None
         origin = msgspec.convert(view.request.extra["peer"], Origin)
-        telling = Telling(self._node, origin, await engine.card(view.agent, view.version), view)
+        telling = Telling(self._node, origin, await engine.card(view.agent, view.version), run, view.request)
         await telling.load(upto)
         after = 0
         while after < upto:  # once more through the projection, and not to anybody
@@ -322,19 +408,7 @@ class Working:
                     telling.projection.feed(event)
             after = min(events[-1].seq, upto) if events else upto
         telling.told_before()
-        reader = engine.reader(run, upto)
-        try:
-            while not reader.over:
-                events = await reader.read()
-                if not events and not reader.over:
-                    continue
-                if not await telling.tell(events, upto, reader.cursor, reader.over, self._cursors):
-                    return  # another process tells it
-                upto = reader.cursor
-        except RunNotFound:
-            await self._node.journal.keep([Follow(self._cursors, run, upto, upto, ended=True)])
-        finally:
-            reader.close()
+        return telling
 
     def status(self, task: Task, state: str) -> Change:
         return status_event(self._node, task, state)
@@ -378,277 +452,6 @@ class Working:
         for post, number in zip(posts, numbers, strict=True):
             assert number is not None
             peer.outbox.posted(number, msgspec.json.decode(post.body))
-
-
-class Telling:
-    """What one run's log becomes, and where it goes."""
-
-    def __init__(self, node: Node, origin: Origin, card: AgentCard, run: Run) -> None:
-        self._node = node
-        self._origin = origin
-        self._run = run
-        self._files: list[Put] = []
-        self.projection = Projection(card, self._publish)
-        self._task: Task | None = None
-        self._reply: dict[str, Any] | None = None  # to the caller of the door
-        self._chunks = 0  # counted for the peer: it must know when one is missing
-        self._peer = node.peers.with_id(origin.peer)
-
-    async def load(self, upto: int) -> None:
-        id_ = self._origin.task
-        if id_ is None and upto:  # a question may have made a task of it
-            id_ = task_of_run(self._run.id)
-        if id_ is not None:
-            self._task = await self._node.journal.task(self._origin.scope, id_)
-
-    def told_before(self) -> None:
-        """What was fed so far was told in an earlier life, and its files are there."""
-        self._files.clear()
-
-    def _publish(self, body: bytes, media_type: str, name: str | None) -> str:
-        put, url = self._node.file(body, media_type, name)
-        self._files.append(put)
-        return url
-
-    async def tell(self, events: list[Event], expected: int, upto: int, ended: bool, cursors: str) -> bool:
-        """Keep and send what some events say. False: another process has done so."""
-        journal, node = self._node.journal, self._node
-        acts = [act for event in events for act in self.projection.feed(event)]
-        published = len(self._files)
-        for _ in range(5):
-            del self._files[published:]  # of the try before
-            changes: list[Change] = [Follow(cursors, self._run.id, expected, upto, ended)]
-            live: list[tuple[Post | None, dict[str, Any]]] = []  # for the peer, in order: letters, and what is only now
-            touched = False
-            task = None if self._task is None else msgspec.structs.replace(self._task)
-            for act in acts:
-                if isinstance(act, Said) and act.question and task is None:
-                    task = self._make_task(changes, live)
-                    touched = True
-                touched = self._act(act, task, changes, live) or touched
-            changes += self._files
-            if task is not None and touched:
-                changes.insert(0, journal.put_task(task))
-            kept = await journal.keep(changes)
-            if kept.stale is None:
-                break
-            if not isinstance(kept.stale, Put) or task is None:
-                return isinstance(kept.stale, Post)
-            again = await journal.task(task.scope, task.id)
-            if again is None:
-                return False
-            self._task = again
-        else:
-            return False
-        self._files.clear()
-        if task is not None and touched:
-            task.version += 1
-        self._task = task
-        numbers = {id(change): number for change, number in zip(changes, kept.numbers, strict=True)}
-        peer = self._peer
-        if peer is not None:
-            for post, frame in live:
-                if post is not None:
-                    peer.outbox.posted(numbers[id(post)] or 0, frame)
-                elif peer.session is not None and peer.outbox.live and not peer.session.congested:
-                    peer.session.send(node.trust.sign(frame))
-        node.woke(self._origin.scope)
-        if any(isinstance(act, Replied) or (isinstance(act, Moved) and act.question is not None) for act in acts):
-            node.working.came_to(self._run.id, Outcome(self._reply, task))
-        return True
-
-    def _make_task(self, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]]) -> Task:
-        """A message that leads to a question becomes a task, so that it can be continued."""
-        now, origin = frames.now_z(), self._origin
-        request = self._run.request
-        said = [parts.from_model(part, self._publish) for part in request.messages[0].parts] if request else []
-        task = Task(
-            task_of_run(self._run.id), "working", now, now, {"parts": said}, origin.scope, "run", origin.peer,
-            self._run.id, context_id=origin.context_id, message_id=origin.message_id,
-        )  # fmt: skip
-        changes += [status_event(self._node, task, "submitted"), status_event(self._node, task, "working")]
-        return task
-
-    def _act(
-        self, act: Act, task: Task | None, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]]
-    ) -> bool:
-        """Whether the task is another now."""
-        node, origin = self._node, self._origin
-        match act:
-            case Moved(state=state):
-                if task is None or task.status == state:
-                    return False
-                task.status, task.updated_at = state, frames.now_z()
-                task.question = act.question
-                if act.error is not None:
-                    task.error, task.error_info = act.error.message, msgspec.to_builtins(act.error)
-                changes.append(status_event(node, task, state))
-                self._post(changes, live, task_frame(node.name, task, state, task.artifact, act))
-                return True
-            case Piece():
-                if task is None:
-                    return False
-                told = self._event("artifact", {"task_id": task.id, "artifact": act.artifact}, task)
-                changes.append(told)
-                if act.whole is not None:
-                    task.put_artifact(act.whole)
-                    task.artifact = act.whole
-                if self._peer is not None and self._peer.able("task_chunks"):
-                    self._chunks += 1
-                    frame = frames.updated(
-                        node.name, task.id, task.status, chunk=act.artifact, chunk_number=self._chunks
-                    )
-                    if self._peer.takes(len(told.body) + _HEADS):  # else it sees that one is missing, and waits
-                        live.append((None, frame))
-                return act.whole is not None
-            case Said():
-                self._say(act, task, changes, live)
-            case Replied() if origin.peer is None and (origin.quiet or origin.task is None):
-                self._reply = frame = node.trust.sign(reply_frame(node.name, origin, act.parts, act.error))
-                if origin.task is None:  # the last event of a task is that it has ended; its result was told before
-                    changes.append(self._message_event(frame, act.parts, task, sync=origin.quiet))
-                key, said = answer_key(origin.scope, origin.message_id or ""), msgspec.json.encode(frame)
-                state = "done" if origin.quiet else "new"
-                changes.append(Post(node.journal.box_door, key, said, 1, origin.context_id or "", state, origin.scope))
-            case Replied() if origin.task is None or origin.replies:
-                frame = reply_frame(node.name, origin, act.parts, act.error)
-                if origin.task is None:
-                    changes.append(self._message_event(frame, act.parts, task))
-                self._post(changes, live, frame)
-        return False
-
-    def _say(
-        self, act: Said, task: Task | None, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]]
-    ) -> None:
-        origin, node = self._origin, self._node
-        frame = frames.message(
-            node.name, "agent", act.parts, context_id=origin.context_id,
-            task_id=task.id if task is not None else None, correlation_id=origin.message_id,
-        )  # fmt: skip
-        changes.append(self._message_event(frame, act.parts, task))
-        if act.activity:
-            if self._peer is not None and task is not None and self._peer.able("task_chunks"):
-                live.append((None, {**frames.updated(node.name, task.id, task.status), "activity": act.parts}))
-        elif not (act.question and task is not None and self._peer is not None and self._peer.ours):
-            self._post(changes, live, frame)  # a peer of ours is told what is asked with the state
-
-    def _post(
-        self, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]], frame: dict[str, Any]
-    ) -> None:
-        """A letter to the peer, or to the caller of the door."""
-        if self._peer is not None:
-            if not self._peer.takes(len(msgspec.json.encode(frame))):
-                frame = self._shortened(frame)
-            post = letter_to(self._node, self._peer, frame)
-            changes.append(post)
-            live.append((post, frame))
-        elif frame["type"] != "task.updated" and self._origin.peer is None:
-            journal = self._node.journal
-            key, body = f"{self._origin.caller}|{frame['message_id']}", msgspec.json.encode(frame)
-            topic = frame.get("context_id") or ""
-            changes.append(Post(journal.box_door, key, body, 1, topic, "new", self._origin.scope))
-
-    def _shortened(self, frame: dict[str, Any]) -> dict[str, Any]:
-        """What is larger than the peer takes: as files that it can fetch, because it would never get it otherwise."""
-        short = dict(frame)
-        if isinstance(frame.get("parts"), list):
-            short["parts"] = self._as_files(frame["parts"])
-        if isinstance(frame.get("artifact"), dict):
-            short["artifact"] = self._as_file(frame["artifact"])
-        if isinstance(frame.get("artifacts"), list):
-            short["artifacts"] = [self._as_file(one) for one in frame["artifacts"]]
-        if isinstance(frame.get("error"), str):
-            short["error"] = frame["error"][:_SHORT]
-        for name in ("error", "error_info"):
-            if isinstance(info := frame.get(name), dict):
-                short[name] = {**info, "message": str(info.get("message"))[:_SHORT], "details": None}
-        return short
-
-    def _as_file(self, artifact: dict[str, Any]) -> dict[str, Any]:
-        return {**artifact, "parts": self._as_files(artifact["parts"])}
-
-    def _as_files(self, said: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if len(said) > _FILES:
-            return [parts.as_file(parts.data(said), self._publish)]
-        return [parts.as_file(part, self._publish) for part in said]
-
-    def _message_event(
-        self, frame: dict[str, Any], said: list[dict[str, Any]], task: Task | None, *, sync: bool = False
-    ) -> Change:
-        body: dict[str, Any] = {"message_id": frame["message_id"], "role": "agent", "parts": said}
-        body |= {"from": self._node.name, "direction": "outbound"}
-        if sync:  # whoever asked gets it as an answer, too
-            body["sync"] = True
-        for name in ("task_id", "context_id", "correlation_id"):
-            if frame.get(name) is not None:
-                body[name] = frame[name]
-        return self._event("message", body, task)
-
-    def _event(self, kind: str, body: dict[str, Any], task: Task | None) -> Tell:
-        if self._origin.context_id is not None:
-            body.setdefault("context_id", self._origin.context_id)
-        caller = self._origin.caller
-        return self._node.journal.event(kind, body, task=task.id if task is not None else "", caller=caller)
-
-
-def status_event(node: Node, task: Task, state: str) -> Change:
-    body: dict[str, Any] = {"task_id": task.id, "state": state}
-    if state == "failed":
-        body["error"] = task.error or "the task failed"
-        if task.error_info is not None:
-            body["error_info"] = task.error_info
-    if state == "input_required" and task.question is not None:
-        body["question"] = task.question
-    if task.context_id is not None:
-        body["context_id"] = task.context_id
-    caller = task.scope.removeprefix("caller:") if task.scope.startswith("caller:") else ""
-    return node.journal.event("status", body, task=task.id, caller=caller)
-
-
-def task_frame(
-    name: str, task: Task, state: str, artifact: dict[str, Any] | None, moved: Moved | None = None
-) -> dict[str, Any]:
-    """News of a task for the peer that it came from."""
-    frame = frames.updated(name, task.id, state, artifact=artifact if state == "completed" else None)
-    if task.error is not None:
-        frame["error"] = task.error
-        if task.error_info is not None:
-            frame["error_info"] = task.error_info
-    if state == "input_required" and task.question is not None:
-        frame["question"] = task.question
-    if state == "completed" and len(task.artifacts) > 1:
-        frame["artifacts"] = task.artifacts
-    return frame
-
-
-def reply_frame(name: str, origin: Origin, said: list[dict[str, Any]], error: ErrorInfo | None) -> dict[str, Any]:
-    """The answer to a message. Somebody who waits for it gets a reply; anybody else a message that names it."""
-    if origin.correlation_id is not None:
-        frame = frames.reply(name, origin.correlation_id, parts=said)
-    else:
-        frame = frames.message(
-            name, "agent", said, context_id=origin.context_id,
-            correlation_id=origin.message_id,
-        )  # fmt: skip
-    if error is not None:
-        frame["error"] = msgspec.to_builtins(error)
-    return frame
-
-
-def task_of_run(run: str) -> str:
-    """The id of the task that a message becomes when its run asks something: the same after a restart."""
-    return f"task_{hashlib.sha256(run.encode()).hexdigest()[:12]}"
-
-
-def answer_key(scope: str, message_id: str) -> str:
-    """Where the answer to a message of the door's is kept, for whoever sends it again."""
-    return f"{scope}|answer|{message_id}"
-
-
-def letter_to(node: Node, peer: Peer, frame: dict[str, Any]) -> Post:
-    rank = RANKS.get(frame.get("priority") or "normal", 1)
-    body = msgspec.json.encode(frame)
-    return Post(node.journal.box_out, frame["message_id"], body, rank, peer.id, QUEUED, peer.scope)
 
 
 def answers(question: Question, given: list[dict[str, Any]]) -> list[Any]:

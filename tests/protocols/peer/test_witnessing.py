@@ -1,0 +1,171 @@
+"""A run that starts here is told of in the transactions that it is written in. Whatever goes wrong with that, it is
+told all the same, and once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+import interlingua as il
+from interlingua.model.errors import StoreError
+from interlingua.store.base import Fenced
+from interlingua.store.shelf import Follow, Put
+
+from .common import at_door, checked, echo, events, painter, running_node, shout
+
+
+async def sent(http: Any, text: str, **more: Any) -> Any:
+    return checked(await http.post("/message:send", json={"role": "user", "text": text, "sync": True, **more}), 200)
+
+
+def words(answer: Any) -> str:
+    return "".join(part["content"] for part in answer["reply"]["parts"])
+
+
+class Transactions:
+    """What is written of runs from now on: the kinds of events, and whether anything is kept with them."""
+
+    def __init__(self, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[list[str], bool]] = []
+        self.kept: list[Sequence[Any]] = []
+        store: Any = node.engine.store
+        write, keep = store._writer._transaction, store.keep
+
+        def noted(sealed: Any, calls: Any, results: Any) -> None:
+            if sealed:
+                self.seen.append(([event.kind for one in sealed for event in one.events], bool(calls)))
+            write(sealed, calls, results)
+
+        def kept(changes: Sequence[Any], heed: Any = None) -> Any:
+            self.kept.append(changes)
+            return keep(changes, heed)
+
+        monkeypatch.setattr(store._writer, "_transaction", noted)
+        monkeypatch.setattr(store, "keep", kept)
+
+
+async def test_a_message_and_its_reply_are_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with at_door(shout) as (node, http):
+        transactions = Transactions(node.node, monkeypatch)
+        assert words(await sent(http, "hello")) == "HELLO"
+        assert transactions.seen == [(["created", "started", "finished"], True)]
+        assert len(transactions.kept) == 1
+
+
+async def test_a_task_that_is_over_at_once_is_one_commit_and_tells_all_its_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with at_door(shout) as (node, http):
+        transactions = Transactions(node.node, monkeypatch)
+        task = checked(await http.post("/tasks", json={"role": "user", "text": "hi"}), 201)["task"]
+        assert transactions.seen == [(["created", "started", "finished"], True)]
+        assert len(transactions.kept) == 1
+        assert task["status"] == "completed"
+        async with events(http, f"/tasks/{task['id']}:subscribe") as stream:
+            states = [event["state"] for event in await stream.rest() if "state" in event]
+        assert states == ["submitted", "working", "completed"]
+
+
+async def test_what_was_told_while_it_was_written_is_not_told_again_after_a_restart(tmp_path: Path) -> None:
+    store = tmp_path / "s.db"
+    async with at_door(shout, store=store) as (node, http):
+        await sent(http, "hello")
+        told = await node.node.journal.feed().stored(0)
+    async with running_node("Agents", agents=[shout], store=store) as again:
+        engine = again.node.engine
+        assert await engine.store.following(f"{again.node.journal.name}/work") == []
+        after = await again.node.journal.feed().stored(0)
+        assert [(event.seq, event.body) for event in after] == [(event.seq, event.body) for event in told]
+
+
+async def test_a_run_that_is_set_aside_is_told_of_when_it_goes_on() -> None:
+    settings = il.Settings(park_after=0.0)
+    async with at_door(painter, engine=settings) as (node, http):
+        asked = await sent(http, "a house")
+        task = asked["task"]["id"]
+        assert asked["task"]["status"] == "input_required"
+        answer = {"role": "user", "text": "red"}
+        checked(await http.post(f"/tasks/{task}:continue", json=answer), 200)
+        await node.state(task, "completed")
+        assert not node.node.working.witnessed
+
+
+class _Refused:
+    """The store, which refuses once what is kept of a run."""
+
+    def __init__(self, node: Any, how: Any, wanted: Any = lambda follow: follow.hash is not None) -> None:
+        self._store, self._keep = node.engine.store, node.engine.store.keep
+        self._how, self._wanted, self.refused = how, wanted, 0
+        self._store.keep = self.keep
+
+    def keep(self, changes: Sequence[Any], heed: Any = None) -> Any:
+        follows = [change for change in changes if isinstance(change, Follow)]
+        if not self.refused and follows and self._wanted(follows[0]):
+            self.refused += 1
+            return self._how(self._keep, changes, heed)
+        return self._keep(changes, heed)
+
+
+def _fails(keep: Any, changes: Sequence[Any], heed: Any) -> Any:
+    future = asyncio.get_running_loop().create_future()
+    future.set_exception(StoreError("the disk is full"))
+    return future
+
+
+def _finds_another(keep: Any, changes: Sequence[Any], heed: Any) -> Any:
+    """As if somebody had changed the task meanwhile."""
+    return keep([Put("nobody", "x", b"", version=7), *changes], heed)
+
+
+def _is_not_in_the_log(keep: Any, changes: Sequence[Any], heed: Any) -> Any:
+    """As if another worker had taken the run, and written something else there."""
+    other = b"x" * 32
+    return keep([structs.replace(one, hash=other) if isinstance(one, Follow) else one for one in changes], heed)
+
+
+@pytest.mark.parametrize("how", [_fails, _finds_another, _is_not_in_the_log])
+async def test_what_could_not_be_kept_with_the_run_is_told_in_the_usual_way(how: Any) -> None:
+    async with at_door(shout) as (node, http):
+        refusing = _Refused(node.node, how)
+        task = checked(await http.post("/tasks", json={"role": "user", "text": "hi"}), 201)["task"]["id"]
+        await node.state(task, "completed")
+        assert refusing.refused
+        async with events(http, f"/tasks/{task}:subscribe") as stream:
+            states = [event["state"] for event in await stream.rest() if "state" in event]
+        assert states == ["submitted", "working", "completed"]
+
+
+@pytest.mark.parametrize("how", [_fails, _finds_another, _is_not_in_the_log])
+async def test_a_message_is_answered_whatever_could_not_be_kept_with_its_run(how: Any) -> None:
+    async with at_door(echo) as (node, http):
+        refusing = _Refused(node.node, how)
+        assert words(await sent(http, "hello")) == "you said hello"
+        assert refusing.refused
+        runs = [event for event in await node.node.journal.feed().stored(0) if b'"outbound"' in event.body]
+        assert len(runs) == 1
+
+
+async def test_what_the_store_refuses_of_a_run_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with at_door(shout) as (node, http):
+        store: Any = node.node.engine.store
+        write, refused = store._writer._write, []
+
+        def fences_once(conn: Any, batch: Any) -> None:
+            if any(sealed.insert for sealed in batch) and len(refused) < 2:  # together with others, and then alone
+                refused.append(batch)
+                raise Fenced("another worker owns this run now")
+            write(conn, batch)
+
+        monkeypatch.setattr(store._writer, "_write", fences_once)
+        answer = await http.post("/message:send", json={"role": "user", "text": "lost", "sync": True})
+        assert (answer.status_code, len(refused)) == (500, 2)
+        assert words(await sent(http, "hello")) == "HELLO"
+        told = b"".join([event.body for event in await node.node.journal.feed().stored(0)])
+        assert b"HELLO" in told
+        assert b"lost" not in told.lower()
+        assert not node.node.working.witnessed
