@@ -27,7 +27,7 @@ import pytest
 import interlingua
 from interlingua.protocols.cap import toolservers
 
-from . import examples, warm_python
+from . import examples, ready_stores, warm_python
 from .postgres import SWITCH, begin, forget, fresh, postgres
 
 __all__ = ["postgres"]
@@ -37,6 +37,7 @@ _MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30  # bytes that must be free there; a run of everything needs a part of it
 
 examples.register()
+ready_stores.begin()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -142,6 +142,7 @@ def warm_up() -> None:
     from typer.testing import CliRunner
 
     from interlingua.cli import commands
+    from tests import ready_stores
 
     ours = (module.name for module in pkgutil.walk_packages(il.__path__, "interlingua."))
     for name in (*_LIBRARIES, *ours):
@@ -156,6 +157,7 @@ def warm_up() -> None:
         typer.main.get_command(commands.of(word))
     for args in (["runs", "--help"], ["runs", "list", "--limit", "0"]):
         CliRunner().invoke(commands.app, args)
+    ready_stores.begin()
     assert threading.active_count() == 1, "a process of several threads cannot be split"
     gc.collect()
     gc.freeze()
