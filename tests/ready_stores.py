@@ -43,7 +43,7 @@ def _put_if_there_is_none(path: Path) -> None:
         return
     fd, draft = tempfile.mkstemp(prefix=f"{path.name}-", dir=path.parent)
     try:
-        with open(fd, "wb") as file:
+        with os.fdopen(fd, "wb") as file:
             file.write(_new_file())
         os.link(draft, path)
     finally:
