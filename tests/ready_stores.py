@@ -18,7 +18,6 @@ built = SQLiteStore.open  # as it is without this
 
 def begin() -> None:
     """From now on, in this process and those that are split off from it."""
-    _new_file()
     SQLiteStore.open = _open  # type: ignore[method-assign]
 
 
