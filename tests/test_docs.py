@@ -17,10 +17,6 @@ from interlingua.protocols.parity import Carried
 from tools import conformance, diagram, parity, reference
 
 
-def test_the_conformance_page_is_up_to_date() -> None:
-    assert conformance.main(["--check"]) == 0, "run `make docs`"
-
-
 def test_the_engine_page_is_up_to_date() -> None:
     assert diagram.main(["--check"]) == 0, "run `make docs`"
 
