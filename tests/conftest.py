@@ -8,12 +8,15 @@ what is tested.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import importlib
 import inspect
 import os
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,15 +27,17 @@ import pytest
 import interlingua
 from interlingua.protocols.cap import toolservers
 
-from . import examples, warm_python
+from . import examples, ready_stores, warm_python
 from .postgres import SWITCH, begin, forget, fresh, postgres
 
 __all__ = ["postgres"]
 
+_ROOT = Path(__file__).resolve().parents[1]
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30  # bytes that must be free there; a run of everything needs a part of it
 
 examples.register()
+ready_stores.begin()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -55,8 +60,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the workers start
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput"):
+    worker = getattr(session.config, "workerinput", None)
+    if worker is not None:
+        _read_from_another_place(session.config.args, worker)
+    elif getattr(session.config.option, "numprocesses", None):
         warm_python.for_all_workers()
+
+
+def _read_from_another_place(args: list[str], worker: dict[str, Any]) -> None:
+    """Workers that read all tests side by side would each compile all of them, where nobody has yet. So each begins at
+    another file, and finds compiled what the others have read before. What cannot be imported is told when it is
+    collected."""
+    files = sorted(file for arg in args if Path(arg).is_dir() for file in Path(arg).resolve().rglob("test_*.py"))
+    place = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as when they are collected
+        for file in files[place:] + files[:place]:
+            with contextlib.suppress(Exception, pytest.skip.Exception):
+                importlib.import_module(".".join(file.relative_to(_ROOT).with_suffix("").parts))
 
 
 _OURS = pytest.StashKey[Path]()

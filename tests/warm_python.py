@@ -12,6 +12,7 @@ split-off process does; when it is killed, so is that. Tests of how processes st
 from __future__ import annotations
 
 import ast
+import asyncio
 import atexit
 import contextlib
 import fcntl
@@ -142,6 +143,7 @@ def warm_up() -> None:
     from typer.testing import CliRunner
 
     from interlingua.cli import commands
+    from tests import ready_stores
 
     ours = (module.name for module in pkgutil.walk_packages(il.__path__, "interlingua."))
     for name in (*_LIBRARIES, *ours):
@@ -153,12 +155,30 @@ def warm_up() -> None:
     typer.main.get_command = cache(typer.main.get_command)  # it reads every signature: more than most commands take
     names = [known.name for known in (*commands.app.registered_commands, *commands.app.registered_groups)]
     for word in (None, *names):
-        typer.main.get_command(commands.of(word))
+        group: Any = typer.main.get_command(commands.of(word))
+        for one in group.commands.values():
+            assert one.params is not None  # some are made when they are asked for
     for args in (["runs", "--help"], ["runs", "list", "--limit", "0"]):
         CliRunner().invoke(commands.app, args)
+    ready_stores.begin()
+    asyncio.run(_serve_once())
     assert threading.active_count() == 1, "a process of several threads cannot be split"
     gc.collect()
     gc.freeze()
+
+
+async def _serve_once() -> None:
+    """What is imported, compiled and kept when a server first starts, and when somebody first calls one."""
+    import httpx2
+
+    from interlingua.app.serve import ServeSettings, serving
+
+    with tempfile.TemporaryDirectory(prefix="il-warm-") as folder:
+        async with (
+            serving(Path(folder, "store.db"), [], ServeSettings(port=0)) as server,
+            httpx2.AsyncClient() as client,
+        ):
+            await client.get(server.address)
 
 
 class _Splitting:

@@ -22,7 +22,7 @@ from interlingua.app.serve import ServeSettings, serving
 from interlingua.app.targets import load_all, parse
 from interlingua.model.errors import Unavailable
 from interlingua.store.base import RunFilter, ThreadFilter
-from tests.rpc_client import INTERLINGUA
+from tests import warm_python
 
 ECHO = str(Path(__file__).parents[2] / "examples" / "echo.py")
 
@@ -103,7 +103,7 @@ async def test_the_address_of_one_door_speaks_that_protocol_alone(tmp_path: Path
 
 @pytest.mark.parametrize("protocol", ["mcp", "editor", "cap", "peer"])
 async def test_a_program_is_told_by_what_it_says_over_its_pipes(tmp_path: Path, protocol: str) -> None:
-    command = f"{INTERLINGUA} stdio --as {protocol} {ECHO} --store {tmp_path / 's.db'}"
+    command = f"{warm_python.interlingua()} stdio --as {protocol} {ECHO} --store {tmp_path / 's.db'}"
     found = await looked(command)
     assert list(found) == [protocol]
     assert not found[protocol].wrong

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -194,6 +196,21 @@ async def test_ids_are_uuids_of_version_seven_and_sort_by_time() -> None:
     assert ids == sorted(ids)
     assert len(set(ids)) == len(ids)
     assert all(uuid.UUID(i).version == 7 and uuid.UUID(i).variant == uuid.RFC_4122 for i in ids[:100])
+
+
+def test_a_process_that_is_split_off_makes_ids_of_its_own() -> None:
+    code = """
+import os
+from interlingua.engine.ids import new_id
+new_id()
+reads, writes = os.pipe()
+if os.fork() == 0:
+    os.write(writes, new_id().encode())
+    os._exit(0)
+print(new_id()[19:] != os.read(reads, 36).decode()[19:])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "True\n"
 
 
 async def test_the_result_of_a_child_is_reused_only_for_the_same_input(store: Path) -> None:

@@ -11,7 +11,14 @@ from interlingua.store.postgres import PostgresStore
 from interlingua.store.sql_store import SQLStore
 from interlingua.store.sqlite import SQLiteStore
 
+from .. import ready_stores
 from ..postgres import fresh
+
+
+@pytest.fixture(autouse=True)
+def _built_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every store here is built, table by table."""
+    monkeypatch.setattr(SQLiteStore, "open", ready_stores.built)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

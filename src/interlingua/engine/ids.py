@@ -29,3 +29,12 @@ def new_id() -> str:
     text = f"{stamp:015x}"
     # The 8 is the variant; the two random bits beside it are not worth computing.
     return f"{text[:8]}-{text[8:12]}-7{text[12:]}-8{_pool[start : start + 3]}-{_pool[start + 3 : _at]}"
+
+
+def _forget() -> None:
+    """A process that is split off from this one has digits of its own: those that are left here are this one's."""
+    global _pool, _at
+    _pool, _at = "", 0
+
+
+os.register_at_fork(after_in_child=_forget)

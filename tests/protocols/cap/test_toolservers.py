@@ -298,6 +298,7 @@ async def test_many_callers_wait_for_one_start_and_hear_of_its_failure(log: Path
         assert len(words(log)) == 1
 
 
+@quick
 async def test_a_server_that_nobody_uses_is_let_go_and_comes_back_when_it_is_called(log: Path) -> None:
     async with tools(polite(log), idle_timeout=0.01) as server:
         first = Watched((await server.call("about"))["pid"])
@@ -306,6 +307,7 @@ async def test_a_server_that_nobody_uses_is_let_go_and_comes_back_when_it_is_cal
     assert words(log).count("start") == 2
 
 
+@quick
 async def test_a_call_keeps_its_server_from_being_idle() -> None:
     async with tools(polite(), idle_timeout=0.01) as server:
         await server.list()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,13 +15,14 @@ from interlingua.model.errors import RunTimedOut, ToolFailed, Unavailable
 from interlingua.model.team import Server
 from interlingua.protocols.cap import toollinks
 
+from ... import warm_python
 from .rude_web import INITIALIZED, done, respond, web
 from .tool_common import HERE, tools
 
 
 @contextlib.asynccontextmanager
 async def served(*words: str, port: int = 0) -> AsyncIterator[tuple[Server, int]]:
-    command = [sys.executable, str(HERE / "tool_server.py"), "http", str(port), *words]
+    command = [warm_python.python(), str(HERE / "tool_server.py"), "http", str(port), *words]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
