@@ -238,6 +238,10 @@ class Host:
         self._spare = None
         return spare
 
+    def session_of(self, kind: str, thread: str) -> str | None:
+        """The session of a thread of ours, where this connection has had it."""
+        return self._peer.of_threads.get((kind, thread)) if self._peer is not None else None
+
     def open_session(self, id_: str, place: Place) -> Session | None:
         """A session of the connection that stands, if it is as a run wants it and does nothing else."""
         peer = self._peer
