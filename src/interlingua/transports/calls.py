@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json as json_
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -35,16 +35,30 @@ class _Place:
 
 
 class _Answer(httpx2.Response):
-    async def aiter_bytes(self, chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
+    def aiter_bytes(self, chunk_size: int | None = None) -> AsyncIterator[bytes]:  # type: ignore[override]
         if chunk_size is not None or hasattr(self, "_content") or "content-encoding" in self.headers:
-            async for chunk in super().aiter_bytes(chunk_size):
-                yield chunk
-            return
+            return super().aiter_bytes(chunk_size)
         self.is_stream_consumed = True
-        assert isinstance(self.stream, httpx2.AsyncByteStream)
-        async for chunk in self.stream:
-            yield chunk
-        await self.aclose()
+        return _Pieces(self)
+
+
+class _Pieces(AsyncIterator[bytes]):
+    """An answer as it comes, and its end. No generator, for the reason that `plain` has for it."""
+
+    def __init__(self, answer: _Answer) -> None:
+        assert isinstance(answer.stream, httpx2.AsyncByteStream)
+        self._answer = answer
+        self._stream = aiter(answer.stream)
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._stream)
+        except StopAsyncIteration:
+            await self._answer.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Who leaves in the middle closes the answer."""
 
 
 class Client(httpx2.AsyncClient):

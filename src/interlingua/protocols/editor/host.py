@@ -123,6 +123,7 @@ class Host:
         self.source = source
         self.settings = settings
         self._trace = trace
+        self.place = Place(settings.root)  # where runs work that come from no editor
         self._peer: Peer | None = None
         self._link: Link | None = None
         self._keeper: asyncio.Task[None] | None = None

@@ -384,7 +384,7 @@ def place_of(host: Host, ctx: Context[Any, Any] | None) -> Place:
     """Where a run works: where its editor is, or where the mount is told to."""
     editor = ctx.editor if ctx is not None else None
     if editor is None:
-        return Place(host.settings.root)
+        return host.place
     return Place(editor.cwd, tuple(editor.directories), tuple(editor.mcp_servers))
 
 
