@@ -17,6 +17,7 @@ from ..model import chain, values
 from ..model.card import AgentCard
 from ..model.errors import AlreadyFinished, InvalidRequest, RunNotFound, StoreError
 from ..model.events import Event, body_decoder
+from ..model.run import Thread
 from ..model.status import Status
 from . import sql_transactions as transactions
 from .base import (
@@ -116,6 +117,9 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
 
     def key_is_free(self, caller: str, key: str) -> bool:
         return False  # it is not known without asking a server, and that is what `submit` does
+
+    def idle_thread(self, thread: str) -> Thread | None:
+        return None
 
     async def submit(self, submission: Submission, then: Callable[[Submitted], None] | None = None) -> Submitted:
         row, key = submission.row, submission.request.key

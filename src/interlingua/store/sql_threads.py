@@ -30,6 +30,7 @@ _HOLDS = {
     "interrupted": "active IS NOT NULL",
 }
 _STATE, _METADATA = 6, 8  # among these
+_SMALL = 32 * 1024  # bytes of state
 _CHECKPOINT = "id, thread, version, state, created_at, messages, run, metadata"
 _message = msgspec.json.Decoder(Message)
 
@@ -51,6 +52,13 @@ def _find(conn: Connection, thread: str) -> Thread:
     if row is None:
         raise ThreadNotFound(f"there is no thread {thread}")
     return _thread(row)
+
+
+def idle(conn: Connection, thread: str) -> Thread | None:
+    """A thread that no run has, and whose state is read in no time."""
+    sql = f"SELECT {_THREAD} FROM threads t WHERE t.id=? AND t.active IS NULL AND length(t.state)<?"
+    row = conn.execute(sql, (thread, _SMALL)).fetchone()
+    return _thread(row) if row is not None else None
 
 
 def _put(conn: Connection, t: Thread) -> None:

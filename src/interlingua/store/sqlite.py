@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from ..model import values
 from ..model.errors import StoreError
+from ..model.run import Thread
 from . import schema
 from . import sql_transactions as transactions
 from .base import WorkerRow, receiver_of
@@ -22,6 +23,7 @@ from .liveness import Locks
 from .sql import Connection, Dialect
 from .sql_query import json_contains
 from .sql_store import SQLStore
+from .sql_threads import idle
 from .sqlite_writer import SQLITE, SQLiteConnection, SQLiteWriter, begin, connect
 
 T = TypeVar("T")
@@ -79,6 +81,14 @@ class SQLiteStore(SQLStore):
         except (sqlite3.Error, UnicodeEncodeError):
             return False
         return found is None
+
+    def idle_thread(self, thread: str) -> Thread | None:
+        if self._at_once is None:
+            return None
+        try:
+            return idle(self._at_once, thread)
+        except (sqlite3.Error, UnicodeEncodeError):
+            return None
 
     async def damaged_pages(self, *, thorough: bool) -> list[str]:
         """What SQLite finds wrong with the file itself."""
