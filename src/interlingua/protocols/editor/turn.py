@@ -357,6 +357,8 @@ class Turn:
         try:
             for body in self._incoming.take(update):
                 if not self._over:
+                    if self._session is not None and self._session.peer.ours:
+                        self._mounted.linger()  # it says all that it has to say together with the answer
                     await self._mounted.show(body)
         except asyncio.CancelledError:
             current = asyncio.current_task()
