@@ -97,6 +97,10 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
     async def _read(self, fn: Callable[[Connection], T]) -> T:
         return await self._read_on(self._readers, fn)
 
+    async def _point(self, fn: Callable[[Connection], T | None]) -> T | None:
+        """One row that is small, by its key."""
+        return await self._read(fn)
+
     async def _search(self, fn: Callable[[Connection], T]) -> T:
         return await self._read_on(self._searchers, fn)
 
@@ -132,7 +136,7 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
         return result
 
     async def run(self, run: str) -> RunRow | None:
-        row = await self._read(lambda conn: conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (run,)).fetchone())
+        row = await self._point(lambda conn: conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (run,)).fetchone())
         return run_row(row) if row else None
 
     async def runs(self, where: RunFilter) -> list[RunRow]:
@@ -346,7 +350,7 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
         return result
 
     async def linked(self, kind: str, foreign: str) -> str | None:
-        row = await self._read(
+        row = await self._point(
             lambda conn: conn.execute(
                 "SELECT target FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)
             ).fetchone()

@@ -30,7 +30,7 @@ _HOLDS = {
     "interrupted": "active IS NOT NULL",
 }
 _STATE, _METADATA = 6, 8  # among these
-_SMALL = 32 * 1024  # bytes of state
+_SMALL = 32 * 1024  # bytes
 _CHECKPOINT = "id, thread, version, state, created_at, messages, run, metadata"
 _message = msgspec.json.Decoder(Message)
 
@@ -54,10 +54,10 @@ def _find(conn: Connection, thread: str) -> Thread:
     return _thread(row)
 
 
-def idle(conn: Connection, thread: str) -> Thread | None:
-    """A thread that no run has, and whose state is read in no time."""
-    sql = f"SELECT {_THREAD} FROM threads t WHERE t.id=? AND t.active IS NULL AND length(t.state)<?"
-    row = conn.execute(sql, (thread, _SMALL)).fetchone()
+def small_thread(conn: Connection, thread: str, *, idle: bool = False) -> Thread | None:
+    """A thread whose state and metadata are read in no time; one that no run has, where it is to be `idle`."""
+    sql = f"SELECT {_THREAD} FROM threads t WHERE t.id=? AND length(t.state)+length(t.metadata)<?"
+    row = conn.execute(f"{sql} AND t.active IS NULL" if idle else sql, (thread, _SMALL)).fetchone()
     return _thread(row) if row is not None else None
 
 
