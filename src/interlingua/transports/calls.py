@@ -35,8 +35,10 @@ class _Place:
 
 
 class _Answer(httpx2.Response):
+    packed = False  # it has to be unpacked
+
     def aiter_bytes(self, chunk_size: int | None = None) -> AsyncIterator[bytes]:  # type: ignore[override]
-        if chunk_size is not None or hasattr(self, "_content") or "content-encoding" in self.headers:
+        if chunk_size is not None or hasattr(self, "_content") or self.packed:
             return super().aiter_bytes(chunk_size)
         self.is_stream_consumed = True
         return _Pieces(self)
@@ -84,7 +86,7 @@ class Client(httpx2.AsyncClient):
         self, place: _Place, method: str, url: str, body: bytes, content: Any, json: Any, headers: Any, timeout: Any
     ) -> AsyncIterator[httpx2.Response]:
         answer = await self._send(place, body, headers, timeout, is_json=content is None and json is not None)
-        if answer.has_redirect_location and self.follow_redirects:
+        if 300 <= answer.status_code < 400 and answer.has_redirect_location and self.follow_redirects:
             await answer.aclose()
             async with super().stream(
                 method, url, content=content, json=json, headers=headers, timeout=timeout
@@ -147,7 +149,9 @@ class Client(httpx2.AsyncClient):
             place.host, place.port, place.line + head + b"\r\n\r\n" + body, within.connect, within.read
         )
         answer = _Answer(status, headers=told, stream=stream, extensions=extensions, request=place.request)
-        if "set-cookie" in answer.headers:
+        names = {name.lower() for name, _ in told}  # httpx2 goes through all of them for each question
+        answer.packed = b"content-encoding" in names
+        if b"set-cookie" in names:
             self.cookies.extract_cookies(answer)
         return answer
 
@@ -156,9 +160,12 @@ def _body(content: Any, json: Any) -> bytes | None:
     """What is sent; None where that takes httpx2 to say."""
     if content is not None:
         return content if type(content) is bytes else None
-    if json is None:
-        return b""
+    return b"" if json is None else as_json(json)
+
+
+def as_json(value: Any) -> bytes:
+    """A body as it is sent: numbers of any size too."""
     try:
-        return msgspec.json.encode(json)
+        return msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError):
-        return json_.dumps(json, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        return json_.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

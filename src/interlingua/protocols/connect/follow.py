@@ -38,7 +38,7 @@ class Stretch(msgspec.Struct):
 class Beginning(Protocol):
     """A run that begins with the request for its stream."""
 
-    def asked(self) -> tuple[str, Any, dict[str, str]]:
+    def asked(self) -> tuple[str, bytes, dict[str, str]]:
         """What to post: path, body and headers. Posting it again gives the same run."""
 
     def begun(self, run: str) -> str:
@@ -147,8 +147,7 @@ class Follower:
 
     async def _begin(self, beginning: Beginning) -> Stretch | None:
         path, body, headers = beginning.asked()
-        headers["accept"] = "text/event-stream"
-        async with self._http.stream("POST", path, json=body, headers=headers) as response:
+        async with self._http.stream("POST", path, content=body, headers=headers) as response:
             if not response.is_success:
                 await response.aread()
                 json_of(response)  # raises
