@@ -3,6 +3,11 @@
 Both servers are processes of their own. Beside a bridged call stand the direct calls of its two ends: A at the server
 that has the agent, and B at the hub for an agent of its own. The overhead of a hop is what the bridged call takes
 beyond the direct one of A. Runs are durable in both.
+
+All three do the same work. A call of the editor door is a turn of a session that the client keeps, so what it is
+bridged to is a turn of a conversation too, and is compared with one. A call of any other door is on its own: bridged to
+the editor protocol it needs a session of its own, and the direct call beside it makes one, prompts, and closes it. Both
+speak that protocol over a WebSocket.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ async def bridged(folder: Path) -> AsyncIterator[Pair]:
     try:
         os.environ["BRIDGE_NAMES"] = "native"
         mounts = [
-            f"{protocol}+{source.address}/{protocol}#{kind}-{protocol}"
+            f"{protocol}+{_address(source, protocol)}/{protocol}#{kind}-{protocol}"
             for protocol in PROTOCOLS
             for kind in ("quick", "ticker")
         ]
@@ -60,11 +65,15 @@ async def bridged(folder: Path) -> AsyncIterator[Pair]:
         await source.stop()
 
 
-async def timed(client: Client, agent: str, count: int) -> float:
+def _address(server: Process, protocol: str) -> str:
+    return server.address.replace("http://", "ws://") if protocol == "editor" else server.address
+
+
+async def timed(client: Client, agent: str, count: int, *, talk: bool = False) -> float:
     """Milliseconds of one call, one after the other."""
     begun = time.perf_counter()
     for _ in range(count):
-        told = await client.call(agent, TEXT)
+        told = await client.call(agent, TEXT, talk=talk)
         assert told == TEXT, told
     return (time.perf_counter() - begun) / count * 1000
 
@@ -90,11 +99,12 @@ async def _hops(at_source: dict[str, Client], at_hub: dict[str, Client], quick: 
     lines = []
     for mounted in PROTOCOLS:
         for served in PROTOCOLS:
-            far, near = at_source[mounted], at_hub[served]
+            far, near, talk = at_source[mounted], at_hub[served], served == "editor"
             sides = (
-                partial(timed, near, f"quick-{mounted}", count), partial(timed, far, f"quick-{mounted}", count),
-                partial(timed, near, "quick-native", count),
-            )  # fmt: skip
+                partial(timed, near, f"quick-{mounted}", count, talk=talk),
+                partial(timed, far, f"quick-{mounted}", count, talk=talk),
+                partial(timed, near, "quick-native", count, talk=talk),
+            )
             for side in sides:
                 await side()
             found = await interleave(rounds, *sides)

@@ -1,13 +1,15 @@
 """Clients of the five doors that cost little: bare connections that stay open, and as few requests as the wire allows.
 
 `call` runs an agent and gives its text; `pieces` gives its text as it comes. The same client measures a server directly
-and through a bridge.
+and through a bridge. `talk` says that a call goes on with a conversation (a thread) that the client keeps for the
+agent; otherwise it is on its own, and what the wire needs for that is part of it: a session of the editor protocol.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -83,20 +85,31 @@ class Client:
     def __init__(self, address: str) -> None:
         self.address = address
         self.http = Connection(address)
+        self._threads: dict[str, str] = {}
 
-    async def call(self, agent: str, text: str) -> str:
-        return "".join([piece async for piece in self.pieces(agent, text)])
+    async def call(self, agent: str, text: str, *, talk: bool = False) -> str:
+        raise NotImplementedError
 
     def pieces(self, agent: str, text: str) -> AsyncIterator[str]:
         raise NotImplementedError
+
+    def thread(self, agent: str) -> str:
+        """The conversation of this client with an agent."""
+        if agent not in self._threads:
+            self._threads[agent] = str(uuid.uuid4())
+        return self._threads[agent]
 
     async def close(self) -> None:
         await self.http.close()
 
 
 class Connect(Client):
-    async def call(self, agent: str, text: str) -> str:
-        told = await self.http.ask("POST", "/connect/runs/wait", {"agent_id": agent, "input": {"text": text}})
+    async def call(self, agent: str, text: str, *, talk: bool = False) -> str:
+        body: dict[str, Any] = {"agent_id": agent, "input": {"text": text}}
+        runs = "/connect/runs"
+        if talk:
+            runs, body["if_not_exists"] = f"/connect/threads/{self.thread(agent)}/runs", "create"
+        told = await self.http.ask("POST", f"{runs}/wait", body)
         return str(told["output"]["values"]["text"])
 
     async def pieces(self, agent: str, text: str) -> AsyncIterator[str]:
@@ -116,8 +129,9 @@ class Mcp(Client):
         )
         return {"jsonrpc": "2.0", "id": 1, "method": "agents/run", "params": params}, headers
 
-    async def call(self, agent: str, text: str) -> str:
-        told = await self.http.ask("POST", "/mcp", *self._request(agent, text))
+    async def call(self, agent: str, text: str, *, talk: bool = False) -> str:
+        meta = {"interlingua/thread": self.thread(agent)} if talk else {}
+        told = await self.http.ask("POST", "/mcp", *self._request(agent, text, **meta))
         return str(told["result"]["output"]["text"])
 
     async def pieces(self, agent: str, text: str) -> AsyncIterator[str]:
@@ -127,8 +141,10 @@ class Mcp(Client):
 
 
 class Peer(Client):
-    async def call(self, agent: str, text: str) -> str:
+    async def call(self, agent: str, text: str, *, talk: bool = False) -> str:
         body = {"role": "user", "text": text, "skill_id": agent, "sync": True}
+        if talk:
+            body["context_id"] = self.thread(agent)
         told = await self.http.ask("POST", "/peer/message:send", body)
         return "".join(part["content"] for part in told["reply"]["parts"])
 
@@ -144,19 +160,20 @@ class Peer(Client):
 class Cap(Client):
     _count = 0
 
-    async def call(self, agent: str, text: str) -> str:
+    async def call(self, agent: str, text: str, *, talk: bool = False) -> str:
         output = ""
-        async for told in self._events(agent, text):  # to its end: the connection is used again
+        about = {"metadata": {"thread": self.thread(agent)}} if talk else {}
+        async for told in self._events(agent, text, **about):  # to its end: the connection is used again
             if told.get("final"):
                 output = told["output"]["text"]
         return output
 
-    async def _events(self, agent: str, text: str) -> AsyncIterator[Any]:
+    async def _events(self, agent: str, text: str, **about: Any) -> AsyncIterator[Any]:
         Cap._count += 1
         task = f"T{id(self)}-{Cap._count}"
         notice = {
             "type": "delegation_notice", "task_id": task, "sender_id": "user", "recipient_id": agent,
-            "context_summary": text,
+            "context_summary": text, **about,
         }  # fmt: skip
         await self.http.ask("POST", "/cap/messages", notice)
         async for told in self.http.events("GET", f"/cap/tasks/{task}/events"):
@@ -169,48 +186,77 @@ class Cap(Client):
 
 
 class Editor(Client):
-    """Over a WebSocket, with a session for each agent."""
+    """Over a WebSocket. Its pieces are of a session that it keeps for each agent."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
         self._socket: websockets.asyncio.client.ClientConnection | None = None
         self._sessions: dict[str, str] = {}
+        self._keys: dict[str, str] = {}  # agents, as the option says which names them
         self._number = 0
 
-    async def _call(self, method: str, params: dict[str, Any]) -> AsyncIterator[Any]:
-        """What is told until the answer, and the answer as the last."""
+    async def _ask(self, method: str, params: dict[str, Any]) -> int:
         if self._socket is None:
             address = self.address.replace("http://", "ws://") + "/editor"
             self._socket = await websockets.asyncio.client.connect(address, compression=None, max_size=None)
-            async for _ in self._call("initialize", {"protocolVersion": 1, "clientCapabilities": {}}):
-                pass
+            await self._answer("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
         self._number += 1
-        number = self._number
-        await self._socket.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))
+        asked = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
+        await self._socket.send(json.dumps(asked))
+        return self._number
+
+    async def _told(self, method: str, params: dict[str, Any]) -> AsyncIterator[Any]:
+        """What is told until the answer, and the answer as the last."""
+        number = await self._ask(method, params)
+        assert self._socket is not None
         async for message in self._socket:
             told = decode(message)
+            if "error" in told:
+                raise RuntimeError(str(told["error"]))
             yield told
             if told.get("id") == number:
-                if "error" in told:
-                    raise RuntimeError(str(told["error"]))
                 return
 
-    async def pieces(self, agent: str, text: str) -> AsyncIterator[str]:
-        if agent not in self._sessions:
-            async for told in self._call("session/new", {"cwd": "/", "mcpServers": []}):
-                last = told
-            session = last["result"]["sessionId"]
-            choice = next(one for one in last["result"]["configOptions"] if one["id"] == "agent")
-            value = next(o["value"] for o in choice["options"] if o["value"].partition("@")[0] == agent)
-            chosen = {"sessionId": session, "configId": "agent", "value": value}
-            async for _ in self._call("session/set_config_option", chosen):
-                pass
-            self._sessions[agent] = session
-        params = {"sessionId": self._sessions[agent], "prompt": [{"type": "text", "text": text}]}
-        async for told in self._call("session/prompt", params):
+    async def _answer(self, method: str, params: dict[str, Any]) -> Any:
+        async for told in self._told(method, params):
+            last = told
+        return last["result"]
+
+    async def _session(self, agent: str) -> str:
+        """A session with an agent. Whom it is with is said with the request, once it is known how: one of ours does it
+        at once, as our own client has it."""
+        params: dict[str, Any] = {"cwd": "/", "mcpServers": []}
+        if agent in self._keys:
+            params["_meta"] = {"interlingua/agent": self._keys[agent]}
+        made = await self._answer("session/new", params)
+        choice = next(one for one in made["configOptions"] if one["id"] == "agent")
+        value = next(o["value"] for o in choice["options"] if o["value"].partition("@")[0] == agent)
+        if choice["currentValue"] != value:
+            chosen = {"sessionId": made["sessionId"], "configId": "agent", "value": value}
+            await self._answer("session/set_config_option", chosen)
+        self._keys[agent] = value
+        return str(made["sessionId"])
+
+    async def _prompt(self, session: str, text: str) -> AsyncIterator[str]:
+        params = {"sessionId": session, "prompt": [{"type": "text", "text": text}]}
+        async for told in self._told("session/prompt", params):
             update = told.get("params", {}).get("update", {})
             if update.get("sessionUpdate") == "agent_message_chunk":
                 yield update["content"]["text"]
+
+    async def call(self, agent: str, text: str, *, talk: bool = False) -> str:
+        if talk:
+            return "".join([piece async for piece in self.pieces(agent, text)])
+        session = await self._session(agent)
+        said = "".join([piece async for piece in self._prompt(session, text)])
+        await self._ask("session/close", {"sessionId": session})  # nobody waits for its answer
+        return said
+
+    async def pieces(self, agent: str, text: str) -> AsyncIterator[str]:
+        if agent not in self._sessions:
+            self._sessions[agent] = await self._session(agent)
+        async for piece in self._prompt(self._sessions[agent], text):
+            yield piece
 
     async def close(self) -> None:
         if self._socket is not None:

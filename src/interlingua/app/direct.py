@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from ..protocols import BEGUN, Soon
-from ..store.base import KeyTaken
+from ..store.base import Outrun
 from .onewrite import OneWriteProtocol
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class DirectProtocol(OneWriteProtocol):
             waiting.timer.cancel()
         if answer is None:
             # What another process has begun in the same moment is found in the usual way, as if nobody had begun here.
-            self._usual(waiting, None if isinstance(error, KeyTaken) else soon.begun, scope, url, body)
+            self._usual(waiting, None if isinstance(error, Outrun) else soon.begun, scope, url, body)
             return
         waiting.response_complete = True
         if waiting.disconnected:

@@ -249,6 +249,7 @@ class Supervised:
         made.fn = self._handler(real.card.key)
         made.on_cancel = self._teller(real.card.key)
         made.let_go = made.watch = None
+        made.reads_history = False  # what was said before is at the other end
         return made
 
     def _stand_in(self, card: AgentCard) -> Agent[..., Any]:
@@ -259,6 +260,7 @@ class Supervised:
         )
         made.check_output = Validator(ANY_OBJECT, what="output")
         made.check_state = None
+        made.reads_history = False
         return made
 
     def _handler(self, key: str) -> Callable[..., Any]:
@@ -287,8 +289,8 @@ class Supervised:
     async def _behind(self, key: str, begun: bool) -> Agent[..., Any]:
         """The agent itself. A run that had begun waits for it, and others are told to come again later."""
         real = self._found.get(key)
-        if self._closed and real is not None:
-            return real  # it is mounted no more; a run that had begun can still be ended well
+        if (self._closed or self.state == "up") and real is not None:
+            return real  # closed: it is mounted no more, and a run that had begun can still be ended well
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.patience):
                 while not self._closed and (self.state == "starting" or (begun and self.state == "down")):

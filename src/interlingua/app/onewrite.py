@@ -1,8 +1,9 @@
 """uvicorn's HTTP/1.1 with the head and the body of an answer in one write, and one timer per connection.
 
 uvicorn writes the head at once, and the body when it comes: two calls to the system, and for most answers the second
-comes in the same breath. Here a head waits for that, and no longer than to the end of the loop's turn. And where
-uvicorn sets a timer after every answer, to close a connection that stays silent, here one serves many silences.
+comes in the same breath. Here a head waits for that, and no longer than to the end of the loop's turn; so do the frames
+of a WebSocket for each other. And where uvicorn sets a timer after every answer, to close a connection that stays
+silent, here one serves many silences.
 """
 
 from __future__ import annotations
@@ -46,6 +47,35 @@ class _Transport:
         return getattr(self._transport, name)
 
 
+class _Frames:
+    """A transport that writes what comes in one turn of the loop at once: updates, and the answer behind them, wake
+    whoever reads them once."""
+
+    __slots__ = ("_loop", "_transport", "_written")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._written:
+            self._loop.call_soon(self._flush)
+        self._written.append(data)
+
+    def _flush(self) -> None:
+        written, self._written = self._written, []
+        if written:
+            self._transport.write(written[0] if len(written) == 1 else b"".join(written))
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class OneWriteProtocol(HttpToolsProtocol):
     _silent_since: float | None = None  # nothing is asked, and nothing has to be answered
     _timer: asyncio.TimerHandle | None = None
@@ -60,7 +90,7 @@ class OneWriteProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
-        self.transport = self._plain  # a WebSocket writes for itself
+        self.transport = _Frames(self._plain, self.loop)  # type: ignore[assignment]
         super().handle_websocket_upgrade()
 
     def _unset_keepalive_if_required(self) -> None:

@@ -80,6 +80,7 @@ class Agent(Generic[P, R]):
         self.check_output = Validator(card.output, what="output")
         self.check_config = Validator(card.config, what="config") if card.config is not None else None
         self.check_state = Validator(card.state, what="state") if card.state is not None else None
+        self.reads_history = ctx_param is not None  # what was said on its thread before is fetched for it
         self.login: Login | None = None  # where its user must log in before it works
         # Of a mounted one: ends the connection or the process that it has in common with its siblings.
         self.let_go: Callable[[], Awaitable[None]] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from functools import partial
 from pathlib import Path
@@ -33,11 +34,22 @@ from ..model.errors import (
 )
 from ..model.events import KINDS, Event, RunCreated, RunFinished
 from ..model.oversight import Assignment
-from ..model.run import OWNER, Caller, Instance, Run, RunRequest
+from ..model.run import OWNER, Caller, Instance, Run, RunRequest, Thread
 from ..model.schemas import Validator
 from ..model.status import Status
 from ..store import checking
-from ..store.base import EventRow, KeyTaken, PutKey, RunFilter, RunRow, Store, Submission, Submitted
+from ..store.base import (
+    Change,
+    EventRow,
+    Outrun,
+    PutKey,
+    RunFilter,
+    RunRow,
+    Store,
+    Submission,
+    Submitted,
+    TakeThread,
+)
 from ..store.opening import open_store
 from . import runlog
 from .agents import Agent, Registry
@@ -94,6 +106,7 @@ class Engine(Threads, Teams, Answering):
         self._open = False
         self._counted, self._counted_at = 0, -1.0
         self._keys: set[tuple[str, str]] = set()  # of runs that have begun here and are not in the store yet
+        self._on_threads: Counter[str] = Counter()  # threads, and how many runs for each are not in the store yet
 
     async def __aenter__(self) -> Engine:
         await self.start()
@@ -208,7 +221,7 @@ class Engine(Threads, Teams, Answering):
         """Accept a run that starts here and now: that needs no others, and no waiting. None where it is not so simple,
         and must be submitted. The run is on disk when its log has been flushed; until then nobody may hear of it."""
         agent = self._code(request, None)
-        if agent is None or not agent.here or not self._starts_here(request, agent):
+        if agent is None or not agent.here or request.thread is not None or not self._starts_here(request, agent):
             return None
         return self._start_here(*self._written(request, new_id(), None, agent.card, agent), agent)
 
@@ -222,13 +235,18 @@ class Engine(Threads, Teams, Answering):
         if parent is None:  # who calls has begun already, and waits for as long as it takes
             self.elsewhere.check(card, agent)
         row, created, encoded = self._written(request, run, parent, card, agent)
-        if agent is None or not agent.here or not self._starts_here(request, agent):
+        thread = None
+        starts = agent is not None and agent.here and self._starts_here(request, agent)
+        if starts and request.thread is not None:
+            thread = self._idle_thread(request.thread, agent)
+            starts = thread is not None
+        if agent is None or not starts:
             here = agent if agent is not None and agent.here else None
             return await self._submit_row(row, created, encoded, here, follow=follow)
-        log = self._start_here(row, created, encoded, agent)
+        log = self._start_here(row, created, encoded, agent, thread)
         try:
             await log.flush()
-        except KeyTaken:  # by another process: there is a run to be found now
+        except Outrun:  # by another process: there is a run to be found now, or the thread to be waited for
             return await self._submit_row(*self._written(request, run, parent, card, agent), agent)
         return self._live_view(log, created)
 
@@ -245,12 +263,19 @@ class Engine(Threads, Teams, Answering):
         return self.agents.code(request.agent, request.version or "")
 
     def _starts_here(self, request: RunRequest, agent: Agent[..., Any]) -> bool:
-        if request.thread is not None or request.delay or not self.worker.may_start(agent):
+        if request.delay or not self.worker.may_start(agent):
             return False
         if request.key is None:
             return True
         caller = request.caller.id
         return (caller, request.key) not in self._keys and self.store.key_is_free(caller, request.key)
+
+    def _idle_thread(self, thread: str, agent: Agent[..., Any] | None) -> Thread | None:
+        """A thread that a run can have at once. Runs get it in the order in which they came, so nobody may be on the
+        way to it; and where another process is faster the run is entered once more, which not every agent can bear."""
+        if thread in self._on_threads or agent is None or agent.retries == 0:
+            return None
+        return self.store.idle_thread(thread)
 
     def _written(
         self, request: RunRequest, run: str, parent: RunRow | None, card: AgentCard, agent: Agent[..., Any] | None
@@ -277,18 +302,28 @@ class Engine(Threads, Teams, Answering):
             self._check_sizes(request, len(encoded))
         return row, created, encoded
 
-    def _start_here(self, row: RunRow, created: RunCreated, encoded: bytes, agent: Agent[..., Any]) -> LiveLog:
+    def _start_here(
+        self, row: RunRow, created: RunCreated, encoded: bytes, agent: Agent[..., Any], thread: Thread | None = None
+    ) -> LiveLog:
         """The short way: nothing to agree on with others, so the run starts while its first events are written."""
         row.worker, row.wake_at, row.epoch = self.worker.id, None, 1
         log = LiveLog(self.store, row, in_store=False)
         log.created = created
         replay = Replay()
         replay.created = created
+        taken: list[Change] = [*self._key_of(row, created.request)]
+        execution = Execution(self.worker, agent, log, replay)
+        if thread is not None:
+            taken.append(TakeThread(thread.id, row.id, thread.version, thread.checkpoint))
+            execution.submitted = Submitted(row, thread=thread)
         log.hold_back()
-        log.append(created, *self._key_of(row, created.request), encoded=encoded)
+        log.append(created, *taken, encoded=encoded)
         # The handler's first turn comes before the writer's: what it does at once shares the first transaction.
-        self.worker.enter_fresh(Execution(self.worker, agent, log, replay))
+        self.worker.enter_fresh(execution)
         log.let_go()
+        if thread is not None:
+            self._on_threads[thread.id] += 1
+            log.flushed().add_done_callback(partial(self._has_thread, thread.id))
         if created.request.key is not None:
             used = row.caller, created.request.key
             self._keys.add(used)
@@ -299,6 +334,16 @@ class Engine(Threads, Teams, Answering):
         self._keys.discard(used)
         if not done.cancelled():
             done.exception()  # whoever waits for the run is told
+
+    def _has_thread(self, thread: str, done: asyncio.Future[None]) -> None:
+        self._off_thread(thread)
+        if not done.cancelled():
+            done.exception()
+
+    def _off_thread(self, thread: str) -> None:
+        self._on_threads[thread] -= 1
+        if not self._on_threads[thread]:
+            del self._on_threads[thread]
 
     def _key_of(self, row: RunRow, request: RunRequest) -> list[PutKey]:
         if request.key is None:
@@ -357,9 +402,13 @@ class Engine(Threads, Teams, Answering):
         row = submission.row
         let_go = self.worker.reserve(f"{row.agent}@{row.version}") if submission.take is not None else None
         self.worker.expect(run)
+        if row.thread is not None:
+            self._on_threads[row.thread] += 1
         try:
             return await self.store.submit(submission, enter)
         finally:
+            if row.thread is not None:
+                self._off_thread(row.thread)
             if let_go is not None:
                 let_go()
             self.worker.unexpect(run)

@@ -270,7 +270,7 @@ class Execution(Operations):
             thread, self.submitted = self.submitted.thread, None
             if thread is not None:
                 self._checkpoint, self._thread_version, self._state = thread.checkpoint, thread.version, thread.values
-                if self._checkpoint is not None and self.agent is not None and self.agent.ctx_param is not None:
+                if self._checkpoint is not None and self.agent is not None and self.agent.reads_history:
                     checkpoint = await store.checkpoint(self._checkpoint)
                     upto = checkpoint.messages if checkpoint is not None else 0
                     self.history = await store.messages(thread.id, upto=upto)
@@ -290,7 +290,7 @@ class Execution(Operations):
                 checkpoint = await store.checkpoint(self._checkpoint)
                 if checkpoint is not None:
                     self._state = checkpoint.values
-                    if self.agent is not None and self.agent.ctx_param is not None:
+                    if self.agent is not None and self.agent.reads_history:
                         self.history = await store.messages(row.thread, upto=checkpoint.messages)
         if self.nothing_came:
             self.nothing_came = False

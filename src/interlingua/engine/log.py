@@ -215,6 +215,19 @@ class LiveLog:
         """Until `let_go`, what is appended does not reach the store."""
         self._held_back = True
 
+    def linger(self, turns: int) -> None:
+        """What is appended within so many turns of the loop shares a transaction with what comes now. An end is waited
+        for by somebody, and is the last that comes."""
+        if not self._held_back and not self._queued:
+            self._held_back = True
+            asyncio.get_running_loop().call_soon(self._linger, turns)
+
+    def _linger(self, turns: int) -> None:
+        if turns and not self.closed and self.lost is None:
+            asyncio.get_running_loop().call_soon(self._linger, turns - 1)
+        else:
+            self.let_go()
+
     def let_go(self) -> None:
         self._held_back = False
         if not self._queued and self._durable < self._appended:

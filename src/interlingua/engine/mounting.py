@@ -44,6 +44,7 @@ LOOK_EVERY = 600.0
 """Seconds after which a run that was set aside with a question looks whether the remote side still asks it: at first,
 and later less often."""
 
+_AT_HAND = 6  # turns of the loop from an answer that has come to the end of the run
 _LOOK_WITHIN = 1.0
 _LOOKS = 10  # in the time that a question has waited so far, once that is long
 
@@ -103,6 +104,10 @@ class Mounted:
             run.put(body)  # the remote side may say its last words after it was told to stop
         else:
             await run.show(body)
+
+    def linger(self) -> None:
+        """What is shown now may be the last before the end, which is at hand then: both are written together."""
+        self._run.log.linger(_AT_HAND)
 
     @property
     def engine(self) -> Engine:

@@ -246,7 +246,7 @@ class Worker:
         self._executions[execution.log.row.id] = execution
         self.running += 1
         execution.gate = self._gate(execution.log.row)
-        execution.fresh = True
+        execution.fresh = execution.submitted is None
         execution.start()
 
     def _gate(self, row: RunRow) -> Gate | None:

@@ -123,6 +123,15 @@ class CommitThread(msgspec.Struct):
     passed_on: bool = False  # told by the store: another run has the thread now
 
 
+class TakeThread(msgspec.Struct):
+    """A new run has its thread from the start. Raises ThreadTaken where that is not as it was seen any more."""
+
+    thread: str
+    run: str
+    version: int
+    checkpoint: str | None
+
+
 class PutKey(msgspec.Struct):
     """The idempotency key of a new run. Raises KeyTaken where another run has it by now."""
 
@@ -192,7 +201,7 @@ class Counted(msgspec.Struct):
 
 Change = (
     PutQuestion | CloseQuestion | DropInbox | PutInbox | CommitThread | PutCallback | ChildNews | DeleteRun
-    | CountDelegation | PutKey
+    | CountDelegation | PutKey | TakeThread
 )  # fmt: skip
 
 
@@ -227,8 +236,16 @@ class Fenced(Exception):
     """The log has another owner now."""
 
 
-class KeyTaken(Conflict):
-    """Another process has used an idempotency key in the same moment: whoever asks again finds that run."""
+class Outrun(Conflict):
+    """Another process was first, in the same moment: whoever submits the run once more finds how things stand."""
+
+
+class KeyTaken(Outrun):
+    """It has used an idempotency key: there is a run to be found now."""
+
+
+class ThreadTaken(Outrun):
+    """It has given a thread to another run, or has changed it."""
 
 
 # -- calls -----------------------------------------------------------------------------------------------
@@ -381,6 +398,10 @@ class Store(Protocol):
     # runs
     def key_is_free(self, caller: str, key: str) -> bool:
         """Whether nobody has used an idempotency key so far. False also where that cannot be told without waiting."""
+        ...
+
+    def idle_thread(self, thread: str) -> Thread | None:
+        """A thread that no run has. None also where that cannot be told without waiting."""
         ...
 
     async def submit(self, submission: Submission, then: Callable[[Submitted], None] | None = None) -> Submitted:

@@ -24,6 +24,8 @@ from .base import (
     PutInbox,
     PutKey,
     PutQuestion,
+    TakeThread,
+    ThreadTaken,
 )
 from .sql import FINAL_SQL, Connection
 from .sql_callbacks import keep_run, put_callback
@@ -45,6 +47,8 @@ def apply_change(conn: Connection, change: Change, now: int) -> None:
             change.id = put_inbox(conn, run, kind, body, now)
         case PutKey():
             put_key(conn, change)
+        case TakeThread():
+            _begin_turn(conn, change, now)
         case PutCallback():
             put_callback(conn, change, now)
         case CommitThread():
@@ -62,6 +66,18 @@ def put_key(conn: Connection, used: PutKey) -> None:
     put = "INSERT INTO keys (caller, key, run, digest) VALUES (?,?,?,?) ON CONFLICT DO NOTHING"
     if not conn.execute(put, (used.caller, used.key, used.run, used.digest)).rowcount:
         raise KeyTaken(f"idempotency key {used.key!r} was used for another run just now; ask again", transient=True)
+
+
+def _begin_turn(conn: Connection, begun: TakeThread, now: int) -> None:
+    conn.lock(("turn", begun.thread), ("thread", begun.thread))
+    # Its version alone does not tell: taking a run back gives it an older state.
+    taken = conn.execute(
+        "UPDATE threads SET active=?, failed=?, updated_at=? "
+        "WHERE id=? AND active IS NULL AND version=? AND COALESCE(checkpoint, '')=?",
+        (begun.run, False, now, begun.thread, begun.version, begun.checkpoint or ""),
+    )
+    if not taken.rowcount:
+        raise ThreadTaken(f"thread {begun.thread} was taken or changed just now; ask again", transient=True)
 
 
 def _end_turn(conn: Connection, end: CommitThread, now: int) -> None:

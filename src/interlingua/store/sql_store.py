@@ -17,6 +17,7 @@ from ..model import chain, values
 from ..model.card import AgentCard
 from ..model.errors import AlreadyFinished, InvalidRequest, RunNotFound, StoreError
 from ..model.events import Event, body_decoder
+from ..model.run import Thread
 from ..model.status import Status
 from . import sql_transactions as transactions
 from .base import (
@@ -97,6 +98,10 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
     async def _read(self, fn: Callable[[Connection], T]) -> T:
         return await self._read_on(self._readers, fn)
 
+    async def _point(self, fn: Callable[[Connection], T | None]) -> T | None:
+        """One row that is small, by its key."""
+        return await self._read(fn)
+
     async def _search(self, fn: Callable[[Connection], T]) -> T:
         return await self._read_on(self._searchers, fn)
 
@@ -120,6 +125,9 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
     def key_is_free(self, caller: str, key: str) -> bool:
         return False  # it is not known without asking a server, and that is what `submit` does
 
+    def idle_thread(self, thread: str) -> Thread | None:
+        return None
+
     async def submit(self, submission: Submission, then: Callable[[Submitted], None] | None = None) -> Submitted:
         row, key = submission.row, submission.request.key
         locks = list[Lock]()
@@ -132,7 +140,7 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
         return result
 
     async def run(self, run: str) -> RunRow | None:
-        row = await self._read(lambda conn: conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (run,)).fetchone())
+        row = await self._point(lambda conn: conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (run,)).fetchone())
         return run_row(row) if row else None
 
     async def runs(self, where: RunFilter) -> list[RunRow]:
@@ -350,7 +358,7 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
         return result
 
     async def linked(self, kind: str, foreign: str) -> str | None:
-        row = await self._read(
+        row = await self._point(
             lambda conn: conn.execute(
                 "SELECT target FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)
             ).fetchone()

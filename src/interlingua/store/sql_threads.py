@@ -30,6 +30,7 @@ _HOLDS = {
     "interrupted": "active IS NOT NULL",
 }
 _STATE, _METADATA = 6, 8  # among these
+_SMALL = 32 * 1024  # bytes
 _CHECKPOINT = "id, thread, version, state, created_at, messages, run, metadata"
 _message = msgspec.json.Decoder(Message)
 
@@ -51,6 +52,13 @@ def _find(conn: Connection, thread: str) -> Thread:
     if row is None:
         raise ThreadNotFound(f"there is no thread {thread}")
     return _thread(row)
+
+
+def small_thread(conn: Connection, thread: str, *, idle: bool = False) -> Thread | None:
+    """A thread whose state and metadata are read in no time; one that no run has, where it is to be `idle`."""
+    sql = f"SELECT {_THREAD} FROM threads t WHERE t.id=? AND length(t.state)+length(t.metadata)<?"
+    row = conn.execute(f"{sql} AND t.active IS NULL" if idle else sql, (thread, _SMALL)).fetchone()
+    return _thread(row) if row is not None else None
 
 
 def _put(conn: Connection, t: Thread) -> None:

@@ -7,6 +7,7 @@ connections and never wait for the writer. Who is alive is known by the locks th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import TypeVar
 
 from ..model import values
 from ..model.errors import StoreError
+from ..model.run import Thread
 from . import schema
 from . import sql_transactions as transactions
 from .base import WorkerRow, receiver_of
@@ -23,6 +25,7 @@ from .shelf import Document
 from .sql import Connection, Dialect
 from .sql_query import json_contains
 from .sql_store import SQLStore
+from .sql_threads import small_thread
 from .sqlite_writer import SQLITE, SQLiteConnection, SQLiteWriter, begin, connect
 
 T = TypeVar("T")
@@ -98,6 +101,27 @@ class SQLiteStore(SQLStore):
         if row is None:
             return None, True
         return (None, False) if row[-1] is None else (Document(*row), True)
+
+    def idle_thread(self, thread: str) -> Thread | None:
+        return self._look(lambda conn: small_thread(conn, thread, idle=True))
+
+    async def thread(self, thread: str) -> Thread | None:
+        return self._look(lambda conn: small_thread(conn, thread)) or await super().thread(thread)
+
+    async def _point(self, fn: Callable[[Connection], T | None]) -> T | None:
+        if self._at_once is not None:
+            with contextlib.suppress(sqlite3.Error, UnicodeEncodeError):  # who reads in a thread is told why
+                return fn(self._at_once)
+        return await super()._point(fn)
+
+    def _look(self, fn: Callable[[Connection], T | None]) -> T | None:
+        """One row, read as a key is above; None also where it would have to be waited for."""
+        if self._at_once is None:
+            return None
+        try:
+            return fn(self._at_once)
+        except (sqlite3.Error, UnicodeEncodeError):
+            return None
 
     async def damaged_pages(self, *, thorough: bool) -> list[str]:
         """What SQLite finds wrong with the file itself."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json as json_
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -35,16 +35,32 @@ class _Place:
 
 
 class _Answer(httpx2.Response):
-    async def aiter_bytes(self, chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
-        if chunk_size is not None or hasattr(self, "_content") or "content-encoding" in self.headers:
-            async for chunk in super().aiter_bytes(chunk_size):
-                yield chunk
-            return
+    packed = False  # it has to be unpacked
+
+    def aiter_bytes(self, chunk_size: int | None = None) -> AsyncIterator[bytes]:  # type: ignore[override]
+        if chunk_size is not None or hasattr(self, "_content") or self.packed:
+            return super().aiter_bytes(chunk_size)
         self.is_stream_consumed = True
-        assert isinstance(self.stream, httpx2.AsyncByteStream)
-        async for chunk in self.stream:
-            yield chunk
-        await self.aclose()
+        return _Pieces(self)
+
+
+class _Pieces(AsyncIterator[bytes]):
+    """An answer as it comes, and its end. No generator, for the reason that `plain` has for it."""
+
+    def __init__(self, answer: _Answer) -> None:
+        assert isinstance(answer.stream, httpx2.AsyncByteStream)
+        self._answer = answer
+        self._stream = aiter(answer.stream)
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._stream)
+        except StopAsyncIteration:
+            await self._answer.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Who leaves in the middle closes the answer."""
 
 
 class Client(httpx2.AsyncClient):
@@ -70,7 +86,7 @@ class Client(httpx2.AsyncClient):
         self, place: _Place, method: str, url: str, body: bytes, content: Any, json: Any, headers: Any, timeout: Any
     ) -> AsyncIterator[httpx2.Response]:
         answer = await self._send(place, body, headers, timeout, is_json=content is None and json is not None)
-        if answer.has_redirect_location and self.follow_redirects:
+        if 300 <= answer.status_code < 400 and answer.has_redirect_location and self.follow_redirects:
             await answer.aclose()
             async with super().stream(
                 method, url, content=content, json=json, headers=headers, timeout=timeout
@@ -133,7 +149,9 @@ class Client(httpx2.AsyncClient):
             place.host, place.port, place.line + head + b"\r\n\r\n" + body, within.connect, within.read
         )
         answer = _Answer(status, headers=told, stream=stream, extensions=extensions, request=place.request)
-        if "set-cookie" in answer.headers:
+        names = {name.lower() for name, _ in told}  # httpx2 goes through all of them for each question
+        answer.packed = b"content-encoding" in names
+        if b"set-cookie" in names:
             self.cookies.extract_cookies(answer)
         return answer
 
@@ -142,9 +160,12 @@ def _body(content: Any, json: Any) -> bytes | None:
     """What is sent; None where that takes httpx2 to say."""
     if content is not None:
         return content if type(content) is bytes else None
-    if json is None:
-        return b""
+    return b"" if json is None else as_json(json)
+
+
+def as_json(value: Any) -> bytes:
+    """A body as it is sent: numbers of any size too."""
     try:
-        return msgspec.json.encode(json)
+        return msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError):
-        return json_.dumps(json, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        return json_.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

@@ -133,10 +133,15 @@ class _Answer(httpx2.AsyncByteStream):
         self._within = within
         self._lets_end = False
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        line = self._line
-        while line is not None and (chunk := await line.chunk(self._within)):
-            yield chunk
+    # No generator: one that is left in the middle is closed by the event loop, later, at a cost of some turns.
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk = await self._line.chunk(self._within) if self._line is not None else b""
+        if not chunk:
+            raise StopAsyncIteration
+        return chunk
 
     def let_end(self) -> None:
         self._lets_end = True

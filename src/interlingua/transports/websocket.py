@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
 _HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes queued at which senders wait, and at which they go on
+_A_BREATH = 4  # turns of the loop, at most
 _CLOSING = 2.0  # seconds for a peer to take what is queued at the end
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR = 1000, 1001, 1002
@@ -76,6 +77,13 @@ class WebSocketChannel:
         while not self._gone:
             await self._news.wait()
             self._news.clear()
+            # What is said in one breath goes out together: each frame by itself wakes whoever listens, and the last one
+            # (the answer) is what they wait for.
+            for _ in range(_A_BREATH):
+                queued = len(self._out)
+                await asyncio.sleep(0)
+                if len(self._out) == queued:
+                    break
             while self._out and not self._gone:
                 frame = self._out.popleft()
                 try:

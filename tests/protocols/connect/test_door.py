@@ -1250,6 +1250,17 @@ async def test_a_run_on_a_thread_streams_its_output(store: Path) -> None:
         assert (await s.get(f"/threads/{thread}"))["values"] == {"messages": ["a", "Hello a"]}
 
 
+async def test_a_run_that_is_over_at_once_is_streamed_as_it_can_be_read_later(store: Path) -> None:
+    async with up(store) as s:
+        base, said = f"/threads/{await s.thread()}/runs", list[str]()
+        for word in ("a", "b"):
+            told = await s.streamed("POST", f"{base}/stream", {"agent_id": "chat", "input": {"message": word}})
+            later = await s.streamed("GET", f"{base}/{told[-1][1]['run_id']}/stream", **{"last-event-id": "0"})
+            said += [word, f"Hello {word}"]
+            assert told == later
+            assert told[-1][1]["thread_values"] == {"messages": said}
+
+
 async def test_if_not_exists_makes_the_thread_or_answers_404(store: Path) -> None:
     async with up(store) as s:
         thread = str(uuid.uuid4())

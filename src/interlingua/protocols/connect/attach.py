@@ -18,12 +18,14 @@ from typing import Any
 import httpx2
 import msgspec
 
+from ...engine import tracing
 from ...engine.context import Context
 from ...engine.mounting import Gone, Mounted, RemoteError
 from ...model.carrier import Carrier
 from ...model.content import DataPart
 from ...model.errors import InterlinguaError, QuestionExpired, StepFailed, Unavailable
 from ...model.events import MessageSent
+from ...transports.calls import as_json
 from .calls import (
     Patience,
     Refused,
@@ -70,6 +72,7 @@ class Attachment:
         self._given: dict[str, Any] = {}
         self._recording: asyncio.TimerHandle | None = None
         self._posted = False  # it may be there, though nobody has said so
+        self._request: tuple[str, bytes, dict[str, str]] | None = None  # what is posted first
         self._patience = Patience(remote.base)
 
     async def run(self, input_: dict[str, Any]) -> Any:
@@ -102,6 +105,9 @@ class Attachment:
         if self._mounted.recorded(_START) or not self._begins_with_its_stream:
             handle: Handle = await ctx.step("start", self._start, input_)
             self._handle, begins = handle, handle.path
+        elif not tracing.wanted():  # else it says which step it belongs to
+            # Nothing may leave before the run is written down: there is time for it until then.
+            asyncio.get_running_loop().call_soon(self._prepare)
         follower = Follower(self.remote, self.http, begins, self._mounted, self._patience)
         number = 1
         while True:
@@ -150,10 +156,21 @@ class Attachment:
         the handle need not be recorded before anything is read."""
         return self.remote.ours and self.remote.mode is not None
 
-    def asked(self) -> tuple[str, Any, dict[str, str]]:
+    def asked(self) -> tuple[str, bytes, dict[str, str]]:
+        request = self._request if self._request is not None else self._first()
         self._posted = True
-        headers = {**self._mounted.onward(), "idempotency-key": self.ctx.run_id}
-        return f"{self._runs}/stream", self._body(self._given), headers
+        return request
+
+    def _first(self) -> tuple[str, bytes, dict[str, str]]:
+        headers = {
+            **self._mounted.onward(), "idempotency-key": self.ctx.run_id,
+            "content-type": "application/json", "accept": "text/event-stream",
+        }  # fmt: skip
+        return f"{self._runs}/stream", as_json(self._body(self._given)), headers
+
+    def _prepare(self) -> None:
+        with contextlib.suppress(Exception):  # what is wrong is told when it is asked for
+            self._request = self._first()
 
     def begun(self, run: str) -> str:
         self._handle = Handle(run, self._thread)

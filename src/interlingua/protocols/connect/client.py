@@ -135,6 +135,7 @@ class Mount:
         made: Agent[..., Any] = Agent(
             remote.card, handler, shape="async", ctx_param="ctx", retries=3, on_cancel=on_cancel
         )  # fmt: skip
+        made.reads_history = False  # the remote thread has it
         made.check_state = None  # the state lives on the remote thread; the one here is a copy of it
         return made
 

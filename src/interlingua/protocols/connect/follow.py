@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator
 from typing import Any, Literal, Protocol
 
 import httpx2
@@ -17,7 +16,7 @@ import msgspec
 from ...engine.mounting import Mounted, RemoteError
 from ...model.delta import ABSENT
 from ...transports import plain, tap
-from ...transports.sse import read
+from ...transports.sse import Reader
 from .calls import TRANSIENT, Patience, Silent, json_of, object_or_empty, same_interrupt, whole_value
 from .mirror import Mirror
 from .remote import Remote
@@ -39,7 +38,7 @@ class Stretch(msgspec.Struct):
 class Beginning(Protocol):
     """A run that begins with the request for its stream."""
 
-    def asked(self) -> tuple[str, Any, dict[str, str]]:
+    def asked(self) -> tuple[str, bytes, dict[str, str]]:
         """What to post: path, body and headers. Posting it again gives the same run."""
 
     def begun(self, run: str) -> str:
@@ -148,8 +147,7 @@ class Follower:
 
     async def _begin(self, beginning: Beginning) -> Stretch | None:
         path, body, headers = beginning.asked()
-        headers["accept"] = "text/event-stream"
-        async with self._http.stream("POST", path, json=body, headers=headers) as response:
+        async with self._http.stream("POST", path, content=body, headers=headers) as response:
             if not response.is_success:
                 await response.aread()
                 json_of(response)  # raises
@@ -160,12 +158,16 @@ class Follower:
             return await self._updates(response)
 
     async def _updates(self, response: httpx2.Response) -> Stretch | None:
-        async with contextlib.aclosing(_received(response)) as updates:
-            async for id_, update in updates:
+        reader = Reader()
+        async for chunk in response.aiter_bytes():
+            for event in reader.feed(chunk):
+                update = _update_of(event.data)
+                if update is None:
+                    continue
                 self._patience.reset()
                 if self._begins is not None:
                     self._begins.heard()
-                ended = await self._take(id_, update)
+                ended = await self._take(event.id, update)
                 if ended is not None:
                     plain.let_end(response)
                     return ended
@@ -248,14 +250,13 @@ class Follower:
         raise Silent(f"it answered {response.status_code}, and status {status!r}")
 
 
-async def _received(response: httpx2.Response) -> AsyncGenerator[tuple[str | None, dict[str, Any]], None]:
-    async with contextlib.aclosing(read(response.aiter_bytes())) as events:  # type: ignore[type-var]
-        async for event in events:
-            tap.event(event.data)
-            with contextlib.suppress(ValueError):
-                update = json.loads(event.data)
-                if isinstance(update, dict):
-                    yield event.id, update
+def _update_of(data: str) -> dict[str, Any] | None:
+    tap.event(data)
+    try:
+        update = json.loads(data)
+    except ValueError:
+        return None
+    return update if isinstance(update, dict) else None
 
 
 def _seen(id_: str, cursor: str) -> bool:

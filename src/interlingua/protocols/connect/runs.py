@@ -37,7 +37,7 @@ from ...transports.sse import KEEP_ALIVE
 from .. import BEGUN
 from . import reading, translate, wire
 from .agents import Agents
-from .stream import Place, follow
+from .stream import Place, follow, whole
 from .threads import Threads
 
 _RESOLUTION = 0.01  # seconds by which a timer may ring early
@@ -171,13 +171,27 @@ class Runs(Agents, Threads):
             made = self.engine.begun(begun)
         else:
             made, body = await self._submit(request, caller, streams=True, watched=True)
-        cancels = body.on_disconnect == "cancel"
-        streaming = self._streaming(
-            made.id, caller, after=(0, 1), modes=reading.modes(body.stream_mode), cancels=cancels
-        )  # fmt: skip
+        modes = reading.modes(body.stream_mode)
+        streaming = await self._over_already(made, caller, modes) if made.status.final else None
+        if streaming is None:
+            cancels = body.on_disconnect == "cancel"
+            streaming = self._streaming(made.id, caller, after=(0, 1), modes=modes, cancels=cancels)
         # Which run it is, before there is anything to tell of it.
         streaming.headers["content-location"] = request.url.path.removesuffix("stream") + made.id
         return streaming
+
+    async def _over_already(self, run: Run, caller: Caller, modes: list[str]) -> Response | None:
+        """The whole stream of a run that was over with its first commit."""
+        log = self.engine.worker.log_of(run.id)
+        events = log.since(0) if log is not None and log.finished is not None else None
+        if events is None:
+            return None
+        left: Any = msgspec.UNSET
+        if run.thread is not None:
+            with contextlib.suppress(ThreadNotFound):
+                left = (await self.engine.thread(run.thread)).values
+        told = whole(run.id, events, modes, self._card_of(run), caller.id, left)
+        return Response(told, headers={"cache-control": "no-cache"}, media_type="text/event-stream")
 
     # -- runs ---------------------------------------------------------------------------------------------
 

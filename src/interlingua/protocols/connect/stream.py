@@ -225,10 +225,16 @@ async def follow(
         reader.close()
 
 
-def whole(run: str, events: list[Event], modes: list[str], card: AgentCard, caller: str) -> bytes:
-    """The stream of a run that has ended, from its beginning to its end, as `follow` would give it."""
+def whole(
+    run: str, events: list[Event], modes: list[str], card: AgentCard | None, caller: str, left: Any = msgspec.UNSET
+) -> bytes:
+    """The stream of a run that has ended, from its beginning to its end, as `follow` would give it. `left`: the values
+    that are on its thread now."""
     projection = Projection(run, modes, card, caller)
-    return _encoded([update for event in compose_runs(events) for update in projection.feed(event)], (0, 1))
+    updates = [update for event in compose_runs(events) for update in projection.feed(event)]
+    if left is not msgspec.UNSET and updates and updates[-1][1].get("status") == "success":
+        updates[-1][1]["thread_values"] = left
+    return _encoded(updates, (0, 1))
 
 
 def _encoded(updates: list[Update], seen: Place) -> bytes:

@@ -116,6 +116,7 @@ class Mount:
         made: Agent[..., Any] = Agent(
             card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False, on_cancel=on_cancel
         )  # fmt: skip
+        made.reads_history = False  # the session has it
         made.let_go, made.watch = self.close, self.watch
         return made
 

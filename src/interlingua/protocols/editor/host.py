@@ -123,6 +123,7 @@ class Host:
         self.source = source
         self.settings = settings
         self._trace = trace
+        self.place = Place(settings.root)  # where runs work that come from no editor
         self._peer: Peer | None = None
         self._link: Link | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -237,6 +238,10 @@ class Host:
             return None
         self._spare = None
         return spare
+
+    def session_of(self, kind: str, thread: str) -> str | None:
+        """The session of a thread of ours, where this connection has had it."""
+        return self._peer.of_threads.get((kind, thread)) if self._peer is not None else None
 
     def open_session(self, id_: str, place: Place) -> Session | None:
         """A session of the connection that stands, if it is as a run wants it and does nothing else."""

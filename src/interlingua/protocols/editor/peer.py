@@ -115,6 +115,7 @@ class Session:
         self.commands: list[dict[str, Any]] = []
         self.commands_known = asyncio.Event()
         self.title: str | None = None
+        self.named_after: str | None = None  # what our thread was called after it
         self.listener: Listener | None = None
         self.replaying = False  # it is being taken up again: what was said before is not told again
         self.news = 0  # updates that came
@@ -238,6 +239,7 @@ class Peer:
     def __init__(self, channel: Channel, servants: Any, *, trace: Trace | None = None) -> None:
         self.rpc = Connection(channel, self, trace=trace)
         self.sessions: dict[str, Session] = {}
+        self.of_threads: dict[tuple[str, str], str] = {}  # sessions, by what links them to our threads
         self.version = 1
         self.able = Abilities()
         self.info: dict[str, Any] = {}

@@ -155,27 +155,34 @@ class Session:
         scopes.require(connection.caller, "run", card.key)
         text = translate.prompt_text(parts)
         self.engine.editors[self.id] = self.editor  # of several clients, it is whoever prompts
-        made = await self.engine.submit(
-            RunRequest(
-                card.name,
-                card.version,
-                translate.prompt_input(card, parts),
-                self.config or None,
-                messages=[Message("user", parts)],
-                metadata=translate.metadata(meta),
-                caller=connection.caller,
-                thread=self.id,
-                create_thread=True,
-                when_busy="enqueue",
-                trace=carrier.read(meta),
-            ),
-            follow=True,
+        request = RunRequest(
+            card.name,
+            card.version,
+            translate.prompt_input(card, parts),
+            self.config or None,
+            messages=[Message("user", parts)],
+            metadata=translate.metadata(meta),
+            caller=connection.caller,
+            thread=self.id,
+            create_thread=True,
+            when_busy="enqueue",
+            trace=carrier.read(meta),
         )
-        turn.run = made.id
-        turn.projection = Projection(made.id, card, connection.dialect)
+        naming: asyncio.Future[None] | None = None
         if not self.title and text.strip():
             self.title = translate.title(text)
-            await self.keep()
+            naming = asyncio.ensure_future(self.keep())  # its first turn comes with the run's: that is one commit
+        try:
+            made = await self.engine.submit(request, follow=True)
+        except BaseException:
+            if naming is not None:
+                naming.cancel()
+                self.title = None
+            raise
+        turn.run = made.id
+        turn.projection = Projection(made.id, card, connection.dialect)
+        if naming is not None:
+            await naming
             self.update({"sessionUpdate": "session_info_update", "title": self.title, "updatedAt": _stamp()})
         if turn.cancelling:
             await self.cancel_run(turn)

@@ -156,7 +156,9 @@ class Turn:
         thread = self._ctx.thread_id
         if thread is None:
             return await self._host.ready(self._place)
-        known = await self._mounted.engine.store.linked(self._kind, thread)
+        known = self._host.session_of(self._kind, thread)  # what a store would tell is known, as long as it is open
+        if known is None:
+            known = await self._mounted.engine.store.linked(self._kind, thread)
         return self._host.open_session(known, self._place) if known is not None else None
 
     @property
@@ -171,12 +173,17 @@ class Turn:
         known = await store.linked(kind, thread)
         if known is not None:
             try:
-                return await peer.take_up(known, self._place)
+                session = await peer.take_up(known, self._place)
             except (RpcError, Unavailable) as error:
                 self._notes.append(f"the agent does not remember this thread, and starts anew: {error}")
+                peer.of_threads.pop((kind, thread), None)
                 await store.unlink(kind, thread)
+            else:
+                peer.of_threads[kind, thread] = known
+                return session
         session = await self._host.new_session(peer, self._place)
         await store.link(kind, thread, session.id)
+        peer.of_threads[kind, thread] = session.id
         return session
 
     async def _configure(self, session: Session) -> None:
@@ -256,8 +263,9 @@ class Turn:
         counts = {**self._incoming.usage, **counts_of(ended)}
         if counts:
             ctx.usage(**counts)
-        if session.title:
+        if session.title and session.title != session.named_after:
             await self._name_thread(session.title)
+            session.named_after = session.title
         reason = ended.get("stopReason") or "end_turn"
         if reason == "cancelled":
             # Somebody stopped it there: then it is cancelled here too.
@@ -349,6 +357,8 @@ class Turn:
         try:
             for body in self._incoming.take(update):
                 if not self._over:
+                    if self._session is not None and self._session.peer.ours:
+                        self._mounted.linger()  # it says all that it has to say together with the answer
                     await self._mounted.show(body)
         except asyncio.CancelledError:
             current = asyncio.current_task()
@@ -376,7 +386,7 @@ def place_of(host: Host, ctx: Context[Any, Any] | None) -> Place:
     """Where a run works: where its editor is, or where the mount is told to."""
     editor = ctx.editor if ctx is not None else None
     if editor is None:
-        return Place(host.settings.root)
+        return host.place
     return Place(editor.cwd, tuple(editor.directories), tuple(editor.mcp_servers))
 
 

@@ -1,0 +1,181 @@
+"""Runs on a thread that nobody uses: they begin at once, and still one after the other, whoever else is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import interlingua as il
+from interlingua.model.errors import ThreadBusy
+from interlingua.model.run import RunRequest, Thread
+from interlingua.store.sqlite import SQLiteStore
+
+from .common import engine, settle
+
+
+@il.agent
+async def adding(text: str, ctx: il.Context[dict[str, Any], None]) -> str:
+    """Keeps what it hears."""
+    ctx.state["heard"] = [*ctx.state.get("heard", []), text]
+    return text
+
+
+@il.agent
+async def saying(text: str) -> str:
+    return text
+
+
+def asked(text: str, agent: str = "adding", **more: Any) -> RunRequest:
+    return RunRequest(agent, None, {"text": text}, thread="t", **more)
+
+
+async def heard(eng: il.Engine) -> list[str]:
+    thread = await eng.thread("t")
+    return list(thread.values["heard"])
+
+
+def as_it_was(thread: Thread | None) -> Callable[[str], Thread | None]:
+    """What a process sees that looks a moment before another one writes."""
+    assert thread is not None
+    return lambda wanted: thread if wanted == thread.id else None
+
+
+async def test_a_short_run_on_a_thread_that_is_idle_is_one_commit_of_a_file(tmp_path: Path) -> None:
+    async with engine(tmp_path / "store.db", saying) as eng:
+        assert isinstance(eng.store, SQLiteStore)
+        await eng.create_thread("t")
+        for text in ("one", "two"):
+            before = eng.store.batches
+            run = await eng.submit(asked(text, "saying"))
+            assert run.status is il.Status.SUCCEEDED
+            assert eng.store.batches == before + 1
+        thread = await eng.thread("t")
+        assert (thread.version, thread.active) == (2, None)
+        assert [message.parts[0].text for message in await eng.messages("t")] == ["one", "one", "two", "two"]  # type: ignore[union-attr]
+
+
+async def test_runs_that_come_together_have_their_thread_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    texts = [str(number) for number in range(12)]
+    async with engine(tmp_path / "store.db", adding) as eng:
+        await eng.create_thread("t")
+        made = await asyncio.gather(*(eng.submit(asked(text, when_busy="enqueue")) for text in texts))
+        for run in made:
+            assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
+        assert await heard(eng) == texts
+
+
+async def test_of_two_that_come_together_the_second_is_refused_where_it_would_rather_be(tmp_path: Path) -> None:
+    waiting = asyncio.Event()
+
+    @il.agent
+    async def slow(text: str) -> str:
+        await waiting.wait()
+        return text
+
+    async with engine(tmp_path / "store.db", slow) as eng:
+        await eng.create_thread("t")
+        both = (eng.submit(asked("one", "slow")), eng.submit(asked("two", "slow", when_busy="reject")))
+        one, two = await asyncio.gather(*both, return_exceptions=True)
+        waiting.set()
+        assert isinstance(two, ThreadBusy)
+        assert isinstance(one, il.Run)
+        assert (await eng.wait(one.id)).output == {"text": "one"}
+
+
+async def test_a_thread_that_another_process_takes_in_the_same_moment_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = asyncio.Event()
+
+    @il.agent
+    async def slow(text: str, ctx: il.Context[dict[str, Any], None]) -> str:
+        await waiting.wait()
+        ctx.state["heard"] = [text]
+        return text
+
+    store = tmp_path / "store.db"
+    async with engine(store, slow) as one, engine(store, adding) as other:
+        await one.create_thread("t")
+        monkeypatch.setattr(other.store, "idle_thread", as_it_was(other.store.idle_thread("t")))
+        first = await one.submit(asked("first", "slow"))
+        second = await other.submit(asked("second", when_busy="enqueue"))
+        with pytest.raises(ThreadBusy):
+            await other.submit(asked("third", when_busy="reject"))
+        assert second.status is il.Status.PENDING
+        assert other.worker.running == 0
+        waiting.set()
+        assert (await one.wait(first.id)).status is il.Status.SUCCEEDED
+        assert (await other.wait(second.id)).status is il.Status.SUCCEEDED
+        assert await heard(other) == ["first", "second"]
+
+
+async def test_what_another_process_has_left_on_a_thread_in_the_same_moment_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store.db"
+    async with engine(store, adding) as one, engine(store, adding) as other:
+        await one.create_thread("t")
+        monkeypatch.setattr(other.store, "idle_thread", as_it_was(other.store.idle_thread("t")))
+        for eng, text in ((one, "first"), (other, "second")):
+            run = await eng.submit(asked(text))
+            assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
+        assert await heard(other) == ["first", "second"]
+        await settle()
+        assert other.worker.running == 0
+
+
+async def test_a_run_that_was_taken_back_is_not_built_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version of a thread stays when a run is rolled back: it is its checkpoint that tells."""
+    store = tmp_path / "store.db"
+    async with engine(store, adding) as one, engine(store, adding) as other:
+        await one.create_thread("t")
+        gone = await one.submit(asked("gone"))
+        await one.wait(gone.id)
+        monkeypatch.setattr(other.store, "idle_thread", as_it_was(other.store.idle_thread("t")))
+        await one.delete(gone.id, rollback=True)
+        run = await other.submit(asked("kept"))
+        assert (await other.wait(run.id)).status is il.Status.SUCCEEDED
+        assert await heard(other) == ["kept"]
+
+
+async def test_an_agent_that_must_not_be_repeated_begins_when_its_thread_is_surely_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    @il.agent(retries=0)
+    async def once(text: str) -> str:
+        calls.append(text)
+        return text
+
+    store = tmp_path / "store.db"
+    async with engine(store, adding) as one, engine(store, once) as other:
+        await one.create_thread("t")
+        monkeypatch.setattr(other.store, "idle_thread", as_it_was(other.store.idle_thread("t")))
+        first = await one.submit(asked("first"))
+        await one.wait(first.id)
+        run = await other.submit(asked("second", "once"))
+        assert (await other.wait(run.id)).status is il.Status.SUCCEEDED
+        assert calls == ["second"]
+
+
+async def test_nobody_overtakes_a_run_that_is_on_its_way_to_the_thread(tmp_path: Path) -> None:
+    @il.agent(retries=0)
+    async def once(text: str) -> str:
+        return text
+
+    async with engine(tmp_path / "store.db", once, saying) as eng:
+        await eng.create_thread("t")
+        both = (
+            eng.submit(asked("one", "once", when_busy="reject")),
+            eng.submit(asked("two", "saying", when_busy="enqueue")),
+        )
+        one, two = await asyncio.gather(*both)
+        for run in (one, two):
+            assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
+        said = [message.parts[0].text for message in await eng.messages("t")]  # type: ignore[union-attr]
+        assert said == ["one", "one", "two", "two"]
