@@ -53,7 +53,9 @@ _FULL = 2048  # appended and not yet committed: the agent waits
 _PAUSE = 64  # appended since the agent last gave way to others
 
 # Each of these is a record: what it holds is never computed or asked for again.
-_RECORDS = (Recorded, QuestionAnswered, MessageReceived, ChildEnded, DelegationRefused, ToolRefused, ErrorHandled)
+_RECORDS = frozenset(
+    (Recorded, QuestionAnswered, MessageReceived, ChildEnded, DelegationRefused, ToolRefused, ErrorHandled)
+)
 
 
 _ENDS = {status: Move(status.value) for status in FINAL}
@@ -75,18 +77,12 @@ def move_of(body: Body) -> Move | None:
 
 
 # Bodies that hold nothing an agent could still change.
-_OURS = (
-    RunCreated,
-    RunStarted,
-    RunRestarted,
-    OutputDelta,
-    CancelRequested,
-    QuestionWithdrawn,
-    ChildCalled,
-    DelegationRefused,
-    ToolRefused,
-    ErrorHandled,
-)
+_OURS = frozenset(
+    (
+        RunCreated, RunStarted, RunRestarted, OutputDelta, CancelRequested, QuestionWithdrawn, ChildCalled,
+        DelegationRefused, ToolRefused, ErrorHandled,
+    )
+)  # fmt: skip
 
 
 def encode(body: Body) -> bytes:
@@ -187,7 +183,7 @@ class LiveLog:
             if self.callback is not None and _worth_telling(before, self.status):
                 url, format_ = self.callback.url, self.callback.format
                 self._changes.append(PutCallback(self.row.id, url, format_, self.status))
-        if isinstance(body, _RECORDS):
+        if type(body) in _RECORDS:
             self.row.crashes = 0
         self._settle_fragments()
         self._pending.append((body, encoded))

@@ -15,6 +15,7 @@ from .errors import TooManyHops
 Carrier = dict[str, str]
 
 NAMES = ("traceparent", "tracestate", "baggage")
+_NAMES = frozenset(NAMES)
 HOPS = "interlingua-hops"
 """The member of the baggage that says through how many mounts the call has gone."""
 
@@ -29,7 +30,10 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 def read(given: Any) -> Carrier | None:
     """What can be used of a trace context: headers, or members of an object among others. What is malformed is as good
     as not there; without a parent a state means nothing."""
-    if not isinstance(given, Mapping):
+    if type(given) is dict:
+        if _NAMES.isdisjoint(given):
+            return None
+    elif not isinstance(given, Mapping):
         return None
     found: Carrier = {}
     parent = _parent(given.get("traceparent"))

@@ -100,13 +100,15 @@ class Given:
 
     def feed(self, event: Event) -> None:
         body = event.body
-        if isinstance(body, ArtifactAdded | MessageSent):
+        if type(body) is ArtifactAdded or type(body) is MessageSent:
             self._said.append((event.seq, body))
-        elif isinstance(body, RunRestarted) and self._said:
+        elif self._said and type(body) is RunRestarted:
             self._said = [(seq, said) for seq, said in self._said if seq <= body.keep]
 
     def messages(self) -> list[Message]:
         """In the order in which they began. An artifact is a message whose metadata says what it is called."""
+        if not self._said:
+            return []
         bodies = [body for _, body in self._said]
         chunks = [body.artifact for body in bodies if isinstance(body, ArtifactAdded)]
         artifacts = {artifact.id: artifact for artifact in whole(chunks)}
