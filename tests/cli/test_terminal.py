@@ -162,6 +162,7 @@ def test_ctrl_c_cancels_the_run_and_waits_for_its_end(terminal: At, cli: Cli, ag
     assert cli("runs", "list", "--json").json[0]["status"] == "cancelled"
 
 
+@pytest.mark.usefixtures("in_a_file")  # elsewhere a process that is gone is missed when its lease is over
 def test_a_second_ctrl_c_leaves_at_once_and_the_run_can_be_ended_later(terminal: At, cli: Cli) -> None:
     at = terminal("run", f"{ZOO}:stubborn")
     at.see("started")
