@@ -1,13 +1,15 @@
-"""Behind a store's back: looking into its database, changing it, and keeping it from committing."""
+"""Behind a store's back: looking into its database, changing it, and keeping it from committing or keeping."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from interlingua.model.errors import StoreError
 from interlingua.store.postgres_connection import connect, place
 
 
@@ -50,3 +52,19 @@ def disk_is_busy(store: Path | str) -> Iterator[None]:
     finally:
         file.execute("ROLLBACK")
         file.close()
+
+
+def keeps_not_once(store: Any, which: Callable[[Any], bool]) -> list[Any]:
+    """The first changes of which one is of this kind are not kept. They are in what this returns then."""
+    keep, failed = store.keep, list[Any]()
+
+    def fails_once(changes: Any, heed: Any = None) -> Any:
+        if not failed and any(which(change) for change in changes):
+            failed.append(changes)
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(StoreError("the disk is full"))
+            return future
+        return keep(changes, heed)
+
+    store.keep = fails_once
+    return failed

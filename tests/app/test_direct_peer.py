@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.model.errors import StoreError
 from interlingua.model.run import RunRequest
 from interlingua.protocols.peer import links
 from interlingua.protocols.peer.client import Mount
@@ -18,6 +17,7 @@ from interlingua.store.base import RunFilter
 from interlingua.store.shelf import Follow
 from interlingua.transports.sse import Reader
 
+from ..databases import keeps_not_once
 from .test_direct import Raw, connected, directly, up
 
 __all__ = ["directly"]
@@ -147,18 +147,7 @@ async def test_what_could_not_be_kept_with_its_run_is_begun_once_all_the_same(
     async with up(tmp_path) as (server, _), connected(server) as raw:
         raw.send(message(raw, "echo", "first"))
         await raw.answer()
-        store: Any = server.engine.store
-        keep, failed = store.keep, []
-
-        def fails_once(changes: Any, heed: Any = None) -> Any:
-            if not failed and any(isinstance(change, Follow) for change in changes):
-                failed.append(changes)
-                future = asyncio.get_running_loop().create_future()
-                future.set_exception(StoreError("the disk is full"))
-                return future
-            return keep(changes, heed)
-
-        store.keep = fails_once
+        failed = keeps_not_once(server.engine.store, lambda change: isinstance(change, Follow))
         raw.send(begin(raw, "echo", "second"))
         if begin is task:
             assert states(await streamed(raw)) == ["submitted", "working", "completed"]

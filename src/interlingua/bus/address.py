@@ -105,9 +105,12 @@ class Subjects:
         self._worker = f"{prefix}.worker."
         self._work = f"{prefix}.work."
 
-    def reader(self, reader: str) -> str:
-        """To one process: what has become of runs that it reads."""
-        return f"{self._reader}{reader}"
+    def read(self, reader: str, run: str) -> str:
+        """To one process: what has become of a run that it reads."""
+        return f"{self._reader}{reader}.{run}"
+
+    def all_read(self, reader: str) -> str:
+        return f"{self._reader}{reader}.*"
 
     def worker(self, worker: str) -> str:
         return f"{self._worker}{worker}"

@@ -348,7 +348,7 @@ def _file(path: Path | None) -> Iterator[None]:
 
 def _called(handler: Handler) -> Callable[[Msg], Coroutine[Any, Any, None]]:
     async def call(message: Msg) -> None:
-        handler(message.data)
+        handler(message.data, message.subject)
 
     return call
 

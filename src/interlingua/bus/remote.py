@@ -24,19 +24,19 @@ from .outgoing import Item, Outgoing
 log = logging.getLogger("interlingua.bus")
 
 _MAX_ITEMS, _MAX_BYTES = 20_000, 16 * 1024 * 1024  # that wait to be sent
-_AROUND = 256  # bytes of a message around what it holds
+_AROUND = 64  # bytes of a message around what it holds
 _HEARTBEAT = 3.0
 _PRESENT = 10.0  # seconds for which somebody is there without saying so again
 _AT_ONCE = 1000  # runs in one message
 _WORK, _MISSED = b"w", b"m"
-_OF = b"\n"  # between what news is about and the news
 
 _out = msgspec.msgpack.Encoder()
 _news = msgspec.msgpack.Decoder(News)
 _watch = msgspec.msgpack.Decoder(Watch)
 _presence = msgspec.json.Decoder(Presence)
 
-Handler = Callable[[bytes], None]
+Handler = Callable[[bytes, str], None]
+"""Takes what was said, and on which subject."""
 
 
 class SubjectBus(LocalBus):
@@ -53,7 +53,7 @@ class SubjectBus(LocalBus):
             self.subjects.presence: self._on_presence,
         }
         self._name = uuid4().hex  # for who has something to say of what is read here
-        self.handlers[self.subjects.reader(self._name)] = self._on_told
+        self.handlers[self.subjects.all_read(self._name)] = self._on_told
         self.work = WorkQueue(self.subjects, self.health)
         self._ear: Ear | None = None
         self._here, self._elsewhere = Here(), Elsewhere()
@@ -108,9 +108,8 @@ class SubjectBus(LocalBus):
     def overflowed(self, subject: str) -> None:
         """Something that came in on a subject could not be kept."""
         self.health.overflowed += 1
-        if subject == self.subjects.reader(self._name):
-            for run in self._here.all():
-                self._spread(run, ANYTHING)
+        if (run := subject.rpartition(".")[2]) in self._here:
+            self._spread(run, ANYTHING)
         else:
             self.missed()
 
@@ -171,10 +170,11 @@ class SubjectBus(LocalBus):
         self._tell_readers(run, News(_now(), first, last, rows))
 
     def _tell_readers(self, run: str, news: News) -> None:
-        """One subject for each process and none for each run: those come and go far more often."""
-        message = run.encode() + _OF + _out.encode(news)
+        """Each run has a subject, below that of the process that reads it: who listens to that one need not begin and
+        end with every run."""
+        message = _out.encode(news)
         for reader in self._elsewhere.readers(run):
-            self._say(self.subjects.reader(reader), message)
+            self._say(self.subjects.read(reader, run), message)
 
     def follow(self, run: str, callback: Callable[[News], None]) -> Callable[[], None]:
         mark = object()
@@ -252,17 +252,17 @@ class SubjectBus(LocalBus):
 
     # -- hearing ------------------------------------------------------------------------------------------
 
-    def _on_changed(self, data: bytes) -> None:
+    def _on_changed(self, data: bytes, _: str) -> None:
         if data == _WORK:
             LocalBus.publish(self, WORK)
         else:
             self.missed()
 
-    def _on_inbox(self, data: bytes) -> None:
+    def _on_inbox(self, data: bytes, _: str) -> None:
         if self._ear is not None:
             self._ear.told(data.decode())
 
-    def _on_watch(self, data: bytes) -> None:
+    def _on_watch(self, data: bytes, _: str) -> None:
         watch = _watch.decode(data)
         if not is_token(watch.reader):
             return  # none of ours
@@ -271,7 +271,7 @@ class SubjectBus(LocalBus):
             for run in watch.fresh:
                 self._ear.watched(run)
 
-    def _on_presence(self, data: bytes) -> None:
+    def _on_presence(self, data: bytes, _: str) -> None:
         about = _presence.decode(data)
         if about.leaves:
             self._present.pop(about.worker, None)
@@ -283,10 +283,9 @@ class SubjectBus(LocalBus):
             if self._ear is not None:
                 self._beat()
 
-    def _on_told(self, data: bytes) -> None:
-        run, _, news = data.partition(_OF)
-        if (topic := run.decode()) in self._here:
-            self._on_news(topic, news)
+    def _on_told(self, data: bytes, subject: str) -> None:
+        if (run := subject.rpartition(".")[2]) in self._here:
+            self._on_news(run, data)
 
     def _on_news(self, run: str, data: bytes) -> None:
         news = _news.decode(data)

@@ -17,12 +17,12 @@ from websockets.client import ClientProtocol
 from websockets.uri import parse_uri
 
 import interlingua as il
-from interlingua.model.errors import StoreError
 from interlingua.protocols.peer.frames import now_z
 from interlingua.protocols.peer.sending import draft
 from interlingua.protocols.peer.trust import Identity, Trust
 from interlingua.store.shelf import Follow, Post
 
+from ...databases import keeps_not_once
 from .common import (
     WAIT,
     Keys,
@@ -581,18 +581,7 @@ async def test_cancelling_what_has_ended_is_confirmed_however_often() -> None:
 
 async def test_a_store_that_fails_once_does_not_keep_the_end_of_a_task_from_its_subscribers() -> None:
     async with at_door(shout) as (node, http):
-        store: Any = node.node.engine.store
-        keep, failed = store.keep, []
-
-        def fails_once(changes: Any, heed: Any = None) -> Any:
-            if not failed and any(isinstance(change, Follow) and change.ended for change in changes):
-                failed.append(changes)
-                future = asyncio.get_running_loop().create_future()
-                future.set_exception(StoreError("the disk is full"))
-                return future
-            return keep(changes, heed)
-
-        store.keep = fails_once
+        failed = keeps_not_once(node.node.engine.store, lambda one: isinstance(one, Follow) and one.ended)
         task = checked(await http.post("/tasks", json={"role": "user", "text": "hi"}), 201)["task"]["id"]
         async with events(http, f"/tasks/{task}:subscribe") as stream:
             assert [event["state"] for event in await stream.rest() if "state" in event][-1] == "completed"
