@@ -140,9 +140,8 @@ def add_messages(conn: Connection, thread: str, messages: list[Message], run: st
 def rolled_back(conn: Connection, runs: list[str]) -> list[str]:
     """Empty the inboxes of runs that are ending, which nobody will read. Returns those whose owner did not come to read
     that they shall be forgotten."""
-    left = conn.execute(
-        f"DELETE FROM inbox WHERE {conn.dialect.any_of('run')} RETURNING run, kind, body", (conn.dialect.many(runs),)
-    ).fetchall()
+    one, all_ = ("run=?", runs[0]) if len(runs) == 1 else (conn.dialect.any_of("run"), conn.dialect.many(runs))
+    left = conn.execute(f"DELETE FROM inbox WHERE {one} RETURNING run, kind, body", (all_,)).fetchall()
     unread = {run for run, kind, body in left if kind == "cancel" and values.decode(body).get("rollback")}
     if not unread:
         return []

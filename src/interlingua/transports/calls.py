@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import msgspec
 
+from . import plain
 from .plain import Plain
 
 _MANY = 256  # addresses that are remembered; those of runs are new each time
@@ -32,6 +33,18 @@ class _Place:
         self.port = url.port or 80
         self.line = b"%s %s HTTP/1.1\r\nhost: %s\r\n" % (method.encode(), url.raw_path, url.netloc)
         self.request = httpx2.Request(method, url)  # what an answer says that it answers
+
+
+class Written:
+    """A request as it is sent."""
+
+    __slots__ = ("data", "place", "usual", "within")
+
+    def __init__(self, place: _Place, data: bytes, within: httpx2.Timeout, usual: dict[str, Any]) -> None:
+        self.place = place
+        self.data = data
+        self.within = within
+        self.usual = usual  # how it is said to httpx2
 
 
 class _Answer(httpx2.Response):
@@ -73,24 +86,46 @@ class Client(httpx2.AsyncClient):
         self, method: str, url: str, *, content: Any = None, json: Any = None, headers: Any = None,
         timeout: Any = _UNSET, **more: Any,
     ) -> contextlib.AbstractAsyncContextManager[httpx2.Response]:  # fmt: skip
-        place = None if more else self._place(method, url)
-        body = None if place is None else _body(content, json)
-        if place is None or body is None:
+        written = None
+        if not more:
+            written = self.write(method, url, content=content, json=json, headers=headers, timeout=timeout)
+        if written is None:
             return super().stream(
                 method, url, content=content, json=json, headers=headers, timeout=timeout, **more
             )  # fmt: skip
-        return self._stream(place, method, url, body, content, json, headers, timeout)
+        return self.answer_of(written)
+
+    def write(
+        self, method: str, url: str, *, content: Any = None, json: Any = None, headers: Any = None,
+        timeout: Any = _UNSET,
+    ) -> Written | None:  # fmt: skip
+        """A request, made ready for `send_now`. None where it cannot go the short way."""
+        place = self._place(method, url)
+        body = None if place is None else _body(content, json)
+        if place is None or body is None:
+            return None
+        data = self._data(place, body, headers, is_json=content is None and json is not None)
+        within = self.timeout if timeout is _UNSET else httpx2.Timeout(timeout)
+        usual = {"content": content, "json": json, "headers": headers, "timeout": timeout}
+        return Written(place, data, within, usual)
+
+    def send_now(self, written: Written) -> plain.Sent | None:
+        """Send a request here and now, where a connection is free. Whoever does not get its whole answer goes on with
+        `answer_of`, or cuts it."""
+        return plain.send(written.place.host, written.place.port, written.data, written.within.read)
 
     @contextlib.asynccontextmanager
-    async def _stream(
-        self, place: _Place, method: str, url: str, body: bytes, content: Any, json: Any, headers: Any, timeout: Any
-    ) -> AsyncIterator[httpx2.Response]:
-        answer = await self._send(place, body, headers, timeout, is_json=content is None and json is not None)
+    async def answer_of(self, written: Written, sent: plain.Sent | None = None) -> AsyncIterator[httpx2.Response]:
+        """What a request is answered with, which may have been sent by now."""
+        place, within = written.place, written.within
+        if sent is not None:
+            head = await sent.head()
+        else:
+            head = await Plain.exchange(place.host, place.port, written.data, within.connect, within.read)
+        answer = self._answer(place, head)
         if 300 <= answer.status_code < 400 and answer.has_redirect_location and self.follow_redirects:
             await answer.aclose()
-            async with super().stream(
-                method, url, content=content, json=json, headers=headers, timeout=timeout
-            ) as followed:
+            async with super().stream(place.request.method, place.request.url, **written.usual) as followed:
                 yield followed
             return
         try:
@@ -129,8 +164,7 @@ class Client(httpx2.AsyncClient):
         place = self._places[known] = _Place(method, whole) if simple else None
         return place
 
-    async def _send(self, place: _Place, body: bytes, headers: Any, timeout: Any, *, is_json: bool) -> _Answer:
-        within = self.timeout if timeout is _UNSET else httpx2.Timeout(timeout)
+    def _data(self, place: _Place, body: bytes, headers: Any, *, is_json: bool) -> bytes:
         given = {name.lower().encode(): value.encode() for name, value in (headers or {}).items()}
         if is_json:
             given.setdefault(*_JSON)
@@ -145,9 +179,10 @@ class Client(httpx2.AsyncClient):
         head = b"\r\n".join(lines)
         if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1:
             raise httpx2.LocalProtocolError("a header has a line break in it")
-        status, told, stream, extensions = await Plain.exchange(
-            place.host, place.port, place.line + head + b"\r\n\r\n" + body, within.connect, within.read
-        )
+        return place.line + head + b"\r\n\r\n" + body
+
+    def _answer(self, place: _Place, head: plain.Head) -> _Answer:
+        status, told, stream, extensions = head
         answer = _Answer(status, headers=told, stream=stream, extensions=extensions, request=place.request)
         names = {name.lower() for name, _ in told}  # httpx2 goes through all of them for each question
         answer.packed = b"content-encoding" in names

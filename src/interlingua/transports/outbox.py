@@ -79,7 +79,7 @@ class Outbox:
         self._last += 1
         if once:
             self._once[frame] = self._last
-        event = self._head + self._named(self._last, mark) + b"data: %s\n\n" % _ascii(frame)
+        event = self._head + self._named(self._last, mark) + data_of(frame)
         self._waiting.append((self._last, mark, event))
         self._wait(len(event))
         if self.waiting > _HIGH:
@@ -241,6 +241,10 @@ class EventStream:
         while (await receive())["type"] != "http.disconnect":
             pass
         self._reader.end()
+
+
+def data_of(frame: bytes) -> bytes:
+    return b"data: %s\n\n" % _ascii(frame)
 
 
 def _ascii(frame: bytes) -> bytes:

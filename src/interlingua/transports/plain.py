@@ -26,6 +26,10 @@ _MOST_IDLE = 50  # per server
 _FULL = 1024 * 1024  # bytes that nobody has read yet: the server waits
 _LINGER = 1.0  # seconds for the last bytes of an answer whose reader knows all it wants
 _SIMPLE = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE"))
+_LESS_SIMPLE = frozenset((b"content-encoding", b"set-cookie", b"location"))  # headers of an answer that httpx2 knows
+
+Head = tuple[int, list[tuple[bytes, bytes]], httpx2.AsyncByteStream, dict[str, Any]]
+"""Status and headers of an answer, what reads the rest, and httpx2's extensions."""
 
 
 def transport(verify: ssl.SSLContext | bool = True) -> httpx2.AsyncBaseTransport | None:
@@ -86,26 +90,84 @@ class Plain(httpx2.AsyncBaseTransport):
         return httpx2.Response(status, headers=headers, stream=stream, extensions=extensions)
 
     @staticmethod
-    async def exchange(
-        host: str, port: int, request: bytes, connect: float | None, read: float | None
-    ) -> tuple[int, list[tuple[bytes, bytes]], httpx2.AsyncByteStream, dict[str, Any]]:
+    async def exchange(host: str, port: int, request: bytes, connect: float | None, read: float | None) -> Head:
         """Send a request, and give the head of its answer with what reads the rest. Seconds to connect, and to wait
         for each piece of the answer."""
         lines = _lines()
-        line = await lines.get(host, port, connect)
-        try:
-            line.ask(request)
-            await line.headed(read)
-        except BaseException:
-            line.cut()
-            raise
-        answer = _Answer(lines, line, read)
-        extensions = {"http_version": b"HTTP/1.1", "reason_phrase": line.reason, "let_end": answer.let_end}
-        return line.status, line.headers, answer, extensions
+        line = lines.free(host, port) or await lines.connect(host, port, connect)
+        line.ask(request)
+        return await Sent(lines, line, read).head()
 
     async def aclose(self) -> None:
         if self._usual is not None:
             await self._usual.aclose()
+
+
+class Whole:
+    """An answer that came in one breath."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        self.status = status
+        self.headers = headers  # by their names in small letters
+        self.body = body
+
+    @property
+    def is_stream(self) -> bool:
+        return self.headers.get(b"content-type", b"").startswith(b"text/event-stream")
+
+
+class Sent:
+    """A request that is on its way. Its answer is taken by `whole` where all of it comes at once, or else by `head`."""
+
+    __slots__ = ("_line", "_lines", "_read")
+
+    def __init__(self, lines: _Lines, line: _Line, read: float | None) -> None:
+        self._lines = lines
+        self._line = line
+        self._read = read  # seconds to wait for each piece
+
+    async def whole(self, within: float) -> Whole | None:
+        """Wait so many seconds for the first of the answer. None where that is not all, or less
+        simple than it could be."""
+        line = self._line
+        with contextlib.suppress(httpx2.ReadTimeout):
+            if not line.complete:
+                await line.more(within)
+        if not line.complete or line.status < 200:
+            return None
+        headers = {name.lower(): value for name, value in reversed(line.headers)}
+        if not _LESS_SIMPLE.isdisjoint(headers):
+            return None
+        whole = Whole(line.status, headers, line.taken())
+        self._lines.put(line)
+        return whole
+
+    async def head(self) -> Head:
+        line = self._line
+        try:
+            await line.headed(self._read)
+        except BaseException:
+            line.cut()
+            raise
+        answer = _Answer(self._lines, line, self._read)
+        extensions = {"http_version": b"HTTP/1.1", "reason_phrase": line.reason, "let_end": answer.let_end}
+        return line.status, line.headers, answer, extensions
+
+    def cut(self) -> None:
+        """Nobody wants the answer any more."""
+        self._line.cut()
+
+
+def send(host: str, port: int, request: bytes, read: float | None) -> Sent | None:
+    """Send a request here and now. None where no connection is free: to make one takes a while."""
+    lines = _lines()
+    line = lines.free(host, port)
+    if line is None:
+        return None
+    line.ask(request)
+    return Sent(lines, line, read)
 
 
 def _body_of(request: httpx2.Request) -> bytes | None:
@@ -184,7 +246,7 @@ class _Line(asyncio.Protocol):
     def ask(self, request: bytes) -> None:
         self.status, self.reason, self.headers = 0, b"", []
         self.complete = self._headed = False
-        self._taken()  # what nobody wanted to read of the answer before
+        self.taken()  # what nobody wanted to read of the answer before
         if self._transport is not None:
             self._transport.write(request)
 
@@ -192,7 +254,7 @@ class _Line(asyncio.Protocol):
         while not self._headed:
             if self._over is not None:
                 raise self._over
-            await self._more(within)
+            await self.more(within)
 
     async def chunk(self, within: float | None) -> bytes:
         """What has come since; nothing when the answer is complete."""
@@ -201,19 +263,20 @@ class _Line(asyncio.Protocol):
                 return b""
             if self._over is not None:
                 raise self._over
-            await self._more(within)
-        chunk = b"".join(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
-        self._taken()
-        return chunk
+            await self.more(within)
+        return self.taken()
 
-    def _taken(self) -> None:
+    def taken(self) -> bytes:
+        """What is here, and has not been taken."""
+        chunk = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         self._size = 0
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
+        return chunk
 
-    async def _more(self, within: float | None) -> None:
+    async def more(self, within: float | None) -> None:
         loop = asyncio.get_running_loop()
         waiter = self._waiter = loop.create_future()
         clock = None if within is None else loop.call_later(within, _late, waiter)
@@ -327,13 +390,16 @@ class _Lines:
         self._lingering: dict[_Line, asyncio.TimerHandle] = {}
         self._keeper: asyncio.Task[None] | None = None
 
-    async def get(self, host: str, port: int, within: float | None) -> _Line:
+    def free(self, host: str, port: int) -> _Line | None:
         idle = self._idle.get((host, port))
         while idle:
             line = idle.pop()
             if line.usable and asyncio.get_running_loop().time() - line.idle_since < _IDLE:
                 return line
             line.close()
+        return None
+
+    async def connect(self, host: str, port: int, within: float | None) -> _Line:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(within):

@@ -25,6 +25,7 @@ from ...model.carrier import Carrier
 from ...model.content import DataPart
 from ...model.errors import InterlinguaError, QuestionExpired, StepFailed, Unavailable
 from ...model.events import MessageSent
+from ...transports import calls
 from ...transports.calls import as_json
 from .calls import (
     Patience,
@@ -39,7 +40,7 @@ from .calls import (
     seconds_left,
     words_of,
 )
-from .follow import Follower
+from .follow import Follower, Stretch
 from .remote import Remote
 
 _START = "start:1"  # the step that records the handle
@@ -73,6 +74,7 @@ class Attachment:
         self._recording: asyncio.TimerHandle | None = None
         self._posted = False  # it may be there, though nobody has said so
         self._request: tuple[str, bytes, dict[str, str]] | None = None  # what is posted first
+        self._written: calls.Written | None = None  # the same, ready to be sent
         self._patience = Patience(remote.base)
 
     async def run(self, input_: dict[str, Any]) -> Any:
@@ -110,8 +112,10 @@ class Attachment:
             asyncio.get_running_loop().call_soon(self._prepare)
         follower = Follower(self.remote, self.http, begins, self._mounted, self._patience)
         number = 1
+        stretch: Stretch | None = await self._at_once(follower) if begins is self else None
         while True:
-            stretch = await ctx.step("follow", follower.follow, f"follow-{number}", key=f"follow-{number}")
+            if stretch is None:
+                stretch = await ctx.step("follow", follower.follow, f"follow-{number}", key=f"follow-{number}")
             if stretch.kind == "result":
                 for message in [] if self.remote.ours else messages_in(stretch.output):  # ours has told them by now
                     await self._mounted.show(MessageSent(message))
@@ -142,6 +146,7 @@ class Attachment:
             else:
                 await ctx.step("resume", self._resume, follower, stretch.output, answer, key=f"resume-{number}")
             follower.answered(stretch.output)
+            stretch = None
             number += 1
 
     # -- starting -----------------------------------------------------------------------------------------
@@ -170,13 +175,29 @@ class Attachment:
 
     def _prepare(self) -> None:
         with contextlib.suppress(Exception):  # what is wrong is told when it is asked for
-            self._request = self._first()
+            self._request = path, body, headers = self._first()
+            if isinstance(self.http, calls.Client):
+                self._written = self.http.write("POST", path, content=body, headers=headers)
+
+    async def _at_once(self, follower: Follower) -> Stretch | None:
+        """How the run ended, where it does at once."""
+        await self._mounted.committed()
+        written, self._written = self._written, None
+        sent = self.http.send_now(written) if written is not None and isinstance(self.http, calls.Client) else None
+        if written is None or sent is None:
+            return None
+        self._posted = True
+        return await follower.at_once("follow-1", written, sent)
+
+    def named(self, run: str) -> str:
+        self._handle = Handle(run, self._thread)
+        return self._handle.path
 
     def begun(self, run: str) -> str:
-        self._handle = Handle(run, self._thread)
+        path = self.named(run)
         if not self._mounted.recorded(_START) and self._recording is None:
             self._recording = asyncio.get_running_loop().call_later(_RECORDED_WITHIN, self.heard)
-        return self._handle.path
+        return path
 
     def heard(self) -> None:
         """Record the handle, with the first thing that came: for a run that is over soon that is one commit less."""

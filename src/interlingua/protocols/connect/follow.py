@@ -15,7 +15,7 @@ import msgspec
 
 from ...engine.mounting import Mounted, RemoteError
 from ...model.delta import ABSENT
-from ...transports import plain, tap
+from ...transports import calls, plain, tap
 from ...transports.sse import Reader
 from .calls import TRANSIENT, Patience, Silent, json_of, object_or_empty, same_interrupt, whole_value
 from .mirror import Mirror
@@ -23,6 +23,7 @@ from .remote import Remote
 from .stream import place_of
 
 _FINAL = frozenset({401, 403, 404, 410})  # the run is gone, or is not for us any more: asking again does not help
+_A_MOMENT = 0.2  # seconds in which a run may be over at once
 _LOOK_FIRST, _LOOK_LAST = 1.0, 30.0  # seconds between two looks whether a run still waits for an answer
 
 
@@ -41,8 +42,11 @@ class Beginning(Protocol):
     def asked(self) -> tuple[str, bytes, dict[str, str]]:
         """What to post: path, body and headers. Posting it again gives the same run."""
 
+    def named(self, run: str) -> str:
+        """What the run is called. Gives its path."""
+
     def begun(self, run: str) -> str:
-        """The run is there. Gives its path."""
+        """The same, of a run that goes on."""
 
     def heard(self) -> None:
         """Something came of it."""
@@ -65,6 +69,35 @@ class Follower:
         self._cursor: str | None = None
         self._answered: str | None = None  # id of the question that was answered last
         self._fresh = False  # the last stretch was read here and now, not out of the log
+        self._sent: tuple[calls.Written, plain.Sent] | None = None  # what a run begins with, where it has been sent
+        self._answer: httpx2.Response | None = None  # and what came of it, where that is all here
+
+    async def at_once(self, step: str, written: calls.Written, sent: plain.Sent) -> Stretch | None:
+        """A run whose request has just been sent, where it is over with the first that comes. Of such a run nothing has
+        to be recorded: until its end is, asking for it again gives the same. None where it is not; then `follow` goes
+        on with the answer."""
+        assert self._begins is not None
+        try:
+            whole = await sent.whole(_A_MOMENT)
+        except BaseException:
+            sent.cut()
+            raise
+        if whole is None:
+            self._sent = written, sent
+            return None
+        run = whole.headers.get(b"content-location", b"").rpartition(b"/")[2].decode("latin-1")
+        story = _story(whole.body) if run and whole.status == 200 and whole.is_stream else []
+        if not story or _ends(story[-1][1]) != "result" or any(_ends(update) for _, update in story[:-1]):
+            self._answer = httpx2.Response(
+                whole.status, headers=list(whole.headers.items()), content=whole.body, request=written.place.request
+            )
+            return None
+        self._path = self._begins.named(run)
+        await self._mirror.begin(step)
+        ended = None
+        for id_, update in story:
+            ended = await self._take(id_, update)
+        return ended
 
     async def follow(self, step: str) -> Stretch:
         """Read until the run ends or asks, over any number of connections, and show what comes."""
@@ -146,16 +179,27 @@ class Follower:
             return await self._updates(response)
 
     async def _begin(self, beginning: Beginning) -> Stretch | None:
+        answer, self._answer = self._answer, None
+        sent, self._sent = self._sent, None
+        if answer is not None:
+            return await self._begun(beginning, answer)
+        if sent is not None:
+            assert isinstance(self._http, calls.Client)
+            async with self._http.answer_of(*sent) as response:
+                return await self._begun(beginning, response)
         path, body, headers = beginning.asked()
         async with self._http.stream("POST", path, content=body, headers=headers) as response:
-            if not response.is_success:
-                await response.aread()
-                json_of(response)  # raises
-            run = response.headers.get("content-location", "").rpartition("/")[2]
-            if not run or "text/event-stream" not in response.headers.get("content-type", ""):
-                raise RemoteError(f"{self._remote.base} made no run: it answered without saying which")
-            self._path = beginning.begun(run)
-            return await self._updates(response)
+            return await self._begun(beginning, response)
+
+    async def _begun(self, beginning: Beginning, response: httpx2.Response) -> Stretch | None:
+        if not response.is_success:
+            await response.aread()
+            json_of(response)  # raises
+        run = response.headers.get("content-location", "").rpartition("/")[2]
+        if not run or "text/event-stream" not in response.headers.get("content-type", ""):
+            raise RemoteError(f"{self._remote.base} made no run: it answered without saying which")
+        self._path = beginning.begun(run)
+        return await self._updates(response)
 
     async def _updates(self, response: httpx2.Response) -> Stretch | None:
         reader = Reader()
@@ -187,9 +231,10 @@ class Follower:
         elif kind == "custom" and self._remote.ours:
             await self._mirror.custom(object_or_empty(update.get("update")))
         self._cursor = id_ or self._cursor
-        if kind == "error":
+        ends = _ends(update)
+        if ends == "error":
             return Stretch("error", update)
-        if kind == "values" and update.get("status") == "success":
+        if ends == "result":
             # Only ours is known to say so at the end alone.
             if not self._remote.ours:
                 return await self.settled()
@@ -248,6 +293,20 @@ class Follower:
         if status == "pending":
             return None
         raise Silent(f"it answered {response.status_code}, and status {status!r}")
+
+
+def _story(body: bytes) -> list[tuple[str | None, dict[str, Any]]]:
+    """The updates of a stream that is all here, with their ids."""
+    found = [(event.id, _update_of(event.data)) for event in Reader().feed(body)]
+    return [(id_, update) for id_, update in found if update is not None]
+
+
+def _ends(update: dict[str, Any]) -> Literal["result", "error", "interrupt"] | None:
+    """How an update ends the stretch that it is in."""
+    kind = update.get("type")
+    if kind == "values":
+        return "result" if update.get("status") == "success" else None
+    return kind if kind in ("error", "interrupt") else None
 
 
 def _update_of(data: str) -> dict[str, Any] | None:

@@ -47,7 +47,8 @@ class Asking:
         tasks = [task for _, task in self._open.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:  # else no turn of the loop is lost
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def elicit(self, params: dict[str, Any]) -> dict[str, Any]:
         """The result of an elicitation."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -34,7 +35,7 @@ from . import wire
 from .asking import Asking
 from .host import Host
 from .mirror import Mirror
-from .peer import NotBegun, Peer
+from .peer import NotBegun, Peer, Ready
 
 _THREADS = uuid.UUID("2c9f6d0e-3a55-5c0f-8a5f-6f3d0f6f9b1a")  # names remote threads after local ones
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds before a request that is only wanted again is sent again
@@ -64,7 +65,8 @@ class Attachment:
         self._request: asyncio.Future[Any] | None = None
         self._answer: asyncio.Future[Any] | None = None
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._beside: list[Any] = []  # what goes along with the input, as it travels
+        self._ready: Ready | None = None  # the request, where it has only to be sent
+        self._asked: Ready | None = None  # one that was sent, and is not waited for yet
         self._heard = False  # the server said something since it was last lost
         self._over = False
 
@@ -93,6 +95,7 @@ class Attachment:
         peer = None if entered_again else self._host.ready
         if peer is not None and self._name in (peer.agents or ()):  # nothing has to be asked first
             self._mounted.record("start", Handle(peer.finds_again))
+            asyncio.get_running_loop().call_soon(self._prepare, peer, input_)  # while that is written
         handle = await self._ctx.step("start", self._start, key="start")
         await self._mounted.committed()
         self._again = handle.again
@@ -100,7 +103,6 @@ class Attachment:
             await self._mirror.begin_again()
             if not handle.again:
                 raise RunLost(f"this process ended in the middle of a run at {self._host.source.name}")
-        self._beside = [msgspec.to_builtins(part) for part in self._mounted.beside(input_)]
         told = await self._result(input_)
         output = told.get("output")
         if "output" not in told:
@@ -115,6 +117,12 @@ class Attachment:
         for message, details in self._host.notes():
             await self._mirror.warn(message, details)
         return result
+
+    def _prepare(self, peer: Peer, input_: dict[str, Any]) -> None:
+        """Nothing may leave before the run is written down: there is time until then."""
+        if not self._over:
+            with contextlib.suppress(Exception):  # what is wrong is told when it is asked for
+                self._ready = peer.ready(self._params(peer, {"name": self._name, "input": input_}))
 
     async def _start(self) -> Handle:
         """Nothing is sent yet that could have to be found again."""
@@ -177,32 +185,62 @@ class Attachment:
             self._mirror.met_again()  # a request of its own, whose deltas make the whole output
 
     async def _ask(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
-        self._token = token = f"il-{uuid.uuid4().hex}"  # a new one each time: what comes for an old one is too late
-        meta: dict[str, Any] = {"progressToken": token, **self._trace}
+        ready, self._ready = self._ready, None
+        if ready is not None and (ready.peer is not peer or peer.rpc.lost):  # the connection is gone that it was for
+            ready.drop()
+            ready = None
+        if ready is None:
+            params = self._params(peer, params)
+        peer.listeners[self._token] = self
+        told = await self._now(peer, ready) if ready is not None else None
+        if told is None:
+            told = await self._later(peer.rest(ready) if ready is not None else self._requested(peer, params))
+        peer.listeners.pop(self._token, None)
+        return told if isinstance(told, dict) else {}
+
+    def _params(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        self._token = f"il-{uuid.uuid4().hex}"  # a new one each time: what comes for an old one is too late
+        meta: dict[str, Any] = {"progressToken": self._token, **self._trace}
         if peer.ours:
             meta[wire.META_KEY] = self._ctx.run_id
         if self._ctx.thread_id is not None:
             meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, self._ctx.thread_id))
         if self._ctx.metadata:
             meta[wire.META_METADATA] = self._ctx.metadata
-        if self._beside:
-            meta[wire.META_PARTS] = self._beside
-        peer.listeners[token] = self
-        self._request = asyncio.ensure_future(
-            peer.request("agents/run", {**params, "_meta": meta}, opened=self._opened)
-        )
+        beside = self._mounted.beside(params["input"])
+        if beside:
+            meta[wire.META_PARTS] = [msgspec.to_builtins(part) for part in beside]
+        return {**params, "_meta": meta}
+
+    async def _now(self, peer: Peer, ready: Ready) -> Any:
+        """The result of a run that is over at once; None where it is not."""
+        self._answer, self._asked = ready.asked.answer, ready
+        told = await peer.run_now(ready)
+        if told is None:
+            return None
+        self._asked = None
+        *deltas, result = told
+        for delta in deltas:
+            await self._mirror.take(delta)
+        return result
+
+    async def _requested(self, peer: Peer, params: dict[str, Any]) -> Any:
+        return await peer.request("agents/run", params, opened=self._opened)
+
+    async def _later(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        """What a request is answered with, unless what is told before breaks the run."""
+        self._request = asyncio.ensure_future(answer)
         self._request.add_done_callback(_noticed)
+        self._asked = None
         either: set[asyncio.Future[Any]] = {self._request, self._broken}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self._broken.done():
             self._take_back()
             self._broken.result()
-        peer.listeners.pop(token, None)
         try:
-            told = self._request.result()
+            return self._request.result()
         except RpcError as error:
             raise failure(error) from error
-        return told if isinstance(told, dict) else {}
 
     def _opened(self, answer: asyncio.Future[Any]) -> None:
         self._answer = answer
@@ -229,9 +267,13 @@ class Attachment:
         """Tell the server that nobody wants the answer any more. One that comes all the same is nothing."""
         if self._request is not None and not self._request.done():
             self._request.cancel()
+        if self._asked is not None:  # nobody waits for it yet
+            self._asked.peer.rpc.take_back(self._asked.asked)
 
     async def _leave(self) -> None:
         self._over = True
+        if self._ready is not None:
+            self._ready.drop()
         peer = self._peer
         if peer is not None:
             peer.listeners.pop(self._token, None)

@@ -11,10 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from ...model.errors import Denied, InterlinguaError, Unavailable
 from ...transports.channel import Channel
 from ...transports.jsonrpc import INTERNAL_ERROR, METHOD_NOT_FOUND, Call, Notice, RpcError
-from ...transports.rpc import Connection, ConnectionLost
+from ...transports.rpc import Asked, Connection, ConnectionLost
 from . import wire
 
 log = logging.getLogger("interlingua.mcp")
@@ -28,6 +30,10 @@ NO_SERVER = "unsuitable_server"
 
 _OFFERS: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _MAX_PAGES = 1000
+_PROGRESS = "notifications/agents/run/progress"
+_RESULT = {"jsonrpc", "id", "result"}  # what a message with a result has
+
+_decode = msgspec.json.Decoder().decode
 
 
 class Unsuitable(Unavailable):
@@ -47,6 +53,40 @@ class Listener(Protocol):
     async def told(self, delta: Any) -> None: ...
     async def asked(self, params: dict[str, Any]) -> dict[str, Any]: ...
     async def not_asked(self) -> None: ...
+
+
+class Ready:
+    """A run that has only to be begun."""
+
+    def __init__(self, peer: Peer, asked: Asked, post: Any, token: str) -> None:
+        self.peer = peer
+        self.asked = asked
+        self.post = post
+        self._token = token
+
+    def drop(self) -> None:
+        """It is not begun, or over."""
+        self.peer.rpc.close_request(self.asked)
+
+    def understood(self, frames: list[bytes]) -> list[Any] | None:
+        """The deltas in an answer, and its result. None where it is anything but a few of those and one of this."""
+        try:
+            *told, last = (_decode(frame) for frame in frames)
+        except ValueError:
+            return None
+        if type(last) is not dict or last.keys() != _RESULT or type(last["id"]) is not int:
+            return None
+        if last["id"] != self.asked.id:
+            return None
+        deltas = list[Any]()
+        for one in told:
+            if type(one) is not dict or one.get("method") != _PROGRESS or "id" in one:
+                return None
+            params = one.get("params")
+            if type(params) is not dict or params.get("progressToken") != self._token:
+                return None
+            deltas.append(params.get("delta"))
+        return [*deltas, last["result"]]
 
 
 class Peer:
@@ -85,8 +125,35 @@ class Peer:
     ) -> Any:
         if self.version == wire.MODERN:
             params = {**params, "_meta": {**_modern_meta(), **_object(params.get("_meta"))}}
+        return await self._answered(self.rpc.request(method, params, opened=opened))
+
+    def ready(self, params: dict[str, Any]) -> Ready | None:
+        """A run, ready to be begun: `run_now` does. None where it can only be requested."""
+        make = getattr(self.channel, "ready", None)
+        if make is None or self.version == wire.MODERN or self.rpc.watched or self.rpc.lost:
+            return None
+        asked = self.rpc.open("agents/run", params)
+        post = make(asked.frame)
+        if post is None:
+            self.rpc.close_request(asked)
+            return None
+        asked.answer.add_done_callback(_noticed)
+        return Ready(self, asked, post, params["_meta"]["progressToken"])
+
+    async def run_now(self, ready: Ready) -> list[Any] | None:
+        """The deltas of a run and its result, where they come at once; None where it is to be waited for, with `rest`.
+        So it can be where this was cancelled."""
+        told: list[Any] | None = await self.channel.ask_now(ready.post, ready.understood)  # type: ignore[attr-defined]
+        if told is not None:
+            ready.drop()
+        return told
+
+    async def rest(self, ready: Ready) -> Any:
+        return await self._answered(self.rpc.answered(ready.asked))
+
+    async def _answered(self, answer: Awaitable[Any]) -> Any:
         try:
-            return await self.rpc.request(method, params, opened=opened)
+            return await answer
         except RpcError as error:
             code = _object(error.data).get("code")
             if code == LOST and _object(error.data).get("begun") is False:
@@ -194,7 +261,7 @@ class Peer:
 
     def noticed(self, notice: Notice) -> Awaitable[None] | None:
         params = notice.params if isinstance(notice.params, dict) else {}
-        if notice.method == "notifications/agents/run/progress":
+        if notice.method == _PROGRESS:
             token = params.get("progressToken")
             listener = self.listeners.get(token) if isinstance(token, str) else None
             # One that comes after the result, or for nobody, is nothing.
@@ -231,6 +298,11 @@ class Peer:
         if not isinstance(error, InterlinguaError):
             log.warning("a request of the server failed", exc_info=error)
         return RpcError(INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+
+
+def _noticed(answer: asyncio.Future[Any]) -> None:
+    if not answer.cancelled():
+        answer.exception()  # who asked may be gone by then
 
 
 def _older(refusal: RpcError) -> str | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import httpx2
@@ -27,10 +27,13 @@ from .peer import DENIED, LOST, NO_SERVER
 
 log = logging.getLogger("interlingua.mcp")
 
+T = TypeVar("T")
+
 _CLOSING = 2.0
 _SOON = 0.2
 _SENT_WITHIN = 1.0  # seconds for a request to be on its way before it is taken back
 _ENDPOINT_WITHIN = 10.0
+_A_MOMENT = 0.2  # seconds in which a short run may be over
 _MAX_EVENT = 64 * 1024 * 1024
 _OPENING = ("initialize", "server/discover")
 _NOT_HERE = (400, 404, 405, 406, 415, 501)  # a first message is answered so where only the older pair is spoken
@@ -69,6 +72,14 @@ class _Seen(msgspec.Struct):
 
 _message = msgspec.json.Decoder(_Message).decode
 _seen = msgspec.json.Decoder(_Seen).decode
+
+
+class Ready(msgspec.Struct):
+    """A request that has only to be sent."""
+
+    frame: bytes
+    message: _Message
+    written: calls.Written
 
 
 class _Exchange:
@@ -148,9 +159,45 @@ class HttpChannel(Queues):
                 return
         super().send(frame)
 
-    def _begin(self, frame: bytes, message: _Message) -> None:
+    def _begin(
+        self, frame: bytes, message: _Message,
+        asked: contextlib.AbstractAsyncContextManager[httpx2.Response] | None = None,
+    ) -> None:  # fmt: skip
         exchange = self._exchanges[message.id] = _Exchange(message.id, message.member("_meta", "progressToken"))
-        exchange.task = self._spawn(self._ask(frame, message, exchange))
+        exchange.task = self._spawn(self._ask(frame, message, exchange, asked=asked))
+
+    def ready(self, frame: bytes) -> Ready | None:
+        """A request with nothing left to do but to send it. None where it must wait for others, or is less simple."""
+        if not self.streamable or self._posts is not None or self._gone or self._version == wire.MODERN:
+            return None
+        message = _message(frame)
+        written = self._client.write(
+            "POST", self._url, content=frame, headers=self._asking(message), timeout=_STREAMING
+        )
+        return None if written is None else Ready(frame, message, written)
+
+    async def ask_now(self, ready: Ready, understand: Callable[[list[bytes]], T | None]) -> T | None:
+        """Send a request, and read its answer without a task for it, and without the connection's reader: where all of
+        it comes at once, and is understood. Else the connection is told what comes, as ever; so it is where this is
+        cancelled."""
+        message = ready.message
+        sent = None if self._gone else self._client.send_now(ready.written)
+        if sent is None:
+            if not self._gone:
+                self._begin(ready.frame, message)
+            return None
+        asked: contextlib.AbstractAsyncContextManager[httpx2.Response] = self._client.answer_of(ready.written, sent)
+        understood = None
+        try:
+            whole = await sent.whole(_A_MOMENT)
+            if whole is not None:
+                understood = understand(_frames(whole)) if whole.status == 200 else None
+                told = list(whole.headers.items())
+                asked = contextlib.nullcontext(httpx2.Response(whole.status, headers=told, content=whole.body))
+        finally:
+            if understood is None:
+                self._begin(ready.frame, message, asked)
+        return understood
 
     async def _write(self) -> None:
         async for frame in self._outgoing():
@@ -200,16 +247,21 @@ class HttpChannel(Queues):
         where = "" if urlsplit(self._url).path.strip("/") else "; servers are often at a path, such as /mcp"
         self._fail(exchange, f"{self._name} does not speak MCP: it answered {status}{said}{where}", {"code": NO_SERVER})
 
+    def _asking(self, message: _Message) -> dict[str, str]:
+        return {**self._headers(message), "accept": "application/json, text/event-stream"}
+
     async def _ask(
-        self, frame: bytes, message: _Message, exchange: _Exchange, *, first: bool = False
-    ) -> tuple[int, str] | None:
-        """A request over Streamable HTTP, to its answer. Gives a refusal that is no message, of the first alone."""
+        self, frame: bytes, message: _Message, exchange: _Exchange, *, first: bool = False,
+        asked: contextlib.AbstractAsyncContextManager[httpx2.Response] | None = None,
+    ) -> tuple[int, str] | None:  # fmt: skip
+        """A request over Streamable HTTP, to its answer, which may be on its way. Gives a refusal that is no message,
+        of the first alone."""
         broke = "the server ended the stream before the answer"
         try:
-            headers = {**self._headers(message), "accept": "application/json, text/event-stream"}
-            async with self._client.stream(
-                "POST", self._url, content=frame, headers=headers, timeout=_STREAMING
-            ) as answer:
+            if asked is None:
+                headers = self._asking(message)
+                asked = self._client.stream("POST", self._url, content=frame, headers=headers, timeout=_STREAMING)
+            async with asked as answer:
                 exchange.sent.set()
                 if not answer.is_success:
                     return await self._refused(answer, exchange, first=first)
@@ -268,9 +320,8 @@ class HttpChannel(Queues):
                 with contextlib.suppress(TimeoutError):  # it must not come before what it cancels
                     await asyncio.wait_for(exchange.sent.wait(), _SENT_WITHIN)
         url = self._posts or self._url
-        headers = {**self._headers(message), "accept": "application/json, text/event-stream"}
         try:
-            answer, _ = await self._send(url, frame, headers)
+            answer, _ = await self._send(url, frame, self._asking(message))
             if not answer.is_success:
                 log.info("%s answered %s to %s", self._name, answer.status_code, message.method or "an answer")
         except (httpx2.HTTPError, OSError, ValueError) as error:
@@ -440,6 +491,13 @@ class HttpChannel(Queues):
 
 
 _RAWS = list[msgspec.Raw]
+
+
+def _frames(whole: plain.Whole) -> list[bytes]:
+    if not whole.is_stream:
+        return [whole.body]
+    events = Reader(_MAX_EVENT).feed(whole.body)
+    return [event.data.encode() for event in events if event.event in _MESSAGE and event.data.strip()]
 
 
 async def _whole(answer: httpx2.Response) -> bytes:

@@ -188,7 +188,11 @@ class Session:
     def _first(self, outbox: Outbox, reader: Reader) -> bytes:
         # Who has an id can take the stream up again, even before the first message. Clients of older revisions take an
         # event without data for a broken message (mcp 1.x).
-        return outbox.place(reader.after) + b"data:\n\n" if self.mcp.version >= "2025-11-25" else KEEP_ALIVE
+        return outbox.place(reader.after) + b"data:\n\n" if self._names_first else KEEP_ALIVE
+
+    @property
+    def _names_first(self) -> bool:
+        return self.mcp.version >= "2025-11-25"
 
     # -- at once ------------------------------------------------------------------------------------------
 
@@ -200,20 +204,7 @@ class Session:
     def told(self, id_: Id, frames: list[bytes]) -> bytes | None:
         """The whole answer to a request that came with all that is told before it: an event stream, which can be taken
         up again as any other. None where there can be none."""
-        try:
-            exchange = self.channel.begin([id_])
-        except Refused:
-            return None
-        for frame in frames[:-1]:
-            exchange.put(frame)
-        reader = exchange.outbox.open()
-        pieces = [self._first(exchange.outbox, reader)]
-        self.channel.send(frames[-1])
-        while piece := exchange.outbox.take():
-            pieces.append(piece)
-        self.channel.keep(exchange)
-        exchange.outbox.left(reader)
-        return b"".join(pieces)
+        return self.channel.tell(id_, frames, named=self._names_first)
 
 
 class OldSession:

@@ -15,7 +15,8 @@ import msgspec
 
 from ...transports.http import HttpLimits
 from ...transports.jsonrpc import INVALID_REQUEST, Id, RpcError
-from ...transports.outbox import Held, Outbox
+from ...transports.outbox import Held, Outbox, data_of
+from ...transports.sse import KEEP_ALIVE
 
 
 class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -145,6 +146,42 @@ class Exchange:
         if self._outbox is not None:
             await self._outbox.drain()
 
+    @property
+    def kept(self) -> int:
+        return 0 if self._outbox is None else self._outbox.kept
+
+    @property
+    def is_read(self) -> bool:
+        return self._outbox is not None and self._outbox.reader is not None
+
+
+class Told:
+    """A stream that was told in one breath: it is over, and kept for who did not hear all of it."""
+
+    over, noted = True, False
+
+    def __init__(self, name: str, frames: list[bytes], size: int, make: Callable[[str], Outbox]) -> None:
+        self.name = name
+        self.kept = size
+        self._frames = frames
+        self._make = make
+        self._outbox: Outbox | None = None
+
+    @property
+    def outbox(self) -> Outbox:
+        if self._outbox is None:
+            self._outbox = self._make(self.name)
+            for frame in self._frames:
+                self._outbox.put(frame)
+            while self._outbox.take():
+                pass
+            self._outbox.finish()
+        return self._outbox
+
+    @property
+    def is_read(self) -> bool:
+        return self._outbox is not None and self._outbox.reader is not None
+
 
 class PostsChannel:
     """The channel of a client that sends POSTs."""
@@ -152,13 +189,15 @@ class PostsChannel:
     def __init__(self, settings: WebSettings, *, resumable: bool = True, times: int = 0) -> None:
         """`times`: how many processes had the session before this one. Names of streams tell theirs from ours."""
         self.settings = settings
-        self.let_go: Callable[[Exchange], None] = lambda exchange: None  # told of streams that are no longer kept
+        self.let_go: Callable[[Exchange | Told], None] = lambda exchange: (
+            None
+        )  # told of streams that are no longer kept
         self.too_much = asyncio.Event()
         self.closed = False
         self._held = Held()
         self._resumable = resumable
         self._asked: dict[Id, Exchange] = {}  # by the requests that have no answer
-        self._kept: dict[str, Exchange] = {}  # streams that can be taken up again, oldest first
+        self._kept: dict[str, Exchange | Told] = {}  # streams that can be taken up again, oldest first
         self._number = 0
         self._before = f"{times}." if times else ""
         self._whole: Outbox | None = None
@@ -229,12 +268,12 @@ class PostsChannel:
     def _let_go(self) -> None:
         if len(self._kept) <= self.settings.keep_streams:
             return
-        ended = [exchange for exchange in self._kept.values() if exchange.over and exchange.outbox.reader is None]
-        size = sum(exchange.outbox.kept for exchange in ended)
+        ended = [exchange for exchange in self._kept.values() if exchange.over and not exchange.is_read]
+        size = sum([exchange.kept for exchange in ended])
         for place, exchange in enumerate(ended):
             if len(ended) - place <= self.settings.keep_streams and size <= self.settings.keep_bytes:
                 break
-            size -= exchange.outbox.kept
+            size -= exchange.kept
             del self._kept[exchange.name]
             exchange.outbox.discard()
             self.let_go(exchange)
@@ -275,6 +314,22 @@ class PostsChannel:
         exchange.streams = exchange.noted = True
         self.keep(exchange)
         return exchange
+
+    def tell(self, id_: Id, frames: list[bytes], *, named: bool) -> bytes | None:
+        """The stream of a request, which is answered with the last of these messages; None where there can be none, or
+        it is too long to be kept. It begins with an event that has nothing but an id, or (`named` is not so) with a
+        sign of life."""
+        if id_ in self._asked or sum(map(len, frames)) > self.settings.keep_bytes:
+            return None
+        self._number += 1
+        name = f"{self._before}{self._number}"
+        place = b"id: %s-%%d\n" % name.encode() if self._resumable else b""
+        events = [(place % number if place else b"") + data_of(frame) for number, frame in enumerate(frames, 1)]
+        size = sum(map(len, events))
+        self._let_go()  # this one does not count: it is being read
+        self._kept[name] = Told(name, frames, size, self._outbox)
+        first = KEEP_ALIVE if not named else (place % 0 if place else b"") + b"data:\n\n"
+        return first + b"".join(events)
 
     def asking(self, id_: Any) -> Exchange | None:
         """The exchange of a request that has no answer."""
