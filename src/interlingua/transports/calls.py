@@ -23,6 +23,12 @@ _UNSET = httpx2.USE_CLIENT_DEFAULT
 _JSON = (b"content-type", b"application/json")
 
 
+A_MOMENT = 0.2  # seconds in which an answer may come at once; a short run is over in it
+
+Asked = contextlib.AbstractAsyncContextManager[httpx2.Response]
+"""What gives the answer to a request that has been sent."""
+
+
 class _Place:
     """Where a request goes."""
 
@@ -114,6 +120,19 @@ class Client(httpx2.AsyncClient):
         `answer_of`, or cuts it."""
         return plain.send(written.place.host, written.place.port, written.data, written.within.read)
 
+    async def ask_now(self, written: Written) -> tuple[plain.Whole | None, Asked | None]:
+        """Send a request here and now. Its answer, where all of it comes at once; or else what goes on with it; or
+        neither: nothing was sent, because no connection is free. Who is cancelled meanwhile has cut it."""
+        sent = self.send_now(written)
+        if sent is None:
+            return None, None
+        try:
+            whole = await sent.whole(A_MOMENT)
+        except BaseException:
+            sent.cut()
+            raise
+        return whole, None if whole is not None else self.answer_of(written, sent)
+
     @contextlib.asynccontextmanager
     async def answer_of(self, written: Written, sent: plain.Sent | None = None) -> AsyncIterator[httpx2.Response]:
         """What a request is answered with, which may have been sent by now."""
@@ -189,6 +208,13 @@ class Client(httpx2.AsyncClient):
         if b"set-cookie" in names:
             self.cookies.extract_cookies(answer)
         return answer
+
+
+def as_asked(written: Written, whole: plain.Whole) -> Asked:
+    """An answer that came at once, for who reads them as they come."""
+    told = list(whole.headers.items())
+    answer = httpx2.Response(whole.status, headers=told, content=whole.body, request=written.place.request)
+    return contextlib.nullcontext(answer)
 
 
 def _body(content: Any, json: Any) -> bytes | None:

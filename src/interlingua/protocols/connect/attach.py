@@ -182,12 +182,10 @@ class Attachment:
     async def _at_once(self, follower: Follower) -> Stretch | None:
         """How the run ended, where it does at once."""
         await self._mounted.committed()
-        written, self._written = self._written, None
-        sent = self.http.send_now(written) if written is not None and isinstance(self.http, calls.Client) else None
-        if written is None or sent is None:
+        if self._written is None:
             return None
         self._posted = True
-        return await follower.at_once("follow-1", written, sent)
+        return await follower.at_once("follow-1", self._written)
 
     def named(self, run: str) -> str:
         self._handle = Handle(run, self._thread)

@@ -23,7 +23,6 @@ from .remote import Remote
 from .stream import place_of
 
 _FINAL = frozenset({401, 403, 404, 410})  # the run is gone, or is not for us any more: asking again does not help
-_A_MOMENT = 0.2  # seconds in which a run may be over at once
 _LOOK_FIRST, _LOOK_LAST = 1.0, 30.0  # seconds between two looks whether a run still waits for an answer
 
 
@@ -69,28 +68,21 @@ class Follower:
         self._cursor: str | None = None
         self._answered: str | None = None  # id of the question that was answered last
         self._fresh = False  # the last stretch was read here and now, not out of the log
-        self._sent: tuple[calls.Written, plain.Sent] | None = None  # what a run begins with, where it has been sent
-        self._answer: httpx2.Response | None = None  # and what came of it, where that is all here
+        self._asked: calls.Asked | None = None  # the answer to what a run begins with, where that has been sent
 
-    async def at_once(self, step: str, written: calls.Written, sent: plain.Sent) -> Stretch | None:
-        """A run whose request has just been sent, where it is over with the first that comes. Of such a run nothing has
-        to be recorded: until its end is, asking for it again gives the same. None where it is not; then `follow` goes
-        on with the answer."""
+    async def at_once(self, step: str, written: calls.Written) -> Stretch | None:
+        """Begin a run, and give its end where it is over with the first that comes. Of such a run nothing has to be
+        recorded: until its end is, asking for it again gives the same. None where it is not so; then `follow` goes on
+        from there."""
         assert self._begins is not None
-        try:
-            whole = await sent.whole(_A_MOMENT)
-        except BaseException:
-            sent.cut()
-            raise
+        assert isinstance(self._http, calls.Client)
+        whole, self._asked = await self._http.ask_now(written)
         if whole is None:
-            self._sent = written, sent
             return None
         run = whole.headers.get(b"content-location", b"").rpartition(b"/")[2].decode("latin-1")
         story = _story(whole.body) if run and whole.status == 200 and whole.is_stream else []
         if not story or _ends(story[-1][1]) != "result" or any(_ends(update) for _, update in story[:-1]):
-            self._answer = httpx2.Response(
-                whole.status, headers=list(whole.headers.items()), content=whole.body, request=written.place.request
-            )
+            self._asked = calls.as_asked(written, whole)
             return None
         self._path = self._begins.named(run)
         await self._mirror.begin(step)
@@ -179,16 +171,11 @@ class Follower:
             return await self._updates(response)
 
     async def _begin(self, beginning: Beginning) -> Stretch | None:
-        answer, self._answer = self._answer, None
-        sent, self._sent = self._sent, None
-        if answer is not None:
-            return await self._begun(beginning, answer)
-        if sent is not None:
-            assert isinstance(self._http, calls.Client)
-            async with self._http.answer_of(*sent) as response:
-                return await self._begun(beginning, response)
-        path, body, headers = beginning.asked()
-        async with self._http.stream("POST", path, content=body, headers=headers) as response:
+        asked, self._asked = self._asked, None
+        if asked is None:
+            path, body, headers = beginning.asked()
+            asked = self._http.stream("POST", path, content=body, headers=headers)
+        async with asked as response:
             return await self._begun(beginning, response)
 
     async def _begun(self, beginning: Beginning, response: httpx2.Response) -> Stretch | None:

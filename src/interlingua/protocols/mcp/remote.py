@@ -33,7 +33,6 @@ _CLOSING = 2.0
 _SOON = 0.2
 _SENT_WITHIN = 1.0  # seconds for a request to be on its way before it is taken back
 _ENDPOINT_WITHIN = 10.0
-_A_MOMENT = 0.2  # seconds in which a short run may be over
 _MAX_EVENT = 64 * 1024 * 1024
 _OPENING = ("initialize", "server/discover")
 _NOT_HERE = (400, 404, 405, 406, 415, 501)  # a first message is answered so where only the older pair is spoken
@@ -159,10 +158,7 @@ class HttpChannel(Queues):
                 return
         super().send(frame)
 
-    def _begin(
-        self, frame: bytes, message: _Message,
-        asked: contextlib.AbstractAsyncContextManager[httpx2.Response] | None = None,
-    ) -> None:  # fmt: skip
+    def _begin(self, frame: bytes, message: _Message, asked: calls.Asked | None = None) -> None:
         exchange = self._exchanges[message.id] = _Exchange(message.id, message.member("_meta", "progressToken"))
         exchange.task = self._spawn(self._ask(frame, message, exchange, asked=asked))
 
@@ -186,14 +182,13 @@ class HttpChannel(Queues):
             if not self._gone:
                 self._begin(ready.frame, message)
             return None
-        asked: contextlib.AbstractAsyncContextManager[httpx2.Response] = self._client.answer_of(ready.written, sent)
+        asked: calls.Asked = self._client.answer_of(ready.written, sent)
         understood = None
         try:
-            whole = await sent.whole(_A_MOMENT)
+            whole = await sent.whole(calls.A_MOMENT)
             if whole is not None:
                 understood = understand(_frames(whole)) if whole.status == 200 else None
-                told = list(whole.headers.items())
-                asked = contextlib.nullcontext(httpx2.Response(whole.status, headers=told, content=whole.body))
+                asked = calls.as_asked(ready.written, whole)
         finally:
             if understood is None:
                 self._begin(ready.frame, message, asked)
@@ -252,7 +247,7 @@ class HttpChannel(Queues):
 
     async def _ask(
         self, frame: bytes, message: _Message, exchange: _Exchange, *, first: bool = False,
-        asked: contextlib.AbstractAsyncContextManager[httpx2.Response] | None = None,
+        asked: calls.Asked | None = None,
     ) -> tuple[int, str] | None:  # fmt: skip
         """A request over Streamable HTTP, to its answer, which may be on its way. Gives a refusal that is no message,
         of the first alone."""

@@ -55,6 +55,8 @@ _REMEMBERED = 10_000
 _MAX_EVENT = 64 * 1024 * 1024
 _KEPT_BACK = frozenset({"type", "server_seq", "_was_queued", "to_peer", "peer_id", "correlation_id"})
 
+_STREAMING = httpx2.Timeout(_SILENCE, connect=10.0)
+
 Frame = dict[str, Any]
 
 
@@ -111,7 +113,7 @@ async def dial_http(
     return HttpChannel(link, client, card, name, max_bytes, outage, memory or Memory())
 
 
-async def _find(client: httpx2.AsyncClient, link: Link) -> tuple[str, dict[str, Any]]:
+async def _find(client: calls.Client, link: Link) -> tuple[str, dict[str, Any]]:
     """Where the API is, and the card of the node. Servers have it at the root, or below /peer."""
     bases = [link.url] if link.path else [link.url, f"{link.url}/peer"]
     said = ""
@@ -135,7 +137,7 @@ class HttpChannel(Queues):
     def __init__(
         self,
         link: Link,
-        client: httpx2.AsyncClient,
+        client: calls.Client,
         card: dict[str, Any],
         name: str,
         max_bytes: int,
@@ -352,13 +354,21 @@ class HttpChannel(Queues):
         follower = self.following[task] = Following(self, task, frame.get("message_id"))
         goes_on = False
         try:
+            body, trace = self._delegation(frame)
+            asked, events = await self._ask_now(body, trace)
             async with contextlib.AsyncExitStack() as stream:
-                opening = self.events("/tasks", None, *self._delegation(frame))
-                status, received, whole = await stream.enter_async_context(opening)
-                if status != 200:
-                    return False
+                received, whole = None, True
+                if events is None:
+                    opening = self.events("/tasks", None, body, trace, asked)
+                    status, received, whole = await stream.enter_async_context(opening)
+                    if status != 200:
+                        return False
                 follower.take = told.append  # all or nothing: what is asked for again is told from its beginning
-                goes_on = not whole or not await follower.read_new(received)
+                if events is not None:
+                    goes_on = not await follower.read_now(events)
+                else:
+                    assert received is not None
+                    goes_on = not whole or not await follower.read_new(received)
                 follower.take = put
                 for one in told:
                     put(one)
@@ -370,6 +380,22 @@ class HttpChannel(Queues):
         finally:
             if not goes_on and self.following.get(task) is follower:
                 del self.following[task]
+
+    async def _ask_now(self, body: Frame, trace: Carrier | None) -> tuple[calls.Asked | None, list[Received] | None]:
+        """Make a task over a connection that is free, and all that is told of it, where that comes at once; or what
+        goes on with the answer; or neither, where it is still to be asked for."""
+        client = self.client
+        headers = {**(trace or {}), "accept": "text/event-stream"}
+        written = client.write("POST", "/tasks", json=body, headers=headers, timeout=_STREAMING)
+        if written is None:
+            return None, None
+        whole, asked = await client.ask_now(written)
+        if whole is None:
+            return asked, None
+        if whole.status == 200 and whole.is_stream:
+            self.heard()
+            return None, Reader(_MAX_EVENT).feed(whole.body)
+        return calls.as_asked(written, whole), None
 
     @staticmethod
     def _delegation(frame: Frame) -> tuple[Frame, Carrier | None]:
@@ -461,17 +487,18 @@ class HttpChannel(Queues):
 
     @contextlib.asynccontextmanager
     async def events(
-        self, path: str, place: str | None, body: Frame | None = None, trace: Carrier | None = None
+        self, path: str, place: str | None, body: Frame | None = None, trace: Carrier | None = None,
+        asked: calls.Asked | None = None,
     ) -> AsyncIterator[tuple[int, AsyncIterator[Received], bool]]:  # fmt: skip
         """A stream from a place on; where there is none, the status says so. With a body, of what that begins. And
-        whether it is over already: then all of it is on its way."""
+        whether it is over already: then all of it is on its way. `asked`: what gives the answer, where it has been
+        asked for."""
         headers = {**(trace or {}), "accept": "text/event-stream", **({"last-event-id": place} if place else {})}
         # Where there is no query, none is given: the client has a short way for requests that are plain.
         more: dict[str, Any] = {"params": {"since": place}} if place and place.isdecimal() else {}
-        timeout = httpx2.Timeout(_SILENCE, connect=10.0)
         method = "GET" if body is None else "POST"
-        async with self.client.stream(
-            method, path, headers=headers, json=body, timeout=timeout, **more
+        async with asked or self.client.stream(
+            method, path, headers=headers, json=body, timeout=_STREAMING, **more
         ) as answer:  # fmt: skip
             is_stream = "text/event-stream" in answer.headers.get("content-type", "")
             status = answer.status_code if answer.status_code != 200 or is_stream else 404

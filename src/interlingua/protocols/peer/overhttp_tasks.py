@@ -84,6 +84,15 @@ class Following:
         self._whole = True
         return await self._read_all(received)
 
+    async def read_now(self, events: list[Received]) -> bool:
+        """The same, where all of it is here."""
+        self._whole = True
+        for event in events:
+            if await self._event(event):
+                return True
+        self._whole = False
+        return False
+
     async def run_on(self, stream: contextlib.AsyncExitStack, received: AsyncIterator[Received] | None) -> None:
         """As `run`, of a task that was just made: from what its maker is told, where that goes on."""
         try:
