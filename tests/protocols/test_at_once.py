@@ -1,0 +1,193 @@
+"""Short runs of mounted agents: one request, an answer in one breath, two commits here. And what is less simple."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import interlingua as il
+from interlingua.app.serve import Server, ServeSettings, serving
+from interlingua.app.targets import load_all, parse
+from interlingua.model.events import OutputDelta, Recorded
+from interlingua.store.base import RunFilter
+from interlingua.transports import calls
+from tests.engine.common import QUICK, bodies, crash, engine, finish, kinds, question, submit
+
+MOUNTED = ["connect", "mcp", "peer"]
+
+
+class Busy(il.AgentError):
+    code = "busy"
+    transient = True
+
+
+class There:
+    """The agents of the remote server, and what they did."""
+
+    def __init__(self) -> None:
+        self.entered = 0
+        self.inside = asyncio.Event()
+        self.open = asyncio.Event()
+
+    def agents(self) -> list[il.Agent[..., Any]]:
+        @il.agent
+        async def quick(text: str) -> str:
+            self.entered += 1
+            return text
+
+        @il.agent
+        async def waits(text: str) -> AsyncIterator[str]:
+            self.entered += 1
+            self.inside.set()
+            await self.open.wait()
+            yield text
+
+        @il.agent(errors=[Busy])
+        async def busy() -> str:
+            raise Busy("come back later")
+
+        @il.agent(asks=[il.AskText])
+        async def asks(ctx: il.Context[Any, Any]) -> str:
+            return (await ctx.ask(il.AskText("What?"))).text
+
+        return [quick, waits, busy, asks]
+
+
+@contextlib.asynccontextmanager
+async def remote(tmp_path: Path) -> AsyncIterator[tuple[Server, There]]:
+    there = There()
+    async with serving(tmp_path / "there.db", there.agents(), ServeSettings(port=0, engine=QUICK)) as server:
+        try:
+            yield server, there
+        finally:
+            there.open.set()
+
+
+async def mounted(server: Server, protocol: str) -> list[il.Agent[..., Any]]:
+    return await load_all(parse(f"{protocol}+{server.address}/{protocol}"))
+
+
+@contextlib.asynccontextmanager
+async def here(store: Path, server: Server, protocol: str) -> AsyncIterator[il.Engine]:
+    agents = await mounted(server, protocol)
+    async with engine(store, *agents) as eng:
+        await finish(eng, "quick", {"text": "first"})  # there is a connection that is free now
+        try:
+            yield eng
+        finally:
+            for let_go in {agent.let_go for agent in agents if agent.let_go is not None}:
+                await let_go()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer has a minute to come at once."""
+    monkeypatch.setattr(calls, "A_MOMENT", 60.0)
+
+
+async def runs_there(server: Server) -> list[il.Run]:
+    return await server.engine.runs(RunFilter(agent="waits"))
+
+
+@pytest.mark.parametrize("protocol", MOUNTED)
+async def test_a_short_run_asks_once_and_is_written_down_twice(
+    tmp_path: Path, store: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with remote(tmp_path) as (server, there), here(store, server, protocol) as eng:
+        asked: list[bytes] = []
+        send_now = calls.Client.send_now
+
+        def noted(self: calls.Client, written: calls.Written) -> Any:
+            asked.append(written.data)
+            return send_now(self, written)
+
+        monkeypatch.setattr(calls.Client, "send_now", noted)
+        sealed: list[int] = []
+        seal = eng.store.append
+
+        def counted(log: Any) -> None:
+            sealed.append(1)
+            seal(log)
+
+        monkeypatch.setattr(eng.store, "append", counted)
+        run = await finish(eng, "quick", {"text": "short"})
+        assert run.output == {"text": "short"}
+        assert len(asked) == 1
+        assert len(sealed) == 2
+        assert there.entered == 2
+        assert [delta.delta for delta in await bodies(eng, run.id, OutputDelta)] == [{"text": "short"}]
+
+
+async def test_of_a_short_run_at_a_server_that_finds_it_by_its_key_no_step_is_recorded(
+    tmp_path: Path, store: Path
+) -> None:
+    async with remote(tmp_path) as (server, _), here(store, server, "connect") as eng:
+        run = await finish(eng, "quick", {"text": "short"})
+        assert await kinds(eng, run.id) == ["created", "started", "delta", "finished"]
+
+
+@pytest.mark.parametrize("protocol", MOUNTED)
+async def test_a_failure_and_a_question_that_come_at_once_are_what_they_are(
+    tmp_path: Path, store: Path, protocol: str
+) -> None:
+    async with remote(tmp_path) as (server, _), here(store, server, protocol) as eng:
+        failed = await finish(eng, "busy")
+        assert failed.error is not None
+        assert (failed.error.code, failed.error.message, failed.error.transient) == ("busy", "come back later", True)
+        run = await submit(eng, "asks")
+        await eng.answer((await question(eng, run.id)).id, {"text": "this"})
+        assert (await eng.wait(run.id, timeout=20)).output == {"text": "this"}
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("protocol", MOUNTED)
+async def test_what_is_cancelled_before_anything_came_of_it_is_cancelled_there(
+    tmp_path: Path, store: Path, protocol: str
+) -> None:
+    async with remote(tmp_path) as (server, there), here(store, server, protocol) as eng:
+        run = await submit(eng, "waits", {"text": "x"})
+        await there.inside.wait()
+        await eng.cancel(run.id)
+        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        (there_,) = await runs_there(server)
+        assert (await server.engine.wait(there_.id, timeout=20)).status is il.Status.CANCELLED
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("protocol", MOUNTED)
+async def test_what_a_crash_leaves_before_anything_came_of_it_is_found_again(
+    tmp_path: Path, store: Path, protocol: str
+) -> None:
+    async with remote(tmp_path) as (server, there):
+        eng = engine(store, *await mounted(server, protocol))
+        await eng.start()
+        await finish(eng, "quick", {"text": "first"})
+        run = await submit(eng, "waits", {"text": "x"})
+        await there.inside.wait()
+        await crash(eng)
+        async with here(store, server, protocol) as again:
+            there.open.set()
+            assert (await again.wait(run.id, timeout=20)).output == {"text": "x"}
+        assert len(await runs_there(server)) == 1
+
+
+@pytest.mark.parametrize("protocol", MOUNTED)
+async def test_a_run_that_takes_longer_is_told_as_it_goes(
+    tmp_path: Path, store: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "A_MOMENT", 0.01)
+    async with remote(tmp_path) as (server, there), here(store, server, protocol) as eng:
+        run = await submit(eng, "waits", {"text": "x"})
+        await there.inside.wait()
+        async with asyncio.timeout(20):  # what it is called there is written down, or that it has begun
+            async for event in eng.events(run.id):
+                if isinstance(event.body, Recorded):
+                    break
+        there.open.set()
+        assert (await eng.wait(run.id, timeout=20)).output == {"text": "x"}
+        assert len(await runs_there(server)) == 1
