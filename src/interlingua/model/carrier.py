@@ -18,6 +18,7 @@ NAMES = ("traceparent", "tracestate", "baggage")
 _NAMES = frozenset(NAMES)
 HOPS = "interlingua-hops"
 """The member of the baggage that says through how many mounts the call has gone."""
+_FIRST_HOP = f"{HOPS}=1"
 
 MAX_STATE = 512  # characters; these and those of the baggage are what the standards ask to be carried at least
 MAX_BAGGAGE = 8192
@@ -83,6 +84,8 @@ def hops(carrier: Carrier | None) -> int:
 
 def onward(carrier: Carrier | None, limit: int) -> Carrier:
     """What goes on to the remote side of a mount: the same, with one hop more. Raises TooManyHops beyond the limit."""
+    if not carrier and limit > 0:  # most calls come straight from their caller, who does not trace them
+        return {"baggage": _FIRST_HOP}
     carrier = carrier or {}
     count = hops(carrier) + 1
     if count > limit:

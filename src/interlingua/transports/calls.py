@@ -87,6 +87,8 @@ class Client(httpx2.AsyncClient):
 
     _places: dict[tuple[str, str], _Place | None]
     _placed: httpx2.URL | None = None
+    _raw: list[tuple[bytes, bytes]] | None = None
+    _lines: list[tuple[bytes, bytes]]
 
     def stream(  # type: ignore[override]
         self, method: str, url: str, *, content: Any = None, json: Any = None, headers: Any = None,
@@ -187,11 +189,7 @@ class Client(httpx2.AsyncClient):
         given = {name.lower().encode(): value.encode() for name, value in (headers or {}).items()}
         if is_json:
             given.setdefault(*_JSON)
-        lines = [
-            b"%s: %s" % (name, value)
-            for name, value in self.headers.raw
-            if name.lower() not in given and name.lower() not in _LENGTHS
-        ]
+        lines = [line for name, line in self._own_lines() if name not in given]
         lines += [b"%s: %s" % (name, value) for name, value in given.items() if name not in _LENGTHS]
         if body or place.request.method != "GET":
             lines.append(b"content-length: %d" % len(body))
@@ -199,6 +197,15 @@ class Client(httpx2.AsyncClient):
         if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1:
             raise httpx2.LocalProtocolError("a header has a line break in it")
         return place.line + head + b"\r\n\r\n" + body
+
+    def _own_lines(self) -> list[tuple[bytes, bytes]]:
+        """Headers that the client sends with every request, by their names in small letters."""
+        raw = self.headers.raw
+        if raw != self._raw:
+            self._raw = raw
+            named = [(name.lower(), b"%s: %s" % (name, value)) for name, value in raw]
+            self._lines = [(name, line) for name, line in named if name not in _LENGTHS]
+        return self._lines
 
     def _answer(self, place: _Place, head: plain.Head) -> _Answer:
         status, told, stream, extensions = head

@@ -69,11 +69,9 @@ class Ready:
         self.peer.rpc.close_request(self.asked)
 
     def understood(self, frames: list[bytes]) -> list[Any] | None:
-        """The deltas in an answer, and its result. None where it is anything but a few of those and one of this."""
-        try:
-            *told, last = (_decode(frame) for frame in frames)
-        except ValueError:
-            return None
+        """The deltas in an answer, and its result. None where it is anything but a few of those and one of this; raises
+        ValueError where it is not even that."""
+        *told, last = map(_decode, frames)
         if type(last) is not dict or last.keys() != _RESULT or type(last["id"]) is not int:
             return None
         if last["id"] != self.asked.id:
@@ -133,7 +131,7 @@ class Peer:
         if make is None or self.version == wire.MODERN or self.rpc.watched or self.rpc.lost:
             return None
         asked = self.rpc.open("agents/run", params)
-        post = make(asked.frame)
+        post = make(asked, "agents/run", params)
         if post is None:
             self.rpc.close_request(asked)
             return None

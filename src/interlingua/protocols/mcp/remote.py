@@ -21,6 +21,7 @@ from ...security.redaction import redact_text
 from ...transports import calls, plain
 from ...transports.jsonrpc import INTERNAL_ERROR, Id
 from ...transports.queues import Queues
+from ...transports.rpc import Asked
 from ...transports.sse import Reader
 from . import wire
 from .peer import DENIED, LOST, NO_SERVER
@@ -162,15 +163,14 @@ class HttpChannel(Queues):
         exchange = self._exchanges[message.id] = _Exchange(message.id, message.member("_meta", "progressToken"))
         exchange.task = self._spawn(self._ask(frame, message, exchange, asked=asked))
 
-    def ready(self, frame: bytes) -> Ready | None:
+    def ready(self, asked: Asked, method: str, params: dict[str, Any]) -> Ready | None:
         """A request with nothing left to do but to send it. None where it must wait for others, or is less simple."""
         if not self.streamable or self._posts is not None or self._gone or self._version == wire.MODERN:
             return None
-        message = _message(frame)
-        written = self._client.write(
-            "POST", self._url, content=frame, headers=self._asking(message), timeout=_STREAMING
-        )
-        return None if written is None else Ready(frame, message, written)
+        message = _Message(asked.id, method, params)
+        headers = self._asking(message)
+        written = self._client.write("POST", self._url, content=asked.frame, headers=headers, timeout=_STREAMING)
+        return None if written is None else Ready(asked.frame, message, written)
 
     async def ask_now(self, ready: Ready, understand: Callable[[list[bytes]], T | None]) -> T | None:
         """Send a request, and read its answer without a task for it, and without the connection's reader: where all of
@@ -182,16 +182,17 @@ class HttpChannel(Queues):
             if not self._gone:
                 self._begin(ready.frame, message)
             return None
-        asked: calls.Asked = self._client.answer_of(ready.written, sent)
-        understood = None
+        whole = understood = None
         try:
             whole = await sent.whole(calls.A_MOMENT)
-            if whole is not None:
-                understood = understand(_frames(whole)) if whole.status == 200 else None
-                asked = calls.as_asked(ready.written, whole)
+            if whole is not None and whole.status == 200:
+                with contextlib.suppress(ValueError, RecursionError):  # who reads it as ever tells what is wrong
+                    understood = understand(_frames(whole))
         finally:
             if understood is None:
-                self._begin(ready.frame, message, asked)
+                written = ready.written
+                rest = self._client.answer_of(written, sent) if whole is None else calls.as_asked(written, whole)
+                self._begin(ready.frame, message, rest)
         return understood
 
     async def _write(self) -> None:
