@@ -13,6 +13,7 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
+from interlingua.engine import tracing
 from interlingua.model.events import OutputDelta, Recorded
 from interlingua.store.base import RunFilter
 from interlingua.transports import calls
@@ -82,6 +83,12 @@ async def here(store: Path, server: Server, protocol: str) -> AsyncIterator[il.E
         finally:
             for let_go in {agent.let_go for agent in agents if agent.let_go is not None}:
                 await let_go()
+
+
+@pytest.fixture(autouse=True)
+def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else in this process may have asked for traces, which tell of every step."""
+    monkeypatch.setattr(tracing, "wanted", lambda: False)
 
 
 @pytest.fixture

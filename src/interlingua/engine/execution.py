@@ -154,6 +154,10 @@ class Execution(Operations):
             if not self.over:
                 self._end()
             self.worker.hand_back_soon(self.log.row.id, error)
+        finally:
+            # The context holds on to this, and so to the log with all that was said. Now both go as soon as nobody
+            # needs them, and not only when the collector comes, which is rare.
+            self.ctx = None
 
     async def _live(self) -> None:
         try:

@@ -286,6 +286,7 @@ class _Line(asyncio.Protocol):
             self._waiter = None
             if clock is not None:
                 clock.cancel()
+            del waiter  # what it fails with tells of this frame
 
     @property
     def usable(self) -> bool:
@@ -335,6 +336,7 @@ class _Line(asyncio.Protocol):
                 self._over = httpx2.RemoteProtocolError("the server hung up without an answer")
         self._wake()
         self._tell_end()
+        del self._parser  # it holds on to this
 
     @property
     def _until_the_end(self) -> bool:

@@ -78,6 +78,20 @@ class Handler(Protocol):
         ...
 
 
+class _Nobody:
+    async def called(self, call: Call) -> Any:
+        raise ConnectionLost("the connection is over")
+
+    def noticed(self, notice: Notice) -> None:
+        pass
+
+    def failure(self, error: Exception) -> RpcError:
+        return RpcError(INTERNAL_ERROR, str(error))
+
+
+_NOBODY = _Nobody()
+
+
 class Trace(Protocol):
     """Sees every frame, both ways."""
 
@@ -101,7 +115,7 @@ class Connection:
         """`begin` is called with each request first. Where it begins one without waiting for anything, it says so, and
         there is no task for it: it is answered through `answer`, or goes on in the handler's `called` after `go_on`."""
         self.channel = channel
-        self.handler = handler
+        self.handler: Handler = handler
         self.rpc = Rpc(limits, cancel=cancel, batches=batches)
         self.lost = False
         self._silent_cancel = silent_cancel  # a request that was taken back gets no answer
@@ -165,6 +179,10 @@ class Connection:
     def close_request(self, asked: Asked) -> None:
         """Nothing more is to come for it."""
         self._forget(asked.id)
+
+    def let_go(self) -> None:
+        """All is asked and answered: who handles this connection, and holds on to it, is free."""
+        self.handler, self._quick = _NOBODY, None
 
     @property
     def watched(self) -> bool:

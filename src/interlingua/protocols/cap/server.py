@@ -229,6 +229,7 @@ async def _until(updates: AsyncIterator[list[Update]], stopping: asyncio.Event) 
                 await asyncio.wait({task})
         if hasattr(updates, "aclose"):
             await updates.aclose()
+        task = reading = None  # how it ended tells of this frame, which would keep all of it
 
 
 def _number(request: Request, name: str, default: int, most: int) -> int:

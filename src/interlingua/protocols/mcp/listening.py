@@ -14,14 +14,16 @@ from ...transports.jsonrpc import Call
 from . import wire
 
 if TYPE_CHECKING:
-    from .server import McpConnection
+    from ...transports.rpc import Connection
+    from .server import McpDoor
 
 
 class Listening:
     """The open subscriptions of one client."""
 
-    def __init__(self, connection: McpConnection) -> None:
-        self._connection = connection
+    def __init__(self, door: McpDoor, rpc: Connection) -> None:
+        self._door = door
+        self._rpc = rpc
         self._news: dict[asyncio.Event, asyncio.Task[Any]] = {}
 
     def tell(self) -> list[asyncio.Task[Any]]:
@@ -41,7 +43,7 @@ class Listening:
             honoured["agentsListChanged"] = True
             methods.append("notifications/agents/list_changed")
         meta = {wire.META_SUBSCRIPTION: call.id}
-        rpc = self._connection.rpc
+        rpc = self._rpc
         news, task = asyncio.Event(), asyncio.current_task()
         assert task is not None
         self._news[news] = task
@@ -49,10 +51,10 @@ class Listening:
             # What is listened for is said before anything else; kinds that never change here are left out.
             acknowledged = {"notifications": honoured, "_meta": meta}
             rpc.notify("notifications/subscriptions/acknowledged", acknowledged, about=call.id)
-            while not self._connection.door.stopping:
+            while not self._door.stopping:
                 await news.wait()
                 news.clear()
-                if not self._connection.door.stopping:
+                if not self._door.stopping:
                     for method in methods:
                         rpc.notify(method, {"_meta": meta}, about=call.id)
                     await rpc.drain(call.id)

@@ -117,7 +117,7 @@ class McpConnection:
         self.version = ""  # once a handshake has been made
         self.able = wire.ClientCapabilities()
         self.level: str | None = None  # of the log messages that it wants; none before it has asked
-        self.listening = Listening(self)
+        self.listening = Listening(door, self.rpc)
         self._waits_after_cancelling = False  # for an answer, to a request that it has taken back
         self.begun: dict[Call | None, LiveLog] = {}  # runs under way for requests without a task (None: the only one)
         self.adopted: dict[Id, LiveLog] = {}  # runs that were begun for requests which are about to come in

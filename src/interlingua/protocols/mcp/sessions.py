@@ -299,6 +299,7 @@ class Single:
         self.mcp.gone()
         if self._exchange is not None and self._exchange.over:
             self._door.singles.discard(self)
+            self.mcp.rpc.let_go()
         else:
             self._door.forget(self)
 

@@ -105,6 +105,7 @@ class Attachment:
             ) from failure
         finally:
             await self._asking.leave()
+            del self._asking, self._standing  # they hold on to this, and so to the whole run
 
     async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
         self._trace = self._mounted.onward()

@@ -70,7 +70,14 @@ class Telling:
         self._origin = origin
         self._run = run
         self._request = request
-        self._files: list[Put] = []
+        self._files = files = list[Put]()
+
+        def publish(body: bytes, media_type: str, name: str | None) -> str:
+            put, url = node.file(body, media_type, name)
+            files.append(put)
+            return url
+
+        self._publish = publish
         self.projection = Projection(card, self._publish)
         self.task: Task | None = None  # as it was kept last
         self.outcome: Outcome | None = None  # what it has come to so far
@@ -88,11 +95,6 @@ class Telling:
     def told_before(self) -> None:
         """What was fed so far was told in an earlier life, and its files are there."""
         self._files.clear()
-
-    def _publish(self, body: bytes, media_type: str, name: str | None) -> str:
-        put, url = self._node.file(body, media_type, name)
-        self._files.append(put)
-        return url
 
     async def tell(self, events: list[Event], follow: Follow) -> bool:
         """Keep and send what some events say. False: another process has done so."""
