@@ -336,11 +336,12 @@ async def test_a_client_that_reads_nothing_for_a_while_gets_everything_in_order(
 
 
 async def test_a_client_that_reads_nothing_for_a_while_costs_no_memory(tmp_path: Path) -> None:
-    await unread_costs_no_memory(tmp_path, 40, 60)  # `make faults` does more
+    await unread_costs_no_memory(tmp_path, 40, 140)  # `make faults` does more
 
 
 async def unread_costs_no_memory(folder: Path, first: int, then: int) -> None:
-    """Megabytes that are not read for a while; the first ones fill the database's caches."""
+    """Megabytes that are not read for a while. The first ones fill the database's caches, and show what that takes:
+    how much of it the system gets back in between is nobody's promise."""
     async with stdio(folder, THINKER) as client:
         await client.initialize()
         session = await client.new_session()
@@ -362,10 +363,9 @@ async def unread_costs_no_memory(folder: Path, first: int, then: int) -> None:
             assert [text[:8] for text in texts.kept] == [f"{number:08d}" for number in range(megabytes * 100)]
             return waiting, reading
 
-        await fall_behind(first)
-        before = client.memory()
+        before = max(await fall_behind(first))
         waiting, reading = await fall_behind(then)
-        most = min(80_000_000, then * 1_000_000 * 2 // 3)
+        most = min(80_000_000, (then - first) * 1_000_000 * 2 // 3)
         assert waiting - before < most, "what the client does not read is kept in memory"
         assert reading - before < most, "what the client has not read yet is kept in memory"
 

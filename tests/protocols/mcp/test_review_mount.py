@@ -109,6 +109,9 @@ def _sse(*messages: Any, head: str = "") -> bytes:
         lambda id_: {"jsonrpc": "2.0", "id": float(id_), "result": {"output": {}}},
         lambda id_: {"jsonrpc": "2.0", "id": id_},
         lambda id_: {"jsonrpc": "2.0", "id": str(id_), "result": {"output": {}}},
+        lambda id_: {"jsonrpc": "2.0", "id": id_, "result": None},
+        lambda id_: {"jsonrpc": "2.0", "id": id_, "result": [1]},
+        lambda id_: [{"jsonrpc": "2.0", "id": id_, "result": {}}],
     ],
 )
 @pytest.mark.parametrize("streams", [False, True])

@@ -120,7 +120,7 @@ class Attachment:
 
     def _prepare(self, peer: Peer, input_: dict[str, Any]) -> None:
         """Nothing may leave before the run is written down: there is time until then."""
-        if not self._over:
+        if not self._over and self._peer is None:
             with contextlib.suppress(Exception):  # what is wrong is told when it is asked for
                 self._ready = peer.ready(self._params(peer, {"name": self._name, "input": input_}))
 

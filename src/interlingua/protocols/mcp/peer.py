@@ -74,7 +74,7 @@ class Ready:
         *told, last = map(_decode, frames)
         if type(last) is not dict or last.keys() != _RESULT or type(last["id"]) is not int:
             return None
-        if last["id"] != self.asked.id:
+        if last["id"] != self.asked.id or type(last["result"]) is not dict:
             return None
         deltas = list[Any]()
         for one in told:
