@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
 from interlingua.engine import tracing
+from interlingua.engine.execution import Execution
 from interlingua.model.events import OutputDelta, Recorded
+from interlingua.protocols.mcp.peer import Peer
 from interlingua.store.base import RunFilter
-from interlingua.transports import calls
+from interlingua.transports import calls, plain
 from tests.engine.common import QUICK, bodies, crash, engine, finish, kinds, question, submit
 
 MOUNTED = ["connect", "mcp", "peer"]
@@ -198,3 +201,50 @@ async def test_a_run_that_takes_longer_is_told_as_it_goes(
         there.open.set()
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "x"}
         assert len(await runs_there(server)) == 1
+
+
+async def test_a_connection_that_breaks_when_it_is_asked_leaves_nobody_listening(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken: list[bytes] = []
+    ask = plain._Line.ask
+
+    def breaks(self: plain._Line, request: bytes) -> None:
+        ask(self, request)
+        if b"agents/run" in request and not broken and self._transport is not None:
+            broken.append(request)
+            self._transport.abort()
+
+    async with remote(tmp_path) as (server, _), here(store, server, "mcp") as eng:
+        monkeypatch.setattr(plain._Line, "ask", breaks)
+        assert (await finish(eng, "quick", {"text": "short"})).output == {"text": "short"}
+        assert broken
+        assert [peer for peer in gc.get_objects() if isinstance(peer, Peer) and peer.listeners] == []
+
+
+@pytest.mark.parametrize("protocol", MOUNTED)
+async def test_of_runs_that_fail_nothing_stays(tmp_path: Path, store: Path, protocol: str) -> None:
+    async with remote(tmp_path) as (server, _), here(store, server, protocol) as eng:
+        for _ in range(20):
+            await finish(eng, "busy")
+        gc.collect()
+        assert len([run for run in gc.get_objects() if isinstance(run, Execution)]) < 10
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_server_that_is_let_go_while_it_is_asked_is_hung_up_on(tmp_path: Path, store: Path) -> None:
+    async with remote(tmp_path) as (server, there):
+        agents = await mounted(server, "mcp")
+        async with engine(store, *agents) as eng:
+            await finish(eng, "quick", {"text": "first"})
+            (mount,) = {agent.let_go.__self__ for agent in agents if agent.let_go is not None}  # type: ignore[attr-defined]
+            peer = mount.host.ready
+            run = await submit(eng, "waits", {"text": "x"})
+            await there.inside.wait()
+            await mount.close()
+            assert peer is not None
+            assert peer.rpc.lost
+            await eng.cancel(run.id)
+            await eng.wait(run.id, timeout=20)
+            assert peer.channel._tasks == set()
+            assert peer.channel._exchanges == {}

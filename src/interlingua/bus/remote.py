@@ -108,9 +108,10 @@ class SubjectBus(LocalBus):
     def overflowed(self, subject: str) -> None:
         """Something that came in on a subject could not be kept."""
         self.health.overflowed += 1
-        if (run := subject.rpartition(".")[2]) in self._here:
+        about, _, run = subject.rpartition(".")
+        if run in self._here:
             self._spread(run, ANYTHING)
-        else:
+        elif f"{about}.*" not in self.handlers:  # else it is about a run that nobody reads here any more
             self.missed()
 
     def warn_once(self, key: str, text: str) -> None:

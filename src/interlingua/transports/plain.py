@@ -290,6 +290,8 @@ class _Line(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
+        if self._transport is None or self._transport.is_closing():  # the server has hung up
+            return False
         return self.complete and self._stays and self._over is None
 
     def cut(self) -> None:

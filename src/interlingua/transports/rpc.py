@@ -57,7 +57,7 @@ class Answer:
         self.then = then
 
 
-class Asked(msgspec.Struct, gc=False):
+class Asked(msgspec.Struct):  # seen by the collector: an answer that is an error tells of frames that hold this
     """A request of ours that is open."""
 
     id: Id

@@ -191,11 +191,14 @@ class Attachment:
             ready = None
         if ready is None:
             params = self._params(peer, params)
-        peer.listeners[self._token] = self
-        told = await self._now(peer, ready) if ready is not None else None
-        if told is None:
-            told = await self._later(peer.rest(ready) if ready is not None else self._requested(peer, params))
-        peer.listeners.pop(self._token, None)
+        token = self._token
+        peer.listeners[token] = self
+        try:
+            told = await self._now(peer, ready) if ready is not None else None
+            if told is None:
+                told = await self._later(peer.rest(ready) if ready is not None else self._requested(peer, params))
+        finally:
+            peer.listeners.pop(token, None)
         return told if isinstance(told, dict) else {}
 
     def _params(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:

@@ -189,7 +189,10 @@ class HttpChannel(Queues):
                 with contextlib.suppress(ValueError, RecursionError):  # who reads it as ever tells what is wrong
                     understood = understand(_frames(whole))
         finally:
-            if understood is None:
+            if understood is None and self._gone:  # nobody is told any more what comes
+                if whole is None:
+                    sent.cut()
+            elif understood is None:
                 written = ready.written
                 rest = self._client.answer_of(written, sent) if whole is None else calls.as_asked(written, whole)
                 self._begin(ready.frame, message, rest)

@@ -154,6 +154,10 @@ class Exchange:
     def is_read(self) -> bool:
         return self._outbox is not None and self._outbox.reader is not None
 
+    def discard(self) -> None:
+        if self._outbox is not None:
+            self._outbox.discard()
+
 
 class Told:
     """A stream that was told in one breath: it is over, and kept for who did not hear all of it."""
@@ -176,7 +180,12 @@ class Told:
             while self._outbox.take():
                 pass
             self._outbox.finish()
+            self._frames = []
         return self._outbox
+
+    def discard(self) -> None:
+        if self._outbox is not None:
+            self._outbox.discard()
 
     @property
     def is_read(self) -> bool:
@@ -275,7 +284,7 @@ class PostsChannel:
                 break
             size -= exchange.kept
             del self._kept[exchange.name]
-            exchange.outbox.discard()
+            exchange.discard()
             self.let_go(exchange)
 
     async def drain(self) -> None:
@@ -319,13 +328,15 @@ class PostsChannel:
         """The stream of a request, which is answered with the last of these messages; None where there can be none, or
         it is too long to be kept. It begins with an event that has nothing but an id, or (`named` is not so) with a
         sign of life."""
-        if id_ in self._asked or sum(map(len, frames)) > self.settings.keep_bytes:
+        if id_ in self._asked:
             return None
-        self._number += 1
-        name = f"{self._before}{self._number}"
+        name = f"{self._before}{self._number + 1}"
         place = b"id: %s-%%d\n" % name.encode() if self._resumable else b""
         events = [(place % number if place else b"") + data_of(frame) for number, frame in enumerate(frames, 1)]
         size = sum(map(len, events))
+        if size > self.settings.keep_bytes:
+            return None
+        self._number += 1
         self._let_go()  # this one does not count: it is being read
         self._kept[name] = Told(name, frames, size, self._outbox)
         first = KEEP_ALIVE if not named else (place % 0 if place else b"") + b"data:\n\n"
