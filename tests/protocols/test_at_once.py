@@ -7,7 +7,7 @@ import contextlib
 import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -21,6 +21,8 @@ from interlingua.protocols.mcp.peer import Peer
 from interlingua.store.base import RunFilter
 from interlingua.transports import calls, plain
 from tests.engine.common import QUICK, bodies, crash, engine, finish, kinds, question, submit
+
+T = TypeVar("T")
 
 MOUNTED = ["connect", "mcp", "peer"]
 
@@ -98,6 +100,11 @@ def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer has a minute to come at once."""
     monkeypatch.setattr(calls, "A_MOMENT", 60.0)
+
+
+def alive(kind: type[T]) -> list[T]:
+    gc.collect()
+    return [one for one in gc.get_objects() if type(one) is kind]  # what is gone, and still referred to, has no class
 
 
 async def runs_there(server: Server) -> list[il.Run]:
@@ -219,16 +226,16 @@ async def test_a_connection_that_breaks_when_it_is_asked_leaves_nobody_listening
         monkeypatch.setattr(plain._Line, "ask", breaks)
         assert (await finish(eng, "quick", {"text": "short"})).output == {"text": "short"}
         assert broken
-        assert [peer for peer in gc.get_objects() if isinstance(peer, Peer) and peer.listeners] == []
+        assert [peer for peer in alive(Peer) if peer.listeners] == []
 
 
 @pytest.mark.parametrize("protocol", MOUNTED)
 async def test_of_runs_that_fail_nothing_stays(tmp_path: Path, store: Path, protocol: str) -> None:
     async with remote(tmp_path) as (server, _), here(store, server, protocol) as eng:
+        before = len(alive(Execution))
         for _ in range(20):
             await finish(eng, "busy")
-        gc.collect()
-        assert len([run for run in gc.get_objects() if isinstance(run, Execution)]) < 10
+        assert len(alive(Execution)) < before + 10
 
 
 @pytest.mark.usefixtures("patient")
