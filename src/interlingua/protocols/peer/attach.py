@@ -48,6 +48,7 @@ log = logging.getLogger("interlingua.peer")
 
 _THREADS = uuid.UUID("7b8a5c0f-6d0e-5a6f-9c58-4a2f0f3f1c11")  # names remote contexts after local threads
 
+_WRITTEN_DOWN = (0.02, 0.1, 0.3)  # seconds in which a node that was asked has a task, if it will have it at all
 _LINGER = 0.5  # seconds
 
 Frame = dict[str, Any]
@@ -128,7 +129,7 @@ class Attachment:
             except asyncio.CancelledError:
                 # A run that is only set aside is found again later.
                 if self._mounted.leaving_for_good and handle.task and self._state not in _OVER:
-                    await cancel_task(remote, self._inbox, self._task_id)
+                    await cancel_task(remote, self._inbox, self._task_id, known=self._known)
                 raise
         for name in self._not_sent:
             await self._mirror.warn(f"{name} was not sent: files travel by address, and no server here offers them")
@@ -377,8 +378,10 @@ class Attachment:
 _OVER = frozenset({"cancelling", *states.TERMINAL})  # what cannot be cancelled, or is being
 
 
-async def cancel_task(remote: Remote, inbox: Inbox, task: str) -> None:
-    """Tell the node that nobody wants the task any more, and wait until it has heard."""
+async def cancel_task(remote: Remote, inbox: Inbox, task: str, *, known: bool = True) -> None:
+    """Tell the node that nobody wants the task any more, and wait until it has heard. `known`: it has said that it has
+    it. Else it may be just about to write it down, and is told once more."""
+    pauses = enumerate(() if known else _WRITTEN_DOWN)
     frame = frames.cancel(remote.settings.name, task, message_id=_id(task, "cancel"))
     remote.expect(frame["message_id"], inbox)
     try:
@@ -387,8 +390,17 @@ async def cancel_task(remote: Remote, inbox: Inbox, task: str) -> None:
                 connection = await remote.connection()
                 connection.send(frame)
                 while (heard := await inbox.get()) is not None:
-                    if heard.get("message_id") == frame["message_id"] or heard.get("status") in _OVER:
+                    if heard.get("status") in _OVER:
                         return
+                    if heard.get("message_id") != frame["message_id"]:
+                        continue
+                    number, pause = next(pauses, (0, None)) if heard.get("type") == "error" else (0, None)
+                    if pause is None:
+                        return
+                    await asyncio.sleep(pause)
+                    frame = {**frame, "message_id": _id(task, f"cancel-{number}")}
+                    remote.expect(frame["message_id"], inbox)
+                    connection.send(frame)
     except TimeoutError:
         log.warning("%s could not be told in time that a task is cancelled", remote.where)
     except InterlinguaError as error:
