@@ -1,7 +1,8 @@
 """The HTTP client of mounts: httpx2's, with a short way for requests that need nothing of what makes it slow.
 
 A request over `plain` to a server without TLS, whose client keeps no cookies and is watched by nobody, is put together
-here and sent at once. All others go the way of httpx2, and so does a redirect. What is answered is httpx2's either way.
+here and sent at once. All others go the way of httpx2, and so does a redirect. What is answered is httpx2's either way,
+except to who asks for the whole answer (`ask_now`): for short runs, which are over when their answer begins.
 """
 
 from __future__ import annotations

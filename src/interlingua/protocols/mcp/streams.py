@@ -198,9 +198,7 @@ class PostsChannel:
     def __init__(self, settings: WebSettings, *, resumable: bool = True, times: int = 0) -> None:
         """`times`: how many processes had the session before this one. Names of streams tell theirs from ours."""
         self.settings = settings
-        self.let_go: Callable[[Exchange | Told], None] = lambda exchange: (
-            None
-        )  # told of streams that are no longer kept
+        self.let_go: Callable[[Exchange | Told], None] = lambda exchange: None  # told of what is no longer kept
         self.too_much = asyncio.Event()
         self.closed = False
         self._held = Held()
