@@ -298,6 +298,9 @@ def _become(fds: Sequence[int], words: list[str], env: dict[str, str], cwd: str,
     vars(sys).update({f"__{name}__": getattr(sys, name) for name in ("stdin", "stdout", "stderr")})
     os.environ.clear()
     os.environ.update(env)
+    # As it would have read them at its start; a process of its own does.
+    sys.pycache_prefix = env.get("PYTHONPYCACHEPREFIX") or None
+    sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
     if program := os.environ.pop(STARTED, None):
         for name in _STARTERS:
             vars(sys.modules[name])["sys"] = standing_for(program)
