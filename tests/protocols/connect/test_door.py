@@ -24,6 +24,7 @@ from interlingua.protocols.connect import translate
 from interlingua.protocols.connect.server import ConnectDoor, ConnectSettings
 from interlingua.security import signatures
 from interlingua.security.keys import make_key
+from interlingua.store.base import RunFilter
 from interlingua.store.opening import open_store
 from interlingua.transports.http import HttpLimits
 
@@ -524,6 +525,19 @@ async def test_a_wait_that_times_out_has_no_content_and_harms_nothing(store: Pat
         waiting = asyncio.create_task(s.get(f"/runs/{run}/wait?timeout=20"))
         gate.go.set()
         assert (await waiting)["run"]["status"] == "success"
+
+
+@pytest.mark.parametrize("base", ["/runs", "/threads/5f0b6c1e-4a0e-4b52-9a55-0d0c7b1f6f1d/runs"])
+async def test_who_does_not_say_how_long_it_would_wait_begins_no_run(store: Path, base: str) -> None:
+    async with up(store) as s:
+        for wrong in ("soon", "-1", "nan", "true", ""):
+            body = {
+                "agent_id": "echo",
+                "input": {"text": "a"},
+                **({} if base == "/runs" else {"if_not_exists": "create"}),
+            }
+            assert "timeout" in await s.post(f"{base}/wait?timeout={wrong}", body, 422)
+        assert await s.server.engine.runs(RunFilter()) == []
 
 
 async def test_runs_are_searched_by_agent_status_and_metadata_with_paging(store: Path) -> None:

@@ -152,6 +152,7 @@ class Runs(Agents, Threads):
         return json_response(told)
 
     async def create_and_wait(self, request: Request, caller: Caller) -> Response:
+        timeout = reading.seconds(request, "timeout")
         begun: LiveLog | None = request.scope.get(BEGUN)
         if begun is not None:
             await read_body(request, self.settings.limits)  # it was read before; what comes now is that the caller left
@@ -161,7 +162,7 @@ class Runs(Agents, Threads):
             made, _ = await self._submit(request, caller, watched=True)
         if made.status.final:
             return await self._wait_response(made, caller)
-        return await self._wait_for(request, made, caller, cancels=reading.cancels(made))
+        return await self._wait_for(request, made, caller, timeout, cancels=reading.cancels(made))
 
     async def create_and_stream(self, request: Request, caller: Caller) -> Response:
         begun: LiveLog | None = request.scope.get(BEGUN)
@@ -287,11 +288,12 @@ class Runs(Agents, Threads):
         return Response(status_code=204)
 
     async def wait(self, request: Request, caller: Caller) -> Response:
-        run = await self._run(request, caller)
-        return await self._wait_for(request, run, caller, cancels=reading.cancels(run))
+        run, timeout = await self._run(request, caller), reading.seconds(request, "timeout")
+        return await self._wait_for(request, run, caller, timeout, cancels=reading.cancels(run))
 
-    async def _wait_for(self, request: Request, run: Run, caller: Caller, *, cancels: bool) -> Response:
-        timeout = reading.seconds(request, "timeout")
+    async def _wait_for(
+        self, request: Request, run: Run, caller: Caller, timeout: float | None, *, cancels: bool
+    ) -> Response:
         if run.status.final:  # most short runs are over with their first commit
             return await self._wait_response(run, caller)
         waiting = asyncio.ensure_future(self.engine.wait(run.id, timeout=timeout, settled=True))
