@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.server
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx2
@@ -249,3 +251,45 @@ async def test_an_environment_with_proxies_is_left_to_httpx2(monkeypatch: pytest
     assert isinstance(plain.transport(), plain.Plain)
     monkeypatch.setenv("all_proxy", "http://proxy.example:3128")
     assert plain.transport() is None
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.wfile.write(OK)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_who_asks_while_the_loop_ends_leaves_nothing_behind(before: int) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    told: list[str] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def main() -> None:
+        loops.append(asyncio.get_running_loop())
+        begun = asyncio.Event()
+
+        async def stays() -> None:
+            async with client() as http:
+                for _ in range(before):
+                    await http.get(address)
+                try:
+                    begun.set()
+                    await asyncio.Event().wait()
+                finally:
+                    told.append((await http.get(address)).text)
+
+        staying = asyncio.ensure_future(stays())
+        await begun.wait()
+        assert not staying.done()
+
+    asyncio.run(main())
+    server.shutdown()
+    server.server_close()
+    assert told == ["ok"]
+    assert asyncio.all_tasks(loops[0]) == set()

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 from urllib.request import getproxies
 from weakref import WeakKeyDictionary
@@ -392,7 +392,9 @@ class _Lines:
     def __init__(self) -> None:
         self._idle: dict[tuple[str, int], deque[_Line]] = {}
         self._lingering: dict[_Line, asyncio.TimerHandle] = {}
-        self._keeper: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._end: AsyncGenerator[None] | None = None  # closed by the loop when that ends
+        self._over = False
 
     def free(self, host: str, port: int) -> _Line | None:
         idle = self._idle.get((host, port))
@@ -412,17 +414,21 @@ class _Lines:
             raise httpx2.ConnectTimeout(f"{host}:{port} did not answer within {within:g} s") from None
         except OSError as error:
             raise httpx2.ConnectError(str(error) or type(error).__name__) from error
+        if self._end is None:
+            self._end = self._ends()
+            await anext(self._end)
         return made
 
     def put(self, line: _Line) -> None:
         idle = self._idle.setdefault(line.place, deque(maxlen=_MOST_IDLE))
-        if not line.usable or len(idle) == _MOST_IDLE:
+        if not line.usable or len(idle) == _MOST_IDLE or self._over:
             line.close()
             return
-        line.idle_since = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        line.idle_since = loop.time()
         idle.append(line)
-        if self._keeper is None or self._keeper.done():
-            self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(_IDLE / 2, self._sweep)
 
     def linger(self, line: _Line) -> None:
         """Until its answer is complete. What has not come by then is not worth a connection."""
@@ -434,21 +440,28 @@ class _Lines:
         line.ended = ended
         self._lingering[line] = asyncio.get_running_loop().call_later(_LINGER, line.cut)
 
-    async def _keep(self) -> None:
-        """Close what is idle for long, and everything when the loop ends."""
+    def _sweep(self) -> None:
+        """Close what is idle for long."""
+        loop = asyncio.get_running_loop()
+        for place, idle in list(self._idle.items()):
+            while idle and idle[0].idle_since < loop.time() - _IDLE:
+                idle.popleft().close()
+            if not idle:
+                del self._idle[place]
+        self._sweeping = loop.call_later(_IDLE / 2, self._sweep) if self._idle else None
+
+    # No task: one that is begun while the loop ends is never ended.
+    async def _ends(self) -> AsyncGenerator[None]:
         try:
-            while any(self._idle.values()):
-                await asyncio.sleep(_IDLE / 2)
-                oldest = asyncio.get_running_loop().time() - _IDLE
-                for idle in self._idle.values():
-                    while idle and idle[0].idle_since < oldest:
-                        idle.popleft().close()
-            self._idle.clear()
-        except BaseException:
+            yield
+        finally:
+            self._over = True
+            if self._sweeping is not None:
+                self._sweeping.cancel()
+                self._sweeping = None
             for idle in self._idle.values():
                 while idle:
                     idle.pop().close()
-            raise
 
 
 _all: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lines] = WeakKeyDictionary()
