@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpx2
 import pytest
 
 from interlingua.conform.base import Finding, Roles, Subject
+from interlingua.conform.peer.feed import Feed
+from interlingua.conform.peer.tasks import Story
 
 from ...cli.conftest import process_env
 from ...cli.nodes import Process, node, started
@@ -101,3 +104,41 @@ def test_every_way_shows_something(request: pytest.FixtureRequest) -> None:
         way: sum(finding.verdict == "pass" for finding in found.values()) for way, found in _seen(request).items()
     }
     assert all(count > 100 for count in passed.values()), passed
+
+
+def test_a_task_that_ends_while_its_stream_is_opened_is_read_to_its_end(
+    served: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its events come one by one, and the first of them with the stream."""
+    read, look = Feed._read, Story.look
+
+    async def late(self: Feed, answer: httpx2.Response) -> None:
+        pieces = answer.aiter_bytes
+
+        async def slowly(*args: Any) -> AsyncIterator[bytes]:
+            async for piece in pieces(*args):
+                for event in piece.split(b"\n\n"):
+                    yield event + b"\n\n"
+                    if b"submitted" in event:
+                        await ended.wait()
+
+        answer.aiter_bytes = slowly  # type: ignore[method-assign]
+        await read(self, answer)
+
+    async def sees_its_end(self: Story) -> dict[str, Any]:
+        while (seen := await look(self)).get("status") != "completed":
+            await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(ended.set)
+        return seen
+
+    async def looked() -> Found:
+        nonlocal ended
+        ended = asyncio.Event()
+        subject = Subject(address=served.find(r"(http://\S+/peer)"), roles=ROLES, patience=20.0)
+        return await findings("peer", subject, ["peer.8.subscribe"])
+
+    ended = asyncio.Event()
+    monkeypatch.setattr(Feed, "_read", late)
+    monkeypatch.setattr(Story, "look", sees_its_end)
+    (found,) = asyncio.run(looked()).values()
+    assert (found.verdict, found.why) == ("pass", "")

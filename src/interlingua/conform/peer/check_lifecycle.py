@@ -138,13 +138,15 @@ async def _subscribed(node: Node) -> tuple[Story, Feed]:
     """The stream of one task, while another task is made."""
     story = await stories(node).create()
     feed = await node.opened(f"{story.path}:subscribe")
-    if feed.streams and (await story.look()).get("status") not in TERMINAL:
+    if not feed.streams:
+        return story, feed
+    if (await story.look()).get("status") not in TERMINAL:
         await stories(node).create()
         if await stories(node).kind() == "driven":
             await story.put("working", status="working")
             await story.put("completed", status="completed", artifact=RESULT)
         await story.reach("completed")
-        await feed.until(lambda event: event.body.get("state") in TERMINAL)
+    await feed.until(lambda event: event.body.get("state") in TERMINAL)
     return story, feed
 
 
