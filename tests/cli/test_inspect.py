@@ -101,19 +101,20 @@ def test_a_server_that_fails_is_told_what_it_did(cli: Cli, wrong: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "said", "code"),
     [
-        (["some-command --flag"], "which protocol does"),
-        (["http://127.0.0.1:1"], "nothing answers at http://127.0.0.1:1"),
-        (["connect+http://127.0.0.1:1"], "cannot be reached"),
-        (["mcp:x", "--protocol", "corba"], "there is no protocol 'corba'"),
-        (["connect+http://127.0.0.1:1", "--only", "connect.nothing"], "no requirement that can be seen"),
-        (["connect+http://127.0.0.1:1", "--input", "{"], "--input"),
+        (["some-command --flag"], "which protocol does", 2),
+        (["http://127.0.0.1:1"], "nothing answers at http://127.0.0.1:1", 3),
+        (["connect+http://127.0.0.1:1"], "cannot be reached", 3),
+        (["mcp:no-such-command"], "cannot be reached", 3),
+        (["mcp:x", "--protocol", "corba"], "there is no protocol 'corba'", 2),
+        (["connect+http://127.0.0.1:1", "--only", "connect.nothing"], "no requirement that can be seen", 2),
+        (["connect+http://127.0.0.1:1", "--input", "{"], "--input", 2),
     ],
 )
-def test_what_cannot_be_checked_is_said(here: Cli, args: list[str], said: str) -> None:
+def test_what_cannot_be_checked_is_said(here: Cli, args: list[str], said: str, code: int) -> None:
     done = here("conform", *args)
-    assert done.code != 0
+    assert done.code == code
     assert said in done.err
 
 

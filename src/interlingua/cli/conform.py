@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -74,7 +75,18 @@ def conform(
     from .session import go
 
     seen = {"headers": headers_of(header or []), "patience": patience, "secret": secret}
-    go(_conform(target, protocol, _roles(agent, asks, slow, fails, input_), only, seen, failures, json))
+    go(_reached(_conform(target, protocol, _roles(agent, asks, slow, fails, input_), only, seen, failures, json)))
+
+
+async def _reached(checking: Coroutine[Any, Any, int]) -> int:
+    """That nothing answers says nothing of what a server keeps: an exit code of its own tells them apart."""
+    from ..model.errors import Unavailable
+    from .errors import CommandError, ExitCode
+
+    try:
+        return await checking
+    except Unavailable as error:
+        raise CommandError(error.message, exit_code=ExitCode.NOT_FOUND) from error
 
 
 def _roles(agent: str | None, asks: str | None, slow: str | None, fails: str | None, given: str | None) -> Any:
