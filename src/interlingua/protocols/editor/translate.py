@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -31,6 +32,7 @@ from . import wire
 
 AUTH_REQUIRED = -32000
 NOT_FOUND = -32002
+_ABOUT = ("name", "title", "description")  # of a file
 
 # Codes of the error tree that are the client's own doing; all others are internal errors, with the code in `data`.
 ERRORS: dict[str, int] = {
@@ -77,7 +79,7 @@ def _part(block: dict[str, Any], path: str, open_types: bool) -> Part:
     meta = dict(block.get("_meta") or {})
     if typed.annotations is not None:
         meta["annotations"] = block["annotations"]
-    data = meta.pop(wire.META_DATA, msgspec.UNSET)
+    data, about = meta.pop(wire.META_DATA, msgspec.UNSET), _about(meta.pop(wire.META_FILE, None))
     kept = meta or None
     match typed:
         case wire.TextBlock() if data is not msgspec.UNSET:
@@ -85,9 +87,9 @@ def _part(block: dict[str, Any], path: str, open_types: bool) -> Part:
         case wire.TextBlock(text=text):
             return TextPart(text, kept)
         case wire.ImageBlock(data=data, mime_type=mime, uri=uri):
-            return FilePart(url=uri, data=_bytes(data, path), media_type=mime, meta=kept)
+            return FilePart(url=uri, data=_bytes(data, path), media_type=mime, meta=kept, **about)
         case wire.AudioBlock(data=data, mime_type=mime):
-            return FilePart(data=_bytes(data, path), media_type=mime, meta=kept)
+            return FilePart(data=_bytes(data, path), media_type=mime, meta=kept, **about)
         case wire.ResourceLinkBlock():
             return FilePart(
                 url=typed.uri, media_type=typed.mime_type, name=typed.name, title=typed.title,
@@ -98,10 +100,16 @@ def _part(block: dict[str, Any], path: str, open_types: bool) -> Part:
                 raise InvalidInput(f"{path}/resource has neither text nor blob", path=f"{path}/resource")
             content = _bytes(found.blob, path) if found.text is None and found.blob is not None else None
             return FilePart(
-                url=found.uri, data=content, text=found.text, media_type=found.mime_type, name=file_name(found.uri),
-                meta=kept,
+                url=found.uri, data=content, text=found.text, media_type=found.mime_type, meta=kept,
+                **{"name": file_name(found.uri), **about},
             )  # fmt: skip
     raise AssertionError(kind)
+
+
+def _about(told: Any) -> dict[str, Any]:
+    """What is told of a file beside its block."""
+    found = told if isinstance(told, dict) else {}
+    return {name: found[name] for name in _ABOUT if isinstance(found.get(name), str)}
 
 
 def _bytes(data: str, path: str) -> bytes:
@@ -127,8 +135,6 @@ def _block(part: Part) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     if isinstance(part, DataPart):
-        if isinstance(part.data, dict) and part.data.get("type") in wire.CONTENT_TYPES:
-            return dict(part.data)
         return {"type": "text", "text": fenced(part.data), "_meta": {wire.META_DATA: part.data}}
     if isinstance(part, ToolResultPart):
         return {"type": "text", "text": fenced(msgspec.to_builtins(part))}
@@ -141,8 +147,8 @@ def _block(part: Part) -> dict[str, Any]:
         }
         if part.url is not None and told["type"] == "image":
             told["uri"] = part.url
-        return told
-    uri = part.url or f"file:///{part.name or 'unnamed'}"
+        return _beside(told, part, _ABOUT)
+    uri = part.url or f"file:///{quote(part.name or 'unnamed', safe='')}"
     if part.data is None and part.text is None:
         link = {"type": "resource_link", "name": part.name or file_name(uri), "uri": uri}
         for name, value in (
@@ -160,7 +166,14 @@ def _block(part: Part) -> dict[str, Any]:
         inner["blob"] = base64.b64encode(part.data).decode()
     if part.media_type is not None:
         inner["mimeType"] = part.media_type
-    return {"type": "resource", "resource": inner}
+    named = part.name is None or part.name == file_name(uri)
+    return _beside({"type": "resource", "resource": inner}, part, _ABOUT[1:] if named else _ABOUT)
+
+
+def _beside(block: dict[str, Any], part: FilePart, names: tuple[str, ...]) -> dict[str, Any]:
+    """A block, and what of a file it has no place for."""
+    told = {name: getattr(part, name) for name in names if getattr(part, name) is not None}
+    return {**block, "_meta": {wire.META_FILE: told}} if told else block
 
 
 def metadata(meta: dict[str, Any] | None) -> dict[str, Any]:

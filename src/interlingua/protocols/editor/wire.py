@@ -14,6 +14,8 @@ Meta = dict[str, Any]
 
 META_DATA = "interlingua/data"
 """In the `_meta` of a text block: the JSON value that the text shows. The protocol has no block for values."""
+META_FILE = "interlingua/file"
+"""In the `_meta` of a block: name, title and description of a file, where the block has no place for them."""
 META_AGENT = "interlingua/agent"
 """In the `_meta` of session/new: the choice of the option `agent`, as if it had been set right after."""
 META_METADATA = "interlingua/metadata"
