@@ -71,7 +71,9 @@ class ProgramMount:
 
         async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
             known = cap_id(self._agent) if self._agent is not None else ctx.me or cap_id(name)
-            return await Attachment(Program(self.command, self.name, self._access), card, known, ctx).run(input)
+            hint = "" if self._agent is not None else "name one of them with #NAME after the command"
+            way = Program(self.command, self.name, self._access)
+            return await Attachment(way, card, known, ctx, hint).run(input)
 
         handler.__name__ = name
         handler.__doc__ = card.description
