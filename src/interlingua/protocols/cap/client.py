@@ -26,7 +26,7 @@ from ...transports.access import ORDINARY, Access, NoSettings
 from ...transports.children import words_of
 from . import described
 from .attach import Attachment
-from .remote import KEY_VARIABLE, Address, Program, Refused, cancel_left, json_of, open_client
+from .remote import KEY_VARIABLE, Address, Program, Refused, cancel_left, json_of, open_client, try_out
 
 __all__ = ["ProgramMount", "ServerMount", "load"]
 
@@ -79,7 +79,11 @@ class ProgramMount:
         handler.__doc__ = card.description
         made: Agent[..., Any] = Agent(card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False)
         made.check_output = Validator(ANY_OBJECT, what="output")  # what it gives is what counts
+        made.try_out = self.try_out
         return made
+
+    async def try_out(self) -> None:
+        await try_out(self.command, self.name, self._access)
 
 
 class ServerMount:
