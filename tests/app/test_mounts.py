@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ import pytest
 import interlingua as il
 from interlingua.app.config import read
 from interlingua.app.config_meaning import mounts as mounts_of
-from interlingua.app.mount_entry import MountEntry, Mounting
+from interlingua.app.mount_entry import MountEntry, Mounting, try_once
 from interlingua.app.mount_line import Line
 from interlingua.app.mounts import Supervised
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import parse
+from interlingua.model.errors import Unavailable
+from interlingua.protocols.cap import remote
 
 from .. import warm_python
 from ..cli.conftest import process_env
@@ -244,6 +247,63 @@ async def test_a_program_that_ends_by_itself_is_looked_at_at_once(tmp_path: Path
         server.mounts.look()
         await until(server, lambda: state(server) == "up")
         assert (await run(server, names(server)[0])).status is il.Status.SUCCEEDED
+
+
+@pytest.mark.parametrize("protocol", ["mcp", "editor", "cap"])
+async def test_a_command_that_is_not_there_is_shown_as_down(tmp_path: Path, protocol: str) -> None:
+    mount = {"target": f"{protocol}:no-such-command-abc", "as": "missing"}
+    async with hub(tmp_path, mount, mounting=SLOW) as server:
+        (view,) = server.mounts.views()
+        assert (view.state, view.agents) == ("down", [])
+        assert view.reason == "no-such-command-abc cannot be started: No such file or directory"
+    with pytest.raises(Unavailable):
+        await try_once(entries(mount)[0])
+
+
+@pytest.mark.parametrize("protocol", ["mcp", "editor", "cap"])
+async def test_a_command_that_ends_at_once_is_shown_as_down_with_the_last_it_said(
+    tmp_path: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "STAYS", 60.0)
+    mount = {"target": f"{protocol}:sh -c 'echo out of order >&2; exit 3'", "as": "broken"}
+    async with hub(tmp_path, mount, mounting=SLOW) as server:
+        (view,) = server.mounts.views()
+        assert view.state == "down"
+        assert "it exited with status 3; the last it said: out of order" in view.reason
+
+
+async def test_a_command_of_which_each_task_has_its_own_process_is_looked_at_when_one_cannot_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two tasks there is nobody who could end, and nobody starts one to see."""
+    monkeypatch.setattr(remote, "STAYS", 0.1)
+    program = tmp_path / "upper"
+    code = f"""#!{sys.executable}
+import json, sys
+for notice in map(json.loads, sys.stdin):
+    back = {{"task_id": notice["task_id"], "sender_id": notice["recipient_id"], "recipient_id": notice["sender_id"]}}
+    print(json.dumps({{"type": "message", "content": notice["context_summary"].upper(), **back}}), flush=True)
+"""
+
+    def there() -> None:
+        program.write_text(code)
+        program.chmod(0o755)
+
+    there()
+    async with hub(tmp_path, f"cap:{program}") as server:
+        assert (await run(server, "upper")).output == {"text": "HI"}
+        program.unlink()
+        ended = await run(server, "upper")
+        assert ended.error is not None
+        assert (ended.error.code, ended.error.transient) == ("unavailable", True), "it is looked for again"
+        await until(server, lambda: state(server) == "down")
+        ended = await run(server, "upper")
+        assert ended.error is not None
+        assert (ended.error.code, ended.error.transient) == ("unavailable", True)
+        assert f"the mount cap:{program} is down: {program} cannot be started" in ended.error.message
+        there()
+        await until(server, lambda: state(server) == "up")
+        assert (await run(server, "upper")).output == {"text": "HI"}
 
 
 async def test_a_server_that_closes_connections_which_say_nothing_is_not_asked_all_the_time() -> None:

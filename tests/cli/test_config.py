@@ -396,14 +396,14 @@ def test_a_door_on_a_public_address_needs_keys_too(cli: Cli, home: Path) -> None
 
 
 def test_mounts_of_a_server_are_shown_with_their_state(env: dict[str, str], home: Path, cli: Cli) -> None:
-    more = ["--mount", "connect+http://127.0.0.1:1/connect", "--mount", '{"target": "cap:true", "as": "yes"}']
+    more = ["--mount", "connect+http://127.0.0.1:1/connect", "--mount", '{"target": "cap:cat", "as": "yes"}']
     with serve(env, home, "agents.py", "--port", "0", "--no-peer-ports", *more) as server:
         at = address(server)
         assert "down: http://127.0.0.1:1/connect cannot be reached" in server.said
         shown = cli("mounts", at)
         assert shown.code == 1
         assert re.search(r"connect\+http://127.0.0.1:1/connect +down .*cannot be reached", shown.out)
-        assert re.search(r"cap:true as yes +up .*yes@0.0.0", shown.out)
+        assert re.search(r"cap:cat as yes +up .*yes@0.0.0", shown.out)
         told = json.loads(cli("mounts", at, "--json").out)
         assert [one["state"] for one in told] == ["down", "up"]
         secret = cli("keys", "add", "laptop").out.strip()

@@ -99,6 +99,9 @@ async def load(entry: MountEntry, target: Target | None = None) -> list[Agent[..
         raise InvalidRequest(
             f"it has {len(agents)} agents ({', '.join(names)}), and `as` is a name for one: say which with #AGENT"
         )
+    for agent in agents:
+        if agent.try_out is not None:
+            await agent.try_out()
     return agents
 
 

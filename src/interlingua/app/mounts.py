@@ -248,7 +248,7 @@ class Supervised:
         made.digest = values.digest(msgspec.to_builtins(made.card))
         made.fn = self._handler(real.card.key)
         made.on_cancel = self._teller(real.card.key)
-        made.let_go = made.watch = None
+        made.let_go = made.watch = made.try_out = None
         made.reads_history = False  # what was said before is at the other end
         return made
 
@@ -270,6 +270,8 @@ class Supervised:
             try:
                 return await real.fn(ctx=ctx, input=input)
             except InterlinguaError as error:
+                if isinstance(error, Unavailable):
+                    error.transient = True  # also a command that is not there: it is looked for until it is
                 if error.transient and self.state == "up":
                     self.look()
                 raise

@@ -86,6 +86,8 @@ class Agent(Generic[P, R]):
         self.let_go: Callable[[], Awaitable[None]] | None = None
         # And tells when that has ended by itself, other than by a run that fails.
         self.watch: Callable[[Callable[[], None]], None] | None = None
+        # Of one to which nothing is open between two runs: sees whether it is there. Raises where it is not.
+        self.try_out: Callable[[], Awaitable[None]] | None = None
         self.__name__ = getattr(fn, "__name__", card.name)
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn

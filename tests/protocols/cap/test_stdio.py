@@ -254,6 +254,19 @@ def test_a_task_that_waits_when_the_peer_has_gone_is_taken_up_by_the_next_proces
         assert other.hear(sender_id="curious", metadata={"final": True})["content"] == "love is blind"
 
 
+def test_an_error_is_not_answered_with_an_error(start: Any) -> None:
+    """Two that answer each other's errors would never end."""
+    error = {"type": "error_response", "sender_id": "orchestrator", "recipient_id": "words", "error_message": "no"}
+    with start() as other:
+        for code in (404, 499):
+            other.say({**error, "task_id": "T404", "error_code": code})
+        other.say({**error, "task_id": "T404", "error_code": 404, "sender_id": "curious"})
+        other.say({"type": "error_response", "task_id": "T404"})
+        other.say(notice("T1", "words", "hello"))
+        (line,) = other.end()
+        assert line["content"] == "hello"
+
+
 def test_it_ends_when_it_is_asked_to(start: Any) -> None:
     with start() as other:
         other.say(notice("T1", "patient", "x", metadata={"stream": True}))

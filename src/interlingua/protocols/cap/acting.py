@@ -40,7 +40,7 @@ _ASKING = "message"  # the type of a question that has none of its own
 class Stretch(msgspec.Struct):
     """What a stretch of a task ended with. What is recorded."""
 
-    kind: Literal["end", "result", "error", "ask", "say", "tell", "send", "delegate", "show"]
+    kind: Literal["end", "result", "error", "not taken", "ask", "say", "tell", "send", "delegate", "show"]
     data: dict[str, Any]
     cursor: str | None = None
     shown: Any = None
@@ -60,6 +60,7 @@ class Acting:
     _ours: bool  # it is a server like ours
     _unsent: list[wire.Message]  # the message that is being passed on, if there is one
     _mails = 0  # how many were passed on, and that one
+    _refused = 0  # things that it said or wanted, and may not
 
     # -- doing what it wants ------------------------------------------------------------------------------
 
@@ -85,6 +86,10 @@ class Acting:
         except InterlinguaError as error:
             if self._way.again and isinstance(error, StepFailed | QuestionExpired):
                 raise  # the server does not take what we have to say, or nobody says it: it would wait for ever
+            self._refused += not isinstance(error, RunError)
+            if isinstance(message, wire.ErrorResponse):  # is answered with none
+                await self._ctx.warn(f"{self._way.name} told of an error that was not passed on: {error.message}")
+                return
             await self._reply_error(
                 _of_child(error), message.task_id, _answerer(message, error), message.sender_id
             )  # fmt: skip

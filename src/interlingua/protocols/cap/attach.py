@@ -22,6 +22,7 @@ from ...model.card import AgentCard
 from ...model.codes import Code, error_of
 from ...model.content import Artifact, DataPart, Message
 from ...model.errors import (
+    AgentNotFound,
     Denied,
     ErrorInfo,
     InterlinguaError,
@@ -42,14 +43,19 @@ from .acting import Acting, Stretch
 from .mirror import Mirror
 from .remote import Way, log
 
+MOST_REFUSED = 100
+"""Things that are refused in one run before its agent is not listened to any more: each is on the log of the run."""
 _THREADS = uuid.UUID("6d1d3a53-8f2e-5b3c-9d0b-1f0f6c3f7e52")  # names remote threads after local ones
 
 
 class Attachment(Acting):
     """A run here and the task elsewhere that does its work."""
 
-    def __init__(self, way: Way, card: AgentCard, agent: str | None, ctx: Context[Any, Any]) -> None:
+    def __init__(
+        self, way: Way, card: AgentCard, agent: str | None, ctx: Context[Any, Any], hint: str = ""
+    ) -> None:  # fmt: skip
         self._way = way
+        self._hint = hint  # what to do where there is no such agent there
         self._card = card
         self._ctx = ctx
         self._mounted = Mounted(ctx)
@@ -106,6 +112,8 @@ class Attachment(Acting):
                     return await self._given(stretch.data)
                 case "error":
                     raise _failure(_error_in(stretch.data))
+                case "not taken":
+                    raise _failure(self._not_taken(_error_in(stretch.data)))
                 case "delegate" | "ask" if not way.again:  # it may say more while it waits
                     self._spawn(self._act(stretch, number))
                 case _:  # what a server says meanwhile is read later, and the run may be set aside until then
@@ -170,6 +178,8 @@ class Attachment(Acting):
 
     async def _read_on(self) -> Stretch:
         while True:
+            if self._refused >= MOST_REFUSED:
+                await self._give_up()
             kind, data = await self._way.next()
             found: Stretch | None = None
             match kind:
@@ -207,6 +217,8 @@ class Attachment(Acting):
                 return None
         try:
             message = wire.read(data)
+            if self._is_not_taken(message):
+                return Stretch("not taken", data)
             self._check(message)
         except InterlinguaError as error:
             if not (self._way.again and data.get("sender_id") in (USER, ORCHESTRATOR)):  # that was us
@@ -214,6 +226,16 @@ class Attachment(Acting):
             return None
         kind = self._kind(message)
         return Stretch(kind, data) if kind is not None else None
+
+    def _is_not_taken(self, message: wire.AnyMessage) -> bool:
+        """Whether a process says that nobody there has the task, as the orchestrator that it is to its own agents. Once
+        it tells how the task stands, such an error is about something that was said in the task."""
+        return (
+            isinstance(message, wire.ErrorResponse)
+            and not (self._way.again or self._ours)
+            and (message.sender_id, message.recipient_id) == (ORCHESTRATOR, self._back)
+            and message.task_id == self._task
+        )
 
     def _check(self, message: wire.AnyMessage) -> None:
         """Whether it is of this task, and whether the remote side may speak so."""
@@ -260,9 +282,10 @@ class Attachment(Acting):
         return "delegate" if not self._ours else None
 
     async def _complain(self, error: InterlinguaError, data: dict[str, Any]) -> None:
-        """Tell the agent what was wrong with what it said, and the log too."""
+        """Tell the agent what was wrong with what it said, and the log too. An error is answered with none."""
+        self._refused += 1
         await self._mirror.warn(f"{self._way.name} said something that was refused: {error.message}")
-        if self._way.again:
+        if self._way.again or wire.is_error(data):
             return
         task, sender = data.get("task_id"), data.get("sender_id")
         await self._reply_error(
@@ -271,6 +294,20 @@ class Attachment(Acting):
         )  # fmt: skip
 
     # -- the end ------------------------------------------------------------------------------------------
+
+    async def _give_up(self) -> None:
+        if self._way.again:  # a process ends with its task
+            await self._cancel()
+        raise RemoteError(
+            f"{self._way.name} has said {self._refused} things that were refused, and is not listened to any more; the "
+            "warnings of this run say what was wrong with them"
+        )
+
+    def _not_taken(self, error: ErrorInfo) -> ErrorInfo:
+        said = f"{self._way.name} did not take the task: {error.message or 'it gave no reason'}"
+        if error.code == AgentNotFound.code and self._hint:
+            said += f"; {self._hint}"
+        return msgspec.structs.replace(error, message=said)
 
     async def _ended(self, status: dict[str, Any]) -> Any:
         """A task whose server says how it ended."""

@@ -26,7 +26,7 @@ from ...transports.access import ORDINARY, Access, NoSettings
 from ...transports.children import words_of
 from . import described
 from .attach import Attachment
-from .remote import KEY_VARIABLE, Address, Program, Refused, cancel_left, json_of, open_client
+from .remote import KEY_VARIABLE, Address, Program, Refused, cancel_left, json_of, open_client, try_out
 
 __all__ = ["ProgramMount", "ServerMount", "load"]
 
@@ -71,13 +71,19 @@ class ProgramMount:
 
         async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
             known = cap_id(self._agent) if self._agent is not None else ctx.me or cap_id(name)
-            return await Attachment(Program(self.command, self.name, self._access), card, known, ctx).run(input)
+            hint = "" if self._agent is not None else "name one of them with #NAME after the command"
+            way = Program(self.command, self.name, self._access)
+            return await Attachment(way, card, known, ctx, hint).run(input)
 
         handler.__name__ = name
         handler.__doc__ = card.description
         made: Agent[..., Any] = Agent(card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False)
         made.check_output = Validator(ANY_OBJECT, what="output")  # what it gives is what counts
+        made.try_out = self.try_out
         return made
+
+    async def try_out(self) -> None:
+        await try_out(self.command, self.name, self._access)
 
 
 class ServerMount:

@@ -38,6 +38,8 @@ log = logging.getLogger("interlingua.cap.agent")
 KEY_VARIABLE = "INTERLINGUA_CAP_KEY"
 PATIENCE = 60.0
 """Seconds for which a server that cannot be reached is tried again before the run fails as transient."""
+STAYS = 2.0
+"""Seconds for which a program that has nothing to do is watched: one that is broken has ended by then."""
 _SILENCE = 60.0  # seconds without a byte after which a connection counts as dead; ours sends one every 15
 _TIMEOUT = httpx2.Timeout(_SILENCE, connect=10.0, write=30.0)
 _TRANSIENT = frozenset({408, 425, 429, 502, 503, 504})
@@ -338,6 +340,28 @@ class _Program(Child):
         self.channel = _Lines(pipes, clean)
 
 
+async def _started(command: list[str], access: Access) -> Child:
+    folder, env = access.directory or str(Path.cwd()), {**environment(os.environ), **access.env}
+    return await _Program.start(command, folder, env, clean=redact_text, log=log)
+
+
+async def try_out(command: list[str], name: str, access: Access = ORDINARY) -> None:
+    """Start a program, and let it go again. Raises where it cannot be started, or ends before anything is said to it.
+
+    More cannot be seen: a program that waits for a task has nothing to say, and need not know of anything else.
+    """
+    child = await _started(command, access)
+    try:
+        async with asyncio.timeout(STAYS):
+            while await child.channel.receive():
+                pass  # it may print
+        raise Unavailable(f"{name} ended at once: {await child.how_it_ended()}", transient=False)
+    except TimeoutError:
+        pass  # it waits
+    finally:
+        await child.end()
+
+
 class Program:
     """A task in a process of its own."""
 
@@ -356,13 +380,7 @@ class Program:
         self._news = asyncio.Event()
 
     async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
-        self._child = await _Program.start(
-            self._command,
-            self._access.directory or str(Path.cwd()),
-            {**environment(os.environ), **self._access.env},
-            clean=redact_text,
-            log=log,
-        )
+        self._child = await _started(self._command, self._access)
         # A line has no headers: the metadata is where its sender says more of it.
         await self.send(msgspec.structs.replace(notice, metadata={**(notice.metadata or {}), **trace}))
         self.begun.set()

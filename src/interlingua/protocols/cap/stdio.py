@@ -2,7 +2,8 @@
 
 Whoever started the process is the user and the orchestrator of what it serves, also under a name of its own that nobody
 here has. It is told what is addressed to it, and, of tasks whose notice says `"metadata": {"stream": true}`, everything
-that the stream of the HTTP door has. A line that is no message is answered with an error, and ends nothing.
+that the stream of the HTTP door has. A line that is no message is answered with an error, and ends nothing. An error
+is never answered with one: two that did so would go on for ever.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ...transports.channel import Channel, TooLong
 from ...transports.rpc import Trace
 from . import wire
 from .conversation import Update
-from .desk import Desk, Taken
+from .desk import Desk, Taken, log
 from .follow import follow
 from .server import addressed, error_message
 
@@ -75,7 +76,10 @@ class StdioDoor:
                 if taken.question is not None:
                     self._answered.add(taken.question)
         except InterlinguaError as error:
-            self._send(wire.write(error_message(error, *addressed(value))))
+            if wire.is_error(value):
+                log.warning("an error that was told here is of no use: %s", error.message)
+            else:
+                self._send(wire.write(error_message(error, *addressed(value))))
 
     def _is_here(self, id_: str) -> bool:
         """Whether a name is somebody's here. Every other name is the peer's own."""

@@ -199,6 +199,11 @@ def read(value: Any) -> AnyMessage:
     return kind(**told)
 
 
+def is_error(value: Any) -> bool:
+    """Whether somebody tells of an error, however badly: whatever is wrong with it, it is answered with no other."""
+    return isinstance(value, dict) and value.get("type") == "error_response"
+
+
 def write(message: AnyMessage | Attachment) -> dict[str, Any]:
     """A message or an attachment as a JSON object. What is not set is left out, but a result may be null.
 
