@@ -41,7 +41,7 @@ def prompt_input(card: AgentCard, given: list[Part]) -> dict[str, Any]:
     text = prompt_text(given)
     properties = card.input.get("properties", {})
     # One that the agent does not take whole is no part of its input: it finds it in `ctx.messages`.
-    members = _members([part for part in given if not properties or _fits(part, properties)])
+    members = _members([part for part in given if not properties or _fits(card, part)])
     if members is not None:
         if card.input_text is not None and text.strip() and card.input_text not in members:
             members[card.input_text] = text
@@ -49,7 +49,7 @@ def prompt_input(card: AgentCard, given: list[Part]) -> dict[str, Any]:
     if card.input_text is not None:
         required = set(card.input.get("required", ()))
         # An agent that needs more than text is reached by writing its whole input as JSON.
-        if required - {card.input_text} and (written := _object(text)) is not None and set(written) <= set(properties):
+        if required - {card.input_text} and (written := _object(text)) is not None and _takes(card, written):
             return written
         return {card.input_text: text}
     if not text.strip() and not card.input.get("required"):
@@ -61,8 +61,18 @@ def prompt_input(card: AgentCard, given: list[Part]) -> dict[str, Any]:
     return written
 
 
-def _fits(part: Part, properties: dict[str, Any]) -> bool:
-    return isinstance(part, DataPart) and isinstance(part.data, dict) and set(part.data) <= set(properties)
+def _fits(card: AgentCard, part: Part) -> bool:
+    return isinstance(part, DataPart) and isinstance(part.data, dict) and _takes(card, part.data)
+
+
+def _takes(card: AgentCard, given: dict[str, Any]) -> bool:
+    """Whether an object is input of an agent: it names all members; or it takes others as well, and this has what it
+    needs and something that it names."""
+    known, required = set(card.input.get("properties", {})), set(card.input.get("required", ()))
+    if given.keys() <= known:
+        return True
+    is_open = card.input.get("additionalProperties", True) is not False
+    return is_open and given.keys() >= required - {card.input_text} and not given.keys().isdisjoint(known)
 
 
 def _members(given: list[Part]) -> dict[str, Any] | None:
@@ -78,9 +88,7 @@ def _members(given: list[Part]) -> dict[str, Any] | None:
 
 def completed(card: AgentCard, input_: dict[str, Any], given: list[Part]) -> dict[str, Any]:
     """An input, with those objects among what goes along with it as members that the agent has a place for."""
-    known = set(card.input.get("properties", {}))
-    fitting = [part for part in given if isinstance(part, DataPart) and isinstance(part.data, dict)]
-    members = _members([part for part in fitting if set(part.data) <= known])
+    members = _members([part for part in given if _fits(card, part)])
     return input_ if members is None else {**members, **input_}
 
 
