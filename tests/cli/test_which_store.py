@@ -12,6 +12,7 @@ import pytest
 from interlingua.app.paths import find_store
 from interlingua.store.opening import is_postgres, shown
 
+from ..postgres import forget, fresh
 from .conftest import Result
 from .nodes import started
 from .test_config import AGENTS, address, write
@@ -37,9 +38,7 @@ def env(env: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def there(
-    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Path]:  # fmt: skip
+def there(env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """What is found in this folder, with these variables."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("INTERLINGUA_STORE", raising=False)
@@ -136,11 +135,12 @@ def test_a_database_in_the_file_is_an_address_and_takes_its_password_from_a_vari
 
 
 def test_commands_work_on_a_database_that_the_file_names(cli: Cli, home: Path, postgres: str) -> None:
-    mark = "&" if "?" in postgres else "?"
-    write(home, f'[store]\npath = "{postgres}{mark}schema=which_store"\n')
+    where = fresh(postgres)
+    write(home, f'[store]\npath = "{where}"\n')
     cli("run", "agents.py", "hello")
     assert [run["agent"] for run in cli("runs", "list", "--json").json] == ["echo"]
     assert stores(home) == []
+    forget(where)
 
 
 def test_a_program_that_starts_agents_does_not_choose_their_store_by_its_folder(
