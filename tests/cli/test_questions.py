@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 import interlingua as il
 from interlingua.app.keys import StoredKeys
 from interlingua.security.keys import make_key
-from tests.engine.common import QUICK, engine, question, submit
+from tests.engine.common import QUICK, engine, parked, question, submit
 from tests.inbox.common import asker, middle, served, top, with_settings
 
 from ..postgres import store_in
@@ -301,3 +302,47 @@ def test_a_store_that_is_not_there_is_not_made(cli: Cli, tmp_path: Path, command
     done = cli(*command, "--store", str(tmp_path / "none.db"))
     assert done.code == 3
     assert not (tmp_path / "none.db").exists()
+
+
+# -- who goes on after the answer -----------------------------------------------------------------------------
+
+
+async def test_an_answer_is_said_to_be_enough_where_a_process_has_the_agent(here: Cli, tmp_path: Path) -> None:
+    begun, enough = asyncio.Event(), asyncio.Event()
+
+    @il.agent
+    async def busy() -> str:
+        begun.set()
+        await enough.wait()
+        return "done"
+
+    async with served(store_in(tmp_path), asker, busy, settings=with_settings(QUICK, max_running=1)) as eng:
+        run = await submit(eng, "asker")
+        asked = await question(eng, run.id)
+        await parked(eng, run.id)
+        await submit(eng, "busy")
+        await begun.wait()  # so nobody has taken the run up when that is looked at
+        done = await asyncio.to_thread(here, "questions", "answer", asked.id, "y")
+        assert done.err == f"answered; run {run.id[-8:]} goes on\n"
+        row = await eng.store.run(run.id)
+        assert row is not None
+        assert row.worker is None
+        enough.set()
+        assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+
+
+@pytest.mark.parametrize("doors", [False, True], ids=["nobody is there", "a server that runs none"])
+async def test_an_answer_says_who_must_take_the_run_up_where_nobody_will(
+    here: Cli, tmp_path: Path, doors: bool
+) -> None:
+    async with engine(store_in(tmp_path), asker) as eng:
+        run = await submit(eng, "asker")
+        asked = await question(eng, run.id)
+    async with contextlib.AsyncExitStack() as stack:
+        if doors:
+            settings = with_settings(QUICK, max_running=0)
+            server = await stack.enter_async_context(served(store_in(tmp_path), asker, settings=settings))
+            await server.elsewhere.start(looks=True)
+        done = await asyncio.to_thread(here, "questions", "answer", asked.id, "y")
+    hint = f"interlingua run TARGET --resume {run.id[-8:]}"
+    assert done.err == f"answered; nobody runs it now, take it up with: {hint}\n"

@@ -215,7 +215,8 @@ def test_the_default_store_is_private_and_under_the_users_data(env: dict[str, st
         ({"XDG_DATA_HOME": str(tmp_path / "data")}, tmp_path / "data"),
         ({"HOME": str(tmp_path / "home")}, tmp_path / "home" / ".local" / "share"),
     ):
-        subprocess.run([*COMMAND, "run", f"{ZOO}:shout", "hi"], env={**clean, **extra}, check=True, capture_output=True)
+        command = [*COMMAND, "run", f"{ZOO}:shout", "hi"]
+        subprocess.run(command, env={**clean, **extra}, cwd=tmp_path, check=True, capture_output=True)
         store = where / "interlingua" / "interlingua.db"
         assert store.stat().st_mode & 0o077 == 0
         assert store.parent.stat().st_mode & 0o077 == 0

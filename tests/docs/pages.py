@@ -51,7 +51,7 @@ class Page:
         env = clean_env()
         self.env = {
             **env, "PATH": f"{tools}{os.pathsep}{env['PATH']}", "HOME": str(folder), "COLUMNS": "120",
-            "XDG_DATA_HOME": str(folder / ".data"), "INTERLINGUA_STORE": str(folder / "interlingua.db"),
+            "XDG_DATA_HOME": str(folder / ".data"),
             "ACP_BASE_URL": self._here("http://127.0.0.1:7901"), warm_python.STARTED: warm_python.python(),
         }  # fmt: skip
         (folder / "examples").symlink_to(ROOT / "examples")

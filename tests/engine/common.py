@@ -33,6 +33,13 @@ async def question(eng: il.Engine, run: str) -> Any:
     return view.questions[0]
 
 
+async def parked(eng: il.Engine, run: str) -> None:
+    """Wait until nobody owns the run."""
+    async with asyncio.timeout(20):
+        while eng.worker.execution(run) is not None:
+            await eng.next_hint(run)
+
+
 async def log(eng: il.Engine, run: str) -> list[il.Event]:
     return [event async for event in eng.events(run, follow=False)]
 

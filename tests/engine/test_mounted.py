@@ -17,7 +17,7 @@ from interlingua.model.errors import InvalidAnswer
 from interlingua.model.events import CancelRequested, OutputDelta, RunRestarted, Thought
 from interlingua.store.base import RunFilter
 
-from .common import PATIENT, QUICK, bodies, crash, engine, question, submit
+from .common import PATIENT, QUICK, bodies, crash, engine, parked, question, submit
 
 
 class Far:
@@ -54,13 +54,6 @@ def asking(far: Far, on_cancel: OnCancel | None = None) -> Agent[..., Any]:
             raise
 
     return Agent(card(), handler, shape="async", ctx_param="ctx", on_cancel=on_cancel or far.on_cancel)
-
-
-async def parked(eng: il.Engine, run: str) -> None:
-    """Wait until nobody owns the run."""
-    async with asyncio.timeout(20):
-        while eng.worker.execution(run) is not None:
-            await eng.next_hint(run)
 
 
 async def gone(eng: il.Engine, run: str) -> None:

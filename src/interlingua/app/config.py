@@ -19,12 +19,11 @@ import msgspec
 from ..model.errors import InvalidRequest
 from ..store.opening import is_postgres, shown
 from . import config_file
-from .config_file import NAME, NoVariable, Written, expanded, names_variables
+from .config_file import NoVariable, Written, expanded, names_variables
 from .config_setting import Entries, Setting
 from .config_table import ENTRIES, SECTIONS, SETTINGS
 
 HIDDEN = "***"
-VARIABLE = "INTERLINGUA_CONFIG"
 
 _YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -101,26 +100,30 @@ class Config:
             raise WrongConfig(self.problems)
 
 
-def find_file(named: Path | None, *, targets: bool, environ: Mapping[str, str] | None = None) -> Path | None:
-    """The file to read: the one that is named, or that of the current folder where nothing else is to be served."""
-    environ = os.environ if environ is None else environ
-    if named is None and environ.get(VARIABLE):
-        named = Path(environ[VARIABLE])
-    if named is not None:
-        return named.expanduser()
-    here = Path(NAME)
-    return here if not targets and here.is_file() else None
-
-
-def read(file: Path | None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """All settings. What is wrong is in `problems`; only a file that is no TOML raises."""
+def read(
+    file: Path | None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, *,
+    store_from: Path | None = None,
+) -> Config:  # fmt: skip
+    """All settings. What is wrong is in `problems`; only a file that is no TOML raises. `store_from`: where no file is
+    read, this one still says which store it is, where nothing else does."""
     environ = os.environ if environ is None else environ
     config = Config(file)
     if file is not None:
         _take_file(config, config_file.read(file), environ)
     _take_variables(config, environ)
     _take_flags(config, flags or {})
+    if file is None and store_from is not None and not config.given("store.path"):
+        _take_store(config, config_file.read(store_from), environ)
     return config
+
+
+def store_in(file: Path) -> Path | None:
+    """The store that a file names, whatever else is wrong in it. Raises where that cannot be told."""
+    config = Config(file)
+    _take_store(config, config_file.read(file), os.environ)
+    config.check()
+    found: Path | None = config["store.path"]
+    return found
 
 
 # -- the file -------------------------------------------------------------------------------------------------
@@ -148,6 +151,14 @@ def _take_file(config: Config, written: Written, environ: Mapping[str, str]) -> 
                 config.wrong(where, path, f"there is no such setting{_near(path, [*known, *entries])}")
 
     walk(written.tables, "")
+
+
+def _take_store(config: Config, written: Written, environ: Mapping[str, str]) -> None:
+    """Only what is said of where the store is. A name that is none counts: it may have been meant for that."""
+    table, known = written.tables.get("store", {}), _tree()
+    if isinstance(table, dict):
+        table = {key: value for key, value in table.items() if key == "path" or f"store.{key}" not in known}
+    _take_file(config, msgspec.structs.replace(written, tables={"store": table}), environ)
 
 
 def _tree() -> dict[str, Any]:

@@ -19,12 +19,12 @@ from ..security.auth import Authenticator, check_bind
 from ..security.origins import HostPolicy
 from ..store.opening import is_postgres, open_store
 from . import config_meaning, sources
-from .config import VARIABLE, Config, Problem
+from .config import Config, Problem
 from .config_table import ENTRIES, SETTINGS
 from .http import HttpApp
 from .keys import StoredKeys
 from .mount_entry import MountEntry, try_once
-from .paths import default_store
+from .paths import VARIABLE, own_file
 
 _OTHERS = ("INTERLINGUA_DEBUG", "INTERLINGUA_KEY", "INTERLINGUA_CONNECT_KEY", "INTERLINGUA_CAP_KEY", VARIABLE)
 _OF_MOUNTS = ("INTERLINGUA_MCP_", "INTERLINGUA_EDITOR_", "INTERLINGUA_PEER_")
@@ -83,7 +83,7 @@ def _check_ports(config: Config) -> None:
 async def _check_doors(config: Config, loaded: list[sources.Source]) -> None:
     """All that a start would refuse: settings of doors, two agents of one name, a public address without keys."""
     settings = await config_meaning.serve_settings(config)
-    path = config["store.path"] or default_store()
+    path = config["store.path"] or own_file()
     store = open_store(path)
     keyed = False
     if is_postgres(path) or path.exists():

@@ -293,12 +293,12 @@ def key_(
 
 
 def _key_file(key: Path | None, store: Path | None) -> Path:
-    from ..app.paths import default_store, own_file
+    from ..app.paths import find_store, own_file
     from ..store.opening import is_postgres
 
     if key is not None:
         return key.expanduser()
-    beside = store or default_store()
+    beside = find_store(store)
     if is_postgres(beside):  # a key is no one's but this user's
         beside = own_file()
     return beside.with_name(f"{beside.name}.key")

@@ -31,11 +31,13 @@ File = Annotated[
 
 
 def _read(file: Path | None, flags: dict[str, Any] | None = None) -> Config:
-    from ..app.config import find_file, read
+    from ..app.config import read
+    from ..app.paths import find_file
 
     flags = flags or {}
-    named = any(flags.get(kind) for kind in ("agents", "teams", "mounts"))  # then `serve` leaves the file here alone
-    return read(find_file(file, targets=named), flags)
+    # Then `serve` takes nothing of the file here but its store.
+    named = any(flags.get(kind) for kind in ("agents", "teams", "mounts"))
+    return read(find_file(file, here=not named), flags, store_from=find_file(file))
 
 
 @app.command(
@@ -123,8 +125,8 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Also where there is such a file already.")] = False,
 ) -> None:
     """Write a commented config file. Files beside it that have agents in them are served by it."""
-    from ..app.config_file import NAME
     from ..app.config_write import template
+    from ..app.paths import NAME
     from .errors import CommandError
 
     path = file or Path(NAME)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Store
+from .options import store_option
 from .tour import Wire, command, say
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _ELSEWHERE = (
 
 
 def demo(
-    store: Store = None,
+    store: Annotated[Path | None, store_option("a temporary one")] = None,
     team: Annotated[bool, typer.Option(help="The part about a team, which starts tool servers.")] = True,
 ) -> None:
     """A guided tour: one agent called by five protocols, agents of five protocols behind one door, a question asked in

@@ -46,9 +46,10 @@ def mounts(
 
 
 def _usual() -> str:
-    from ..app.config import find_file, read
+    from ..app.config import read
+    from ..app.paths import find_file
 
-    config = read(find_file(None, targets=False))
+    config = read(find_file(None))
     host = config["server.host"]
     host = "127.0.0.1" if host in ("0.0.0.0", "") else "[::1]" if host == "::" else host  # noqa: S104
     return f"http://{host}:{config['server.port']}"

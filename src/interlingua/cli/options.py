@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,8 +22,9 @@ EPILOG = (
     examples("interlingua demo", 'interlingua run agents.py "hello"', "interlingua runs list")
     + "\n\n"
     + EXIT_CODES
-    + "\n\nThe store is `$INTERLINGUA_STORE`, else `interlingua/interlingua.db` in `$XDG_DATA_HOME` "
-    "(`~/.local/share`). Colours follow `NO_COLOR`."
+    + "\n\nThe store is `$INTERLINGUA_STORE`, else `store.path` of the config file (`$INTERLINGUA_CONFIG`, else "
+    "`./interlingua.toml`), else `interlingua/interlingua.db` in `$XDG_DATA_HOME` (`~/.local/share`). Colours follow "
+    "`NO_COLOR`."
 )
 
 Trace = Annotated[
@@ -33,15 +34,17 @@ Trace = Annotated[
         show_default=False,
     ),
 ]  # fmt: skip
+
+
+def store_option(without: str) -> Any:
+    """`--store`, with what is used without it."""
+    told = f"The store to use: a file, or postgresql://…. Without it {without}."
+    return typer.Option("--store", metavar="PATH", help=told, show_default=False)
+
+
 Store = Annotated[
-    Path | None,
-    typer.Option(
-        "--store",
-        metavar="PATH",
-        help="The store to use, instead of the default one: a file, or postgresql://….",
-        show_default=False,
-    ),
-]  # fmt: skip
+    Path | None, store_option("`$INTERLINGUA_STORE`, else that of the config file, else the one in your data folder")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether you are sure.")]
 RunId = Annotated[

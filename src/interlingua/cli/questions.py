@@ -205,12 +205,19 @@ async def _give(engine: Engine, record: QuestionRecord, text: str | None, reason
     if json:
         typer.echo(as_json({"question": question.id, "run": question.run, "answer": value}))
         return 0
-    row = await engine.store.run(question.run)
-    if row is not None and row.worker is None and not row.status.final:
+    if await nobody_runs(engine, question.run):
         note(f"answered; nobody runs it now, take it up with: interlingua run TARGET --resume {short(record.runs[0])}")
     else:
         note(f"answered; run {short(question.run)} goes on")
     return 0
+
+
+async def nobody_runs(engine: Engine, run: str) -> bool:
+    """Whether a run that has not ended stays as it is until somebody takes it up by hand."""
+    row = await engine.store.run(run)
+    if row is None or row.worker is not None or row.status.final:
+        return False
+    return not await engine.elsewhere.somebody_runs(f"{row.agent}@{row.version}")
 
 
 async def _value(question: Question, text: str | None, reason: str | None) -> Any:

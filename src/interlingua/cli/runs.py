@@ -106,15 +106,15 @@ def follow(
 async def _follow(part: str, after: int, json: bool, store: Path | None) -> int:
     from .ids import find_run, short
     from .output import JsonView, TextView, View
+    from .questions import nobody_runs
     from .run import card_of
     from .session import engine_at
     from .watch import Watch
 
     async with engine_at(store) as engine:
         run = await find_run(engine, part)
-        row = await engine.store.run(run)
         view: View = JsonView() if json else TextView(await card_of(engine, run))
-        if row is not None and row.worker is None and not row.status.final:
+        if await nobody_runs(engine, run):
             view.aside(f"nobody runs it now; take it up with: interlingua run TARGET --resume {short(run)}")
         return await Watch(engine, run, view, asker=None, leave_waiting=False, owned=None).follow(after=after)
 

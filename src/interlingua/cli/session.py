@@ -45,10 +45,11 @@ async def engine_at(
     store: Path | None, agents: Iterable[Agent[..., Any]] = (), *, create: bool = False
 ) -> AsyncIterator[Engine]:
     """An engine on a store. `create`: the store that was asked for may be new."""
-    from ..app.paths import default_bus, default_store
+    from ..app.paths import default_bus, find_store
     from ..engine.engine import Engine
+    from ..store.opening import shown
 
-    path = store or default_store()
+    path = find_store(store)
     if store is not None and not create and not _is_there(path):
         raise NotFound(f"there is no store {path}")
     engine = Engine(path, agents=agents, bus=default_bus())
@@ -56,7 +57,8 @@ async def engine_at(
         await engine.start()
     except (sqlite3.Error, OSError) as error:
         raise CommandError(
-            f"the store {path} cannot be opened: {error}", hint="choose another one with --store or INTERLINGUA_STORE"
+            f"the store {shown(path)} cannot be opened: {error}",
+            hint="choose another one with --store or INTERLINGUA_STORE",
         ) from error
     try:
         yield engine

@@ -32,7 +32,8 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option(
         "--config", "-c", metavar="FILE", show_default=False,
-        help="The config file; without it `$INTERLINGUA_CONFIG`, or, where no target is named, `./interlingua.toml`.",
+        help="The config file; without it `$INTERLINGUA_CONFIG`, or, where no target is named, `./interlingua.toml`, "
+        "whose store counts in any case.",
     ),
 ]  # fmt: skip
 
@@ -41,12 +42,13 @@ def stay(config: Path | None, targets: list[str], flags: dict[str, Any], verb: s
     """Read the settings, open the place, tell of it, and leave when a signal says so. `verb`: the command's name."""
     from ..app.config import read
     from ..app.logs import LogFormat, logging_as
+    from ..app.paths import find_file
     from .session import go
 
     file, flags = where(config, targets, flags, verb)
 
     def again() -> Config:
-        return read(file, flags)
+        return read(file, flags, store_from=find_file(config))
 
     settings = again()
     settings.check()
@@ -61,9 +63,8 @@ def where(
     """The config file, if any, and the flags with every target among those that it belongs to."""
     import os
 
-    from ..app.config import find_file
-    from ..app.config_file import NAME
     from ..app.config_table import ENTRIES
+    from ..app.paths import NAME, find_file
     from ..app.targets import parse
     from .errors import CommandError
 
@@ -73,7 +74,7 @@ def where(
         kind = {"file": "agents", "team": "teams"}.get(target.kind, "mounts")
         named[kind].append(target.rest if target.kind == "team" else text)
     wanted = {name: [*texts, *(flags.get(name) or [])] for name, texts in named.items()}
-    file = find_file(config, targets=any(wanted.values()))
+    file = find_file(config, here=not any(wanted.values()))
     variables = [os.environ.get(one.variable) for one in ENTRIES if one.path in named]
     # A server may have doors alone: for what the workers of its store have.
     doors = verb == "serve" and (flags.get("store_path") is not None or flags.get("server_elsewhere"))
@@ -91,7 +92,7 @@ async def _stay(config: Config, form: LogFormat, again: Callable[[], Config], op
 
     from ..app import config_meaning, sources
     from ..app.logs import LogFormat
-    from ..app.paths import default_store
+    from ..app.paths import own_file
     from ..app.reload import Reloader
 
     mounts = config_meaning.mounts(config)
@@ -100,7 +101,7 @@ async def _stay(config: Config, form: LogFormat, again: Callable[[], Config], op
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     agents = [agent for source in own for agent in source.agents]
-    async with await open_(config, config["store.path"] or default_store(), agents, mounts) as place:
+    async with await open_(config, config["store.path"] or own_file(), agents, mounts) as place:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         reloader = Reloader(place, config, own, again)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .options import Store, Trace, examples
+from .options import Trace, examples, store_option
 
 EPILOG = examples(
     "interlingua stdio --as editor agents.py",
@@ -25,7 +26,12 @@ def stdio(
     ],
     protocol: Annotated[str, typer.Option("--as", metavar="PROTOCOL", help="What to speak: editor, mcp, peer or cap.")],
     trace: Trace = None,
-    store: Store = None,
+    store: Annotated[
+        Path | None,
+        store_option(
+            "`$INTERLINGUA_STORE`, else that of the file `$INTERLINGUA_CONFIG`, else the one in your data folder"
+        ),
+    ] = None,
 ) -> None:
     """Serve agents on stdin and stdout, as editors and assistants expect it of what they start.
 

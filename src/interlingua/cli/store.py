@@ -203,11 +203,11 @@ def _show(found: Counts | None, checked: int, damage: list[Damage]) -> None:
 
 
 def _there(store: Path | None) -> Path:
-    from ..app.paths import default_store
+    from ..app.paths import find_store
     from ..model.errors import NotFound
     from ..store.opening import is_postgres
 
-    where = store or default_store()
+    where = find_store(store)
     if not is_postgres(where) and not where.exists():
         raise NotFound(f"there is no store {where}")
     return where

@@ -46,12 +46,12 @@ def workers(
 async def _workers(store: Path | None, bus: str | None, json: bool) -> None:
     import msgspec
 
-    from ..app.paths import default_bus, default_store
+    from ..app.paths import default_bus, find_store
     from ..model.errors import NotFound
     from ..store.opening import is_postgres, open_store
     from .render import as_json
 
-    where = store or default_store()
+    where = find_store(store)
     if not is_postgres(where) and not where.exists():
         raise NotFound(f"there is no store {where}")
     settings = default_bus()

@@ -125,8 +125,8 @@ class Elsewhere:
         if dead := [row.id for row in rows if row.id not in workers]:
             await store.keep([Drop(_SPACE, id_) for id_ in dead])
         mine = self._mine()
-        _, told = offered.pop(me, (0, []))
-        if told != mine:  # also where others took this process for dead meanwhile
+        told = offered.pop(me, None)
+        if told is None or told[1] != mine:  # also where others took this process for dead meanwhile
             await self._engine._publish_cards()
             await store.keep([Put(_SPACE, me, msgspec.json.encode(mine))])
         if self.looks:
@@ -177,6 +177,18 @@ class Elsewhere:
         if problems:
             log.warning("agent %s is elsewhere, and left out here: %s", card.key, "; ".join(problems))
         return not problems
+
+    async def somebody_runs(self, key: str) -> bool:
+        """Whether a process that is there, whichever, takes up runs of an agent."""
+        offered = {row.id: _keys.decode(row.body) for row in await self._engine.store.documents(_SPACE, limit=10_000)}
+        for worker in await self._engine.store.workers():
+            told = offered.get(worker.id)  # None: a command, which offers nothing and takes what it has the code for
+            if told and key in told:
+                return True
+            # One that offers none has doors alone. Members of teams are not offered, and are run all the same.
+            if told != [] and key in worker.agents:
+                return True
+        return False
 
     def agents(self) -> list[AgentElsewhere]:
         """Those that are not here as well."""

@@ -1,0 +1,203 @@
+"""Which store a command works on: the one that is named, that of a variable, that of the config file, or the user's."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from interlingua.app.paths import find_store
+from interlingua.store.opening import is_postgres, shown
+
+from ..postgres import forget, fresh
+from .conftest import Result
+from .nodes import started
+from .test_config import AGENTS, address, write
+from .test_stdio import INITIALIZE
+from .warm import COMMAND
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with a config file that names a store."""
+    (tmp_path / "agents.py").write_text(AGENTS)
+    write(tmp_path, '[store]\npath = "folder.db"\n[doors.peer]\nports = false\n[[agents]]\nfile = "agents.py"\n')
+    return tmp_path
+
+
+@pytest.fixture
+def env(env: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """No variable names a store, and the user has a folder of data of their own."""
+    del env["INTERLINGUA_STORE"]
+    return {**env, "XDG_DATA_HOME": str(tmp_path / "data")}
+
+
+@pytest.fixture
+def there(env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """What is found in this folder, with these variables."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("INTERLINGUA_STORE", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", env["XDG_DATA_HOME"])
+
+    def found(named: Path | None = None, *, here: bool = True, **variables: str) -> Path:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return find_store(named, here=here)
+
+    return found
+
+
+def stores(home: Path) -> list[str]:
+    return sorted(str(file.relative_to(home)) for file in home.rglob("*.db"))
+
+
+# -- all commands have one ------------------------------------------------------------------------------------
+
+
+def test_a_key_that_is_added_beside_the_config_file_is_one_of_its_server(
+    env: dict[str, str], home: Path, cli: Cli
+) -> None:
+    secret = cli("keys", "add", "laptop").out.strip()
+    with started(["serve", "--port", "0"], env, home) as server:
+        search = f"{address(server)}/connect/agents/search"
+        assert httpx2.post(search, json={}).status_code == 401
+        assert httpx2.post(search, json={}, headers={"x-api-key": secret}).status_code == 200
+    assert stores(home) == ["folder.db"]
+
+
+def test_a_server_of_a_target_has_the_store_of_its_folder_too(env: dict[str, str], home: Path, cli: Cli) -> None:
+    cli("keys", "add", "laptop")
+    with started(["serve", "agents.py", "--port", "0", "--no-peer-ports"], env, home) as server:
+        assert httpx2.post(f"{address(server)}/connect/agents/search", json={}).status_code == 401
+    said = cli("config", "show", "--mount", "mcp:x").out
+    assert f'path = "{home / "folder.db"}"' in said
+    assert stores(home) == ["folder.db"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "runs list", "runs show last", "runs follow last", "runs cancel last", "threads list", "questions",
+        "questions list --all", "keys list", "callbacks list", "audit tree last", "audit export last", "audit key",
+        "store check", "store migrate", "workers", "run agents.py again",
+    ],
+)  # fmt: skip
+def test_every_command_finds_the_store_of_the_config_file(cli: Cli, home: Path, command: str) -> None:
+    assert cli("run", "agents.py", "hello").code == 0
+    assert stores(home) == ["folder.db"]
+    done = cli(*command.split())
+    assert done.code == (5 if "cancel" in command else 0), done.err
+    assert stores(home) == ["folder.db"]
+    assert not (home / "data").exists()
+
+
+def test_what_is_run_beside_the_config_file_is_listed_there(cli: Cli, home: Path) -> None:
+    cli("run", "agents.py", "hello")
+    (run,) = cli("runs", "list", "--json").json
+    assert run["agent"] == "echo"
+
+
+# -- where it is looked for -----------------------------------------------------------------------------------
+
+
+def test_a_flag_comes_before_a_variable_before_the_file_before_the_users_own(
+    there: Callable[..., Path], home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (home / "interlingua.toml").rename(home / "later.toml")
+    assert there() == home / "data" / "interlingua" / "interlingua.db"
+    (home / "later.toml").rename(home / "interlingua.toml")
+    assert there() == home / "folder.db"
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    write(elsewhere, '[store]\npath = "other.db"\n', "prod.toml")
+    assert there(INTERLINGUA_CONFIG=str(elsewhere / "prod.toml")) == elsewhere / "other.db"
+    assert there(INTERLINGUA_STORE="variable.db") == Path("variable.db")
+    assert there(Path("~/flag.db")) == Path.home() / "flag.db"
+
+
+def test_a_file_that_names_no_store_leaves_the_users_own(there: Callable[..., Path], home: Path) -> None:
+    write(home, "[server]\nport = 9000\n[store]\nttl_runs = 60\n")
+    assert there() == home / "data" / "interlingua" / "interlingua.db"
+
+
+def test_a_database_in_the_file_is_an_address_and_takes_its_password_from_a_variable(
+    there: Callable[..., Path], home: Path
+) -> None:
+    write(home, '[store]\npath = "postgresql://user:${PASSWORD}@host/agents?schema=one"\n')
+    found = there(PASSWORD="secret")
+    assert is_postgres(found)
+    assert str(found) == "postgresql:/user:secret@host/agents?schema=one"
+    assert shown(found) == "postgresql://user:***@host/agents?schema=one"
+
+
+def test_commands_work_on_a_database_that_the_file_names(cli: Cli, home: Path, postgres: str) -> None:
+    where = fresh(postgres)
+    write(home, f'[store]\npath = "{where}"\n')
+    cli("run", "agents.py", "hello")
+    assert [run["agent"] for run in cli("runs", "list", "--json").json] == ["echo"]
+    assert stores(home) == []
+    forget(where)
+
+
+def test_a_program_that_starts_agents_does_not_choose_their_store_by_its_folder(
+    env: dict[str, str], home: Path
+) -> None:
+    def stdio(**extra: str) -> None:
+        command = [*COMMAND, "stdio", "--as", "editor", "agents.py"]
+        subprocess.run(command, input=INITIALIZE, env={**env, **extra}, cwd=home, capture_output=True, check=True)
+
+    stdio()
+    assert stores(home) == ["data/interlingua/interlingua.db"]
+    stdio(INTERLINGUA_CONFIG="interlingua.toml")
+    assert stores(home) == ["data/interlingua/interlingua.db", "folder.db"]
+
+
+# -- files with mistakes --------------------------------------------------------------------------------------
+
+
+def test_what_is_wrong_elsewhere_in_the_file_is_left_to_the_server(cli: Cli, home: Path) -> None:
+    write(
+        home,
+        '[server]\nport = "x"\nnone = 1\n[stores]\n[store]\npath = "folder.db"\nttl_runs = -1\n'
+        '[[mounts]]\ntarget = "${MISSING}"\n',
+    )
+    assert cli("runs", "list").code == 0
+    assert stores(home) == ["folder.db"]
+    assert cli("serve").code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[store\n", "interlingua.toml is no TOML"),
+        ("[store]\npath = 1\n", "interlingua.toml:2: store.path: is a path, not 1"),
+        (
+            "[store]\npth = 'x.db'\n",
+            "interlingua.toml:2: store.pth: there is no such setting; did you mean store.path?",
+        ),
+        ("store = 'x.db'\n", 'interlingua.toml:1: store: is a table, written [store], and not "x.db"'),
+        ("[store]\npath = '${MISSING}'\n", "interlingua.toml:2: store.path: MISSING is not in the environment"),
+    ],
+)
+@pytest.mark.parametrize("command", ["keys add laptop", "runs list", "run agents.py hi", "serve agents.py"])
+def test_a_store_that_cannot_be_told_is_said_and_no_other_is_used(
+    cli: Cli, home: Path, text: str, said: str, command: str
+) -> None:
+    write(home, text)
+    done = cli(*command.split())
+    assert done.code == 2
+    assert said in done.err
+    assert stores(home) == []
+    if not command.startswith("serve"):
+        assert cli(*command.split(), INTERLINGUA_STORE="named.db").code == 0, "the file is not needed then"
+
+
+def test_a_config_file_that_is_named_and_not_there_is_said(cli: Cli, home: Path) -> None:
+    done = cli("runs", "list", INTERLINGUA_CONFIG="missing.toml")
+    assert done.code == 2
+    assert "there is no file missing.toml" in done.err
+    assert stores(home) == []
