@@ -507,3 +507,33 @@ async def test_waits_for_a_mount_that_is_down_grow_to_a_limit_and_are_never_the_
         assert mount._wait() != mount._wait()
         (command,) = entries("cap:true")
         assert Supervised(engine, command, Mounting())._wait() is None, "nobody starts a process to see whether it can"
+
+
+@pytest.mark.parametrize("scheme", ["acp", "tcp"])
+@pytest.mark.parametrize("idle", [False, True])
+async def test_a_node_that_is_gone_is_down_at_once_or_at_the_first_run(tmp_path: Path, scheme: str, idle: bool) -> None:
+    """Nobody looks at it before the refresh. One to which nothing is open is seen to be gone by a run that begins."""
+    far, ports = Far(tmp_path), ["--peer-port", "0", "--peer-http-port", "0", "--peer-tcp-port", "0"]
+    settings = Mounting(wait=10, retry_first=0.05, retry_last=0.1, refresh=600.0)
+    with started(["serve", "agents.py", "--port", "0", *ports], process_env(far.folder), far.folder) as process:
+        link = process.find(rf"({scheme}://\S+)")
+        mount = {"target": link, "settings": {"idle_timeout": 0.01 if idle else 600.0}}
+        async with hub(tmp_path, mount, mounting=settings) as server:
+            await until(server, lambda: state(server) == "up")
+            assert (await run(server, "echo")).output == {"text": "hi"}
+            if idle:
+                (node,) = [agent.let_go.__self__ for agent in mounted(server, "echo") if agent.let_go is not None]  # type: ignore[attr-defined]
+                await asyncio.wait([remote._reading for remote in node._here.own.values()])
+            with killed(process):
+                async with asyncio.timeout(15):  # one that had begun there would wait for it for a minute
+                    if not idle:
+                        await until(server, lambda: state(server) == "down")
+                    failed = await run(server, "echo")
+                    assert failed.error is not None
+                    assert (failed.error.code, failed.error.transient) == ("unavailable", True)
+                    await until(server, lambda: state(server) == "down")
+
+
+def mounted(server: Server, name: str) -> list[il.Agent[..., Any]]:
+    """What is behind the agents of mounts that are called so."""
+    return [agent for one in server.mounts for agent in one._found.values() if agent.card.name == name]

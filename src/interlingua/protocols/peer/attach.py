@@ -168,7 +168,7 @@ class Attachment:
         """Nothing is sent yet that could have to be found again."""
         remote = await self._mount.own(self._mounted.engine)
         async with remote.using(self._inbox):
-            return self._handle_of(await remote.connection())
+            return self._handle_of(await remote.connection(patient=False))
 
     def _handle_of(self, connection: Connection) -> Handle:
         token = connection.token

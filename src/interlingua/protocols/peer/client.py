@@ -8,6 +8,7 @@ the cards mean in `described`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ...engine.agents import Agent
@@ -64,6 +65,15 @@ class Mount:
         self.link = link
         self.settings = settings or MountSettings()
         self._remotes: tuple[asyncio.AbstractEventLoop, _Remotes] | None = None
+        self._watching: Callable[[], None] | None = None
+
+    def watch(self, tell: Callable[[], None]) -> None:
+        """`tell` is called whenever the node has hung up, or could not be reached."""
+        self._watching = tell
+
+    def _lost(self) -> None:
+        if self._watching is not None:
+            self._watching()
 
     @property
     def _here(self) -> _Remotes:
@@ -86,11 +96,13 @@ class Mount:
         """The connection for new runs of an engine."""
         here = self._here
         if self.link.scheme in HTTP:  # who asks is told by the credentials of each request
-            return here.own.setdefault(None, Remote(self.link, self.settings))
+            return here.own.setdefault(None, Remote(self.link, self.settings, lost=self._lost))
         async with here.opening:
             if engine not in here.own:
                 place = Place(engine, self.link)
-                here.own[engine] = Remote(self.link, self.settings, token=await place.find(), keep=place.keep)
+                here.own[engine] = Remote(
+                    self.link, self.settings, token=await place.find(), keep=place.keep, lost=self._lost
+                )  # fmt: skip
                 for gone in [one for one in here.own if one is not None and not one.running and one is not engine]:
                     await here.own.pop(gone).close()
             return here.own[engine]
@@ -103,13 +115,13 @@ class Mount:
             if known_by in (None, own.token):
                 return own
         if known_by is None:
-            return here.own.setdefault(None, Remote(self.link, self.settings))
+            return here.own.setdefault(None, Remote(self.link, self.settings, lost=self._lost))
         for known in [*here.own.values(), *here.others.values()]:
             if known.token == known_by:
                 return known
         if engine is not None:
             await Place(engine, self.link).claim(known_by)
-        return here.others.setdefault(known_by, Remote(self.link, self.settings, token=known_by))
+        return here.others.setdefault(known_by, Remote(self.link, self.settings, token=known_by, lost=self._lost))
 
     # -- agents -------------------------------------------------------------------------------------------
 
@@ -136,6 +148,6 @@ class Mount:
         made: Agent[..., Any] = Agent(
             described.card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False, on_cancel=on_cancel
         )  # fmt: skip
-        made.let_go = self.close
+        made.let_go, made.watch = self.close, self.watch
         made.check_output = Validator(ANY_OBJECT, what="output")  # the result is what counts; a misfit is a warning
         return made

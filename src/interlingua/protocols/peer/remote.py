@@ -112,12 +112,17 @@ class Remote:
         *,
         token: str | None = None,
         keep: Callable[[str], Awaitable[None]] | None = None,
+        lost: Callable[[], None] | None = None,
     ) -> None:
         self.link = link
         self.settings = settings
         self.where = link.shown
         self.token = token  # what we are known by there
         self._keep = keep
+        self._lost = lost  # told when the node hung up, or cannot be reached
+        self._impatient: list[
+            asyncio.Future[None]
+        ] = []  # those who wait no longer than it takes to see that it is away
         self._trust = settings.trust()
         self._inboxes: dict[str, Inbox] = {}
         self._current: Connection | None = None
@@ -155,13 +160,26 @@ class Remote:
         """The connection, where there is one."""
         return self._current if self._current is not None and not self._current.over else None
 
-    async def connection(self) -> Connection:
-        """The connection that stands, or the next one. Raises Unavailable when the node is away for too long."""
+    async def connection(self, *, patient: bool = True) -> Connection:
+        """The connection that stands, or the next one. Raises Unavailable when the node is away for too long; for who
+        is not patient, when it is away."""
         if self.standing is not None:
             return self.standing
+        loop = asyncio.get_running_loop()
         if self._opening is None or self._opening.done():
-            self._opening = asyncio.get_running_loop().create_task(self._open())
+            self._opening = loop.create_task(self._open())
             self._opening.add_done_callback(_noticed)
+        if not patient:
+            away: asyncio.Future[None] = loop.create_future()
+            self._impatient.append(away)
+            either: set[asyncio.Future[Any]] = {self._opening, away}
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._impatient.remove(away)
+            if away.done() and not self._opening.done():
+                away.result()
         return await asyncio.shield(self._opening)
 
     async def close(self) -> None:
@@ -193,11 +211,21 @@ class Remote:
             try:
                 return await self._reach()
             except ConnectionError as error:
+                self._is_away(error)
                 wait = self._backoff.next()
                 if loop.time() + wait > deadline:
                     raise Unavailable(str(error)) from error
                 log.info("%s, and is tried again", error)
             await asyncio.sleep(wait)
+
+    def _is_away(self, error: ConnectionError) -> None:
+        impatient, self._impatient = self._impatient, []
+        for waits in impatient:
+            if not waits.done():
+                waits.set_exception(Unavailable(str(error)))
+                waits.exception()  # it may have left
+        if self._lost is not None:
+            self._lost()
 
     async def _reach(self) -> Connection:
         channel = await dial_link(self.link, self.settings)
@@ -260,7 +288,7 @@ class Remote:
     # -- reading ------------------------------------------------------------------------------------------
 
     async def _read(self, connection: Connection) -> None:
-        channel = connection.channel
+        channel, by_itself = connection.channel, True
         try:
             while batch := await channel.receive():
                 for data in batch:
@@ -269,10 +297,15 @@ class Remote:
                         self._took(connection, frame)
         except ConnectionError as error:
             log.info("the connection with %s ended: %s", self.where, error)
+        except asyncio.CancelledError:  # it was let go here
+            by_itself = False
+            raise
         except Exception:
             log.exception("the connection with %s failed", self.where)
         finally:
             connection.over = True
+            if by_itself and self._lost is not None:
+                self._lost()
             self._backoff.lasted(time.monotonic() - connection.began)
             for inbox in {id(inbox): inbox for inbox in self._inboxes.values()}.values():
                 inbox.put(None)
