@@ -134,6 +134,11 @@ async def test_one_refused_call_does_not_undo_its_neighbours(made: SQLStore) -> 
     assert isinstance(results[2], RunNotFound)
     assert isinstance(results[3], tuple)
     assert await made.linked("k", "a") == "1"
+    first, refused, last = await asyncio.gather(
+        made._write(lambda _: 1), made._write(broken), made._write(lambda _: 3), return_exceptions=True
+    )
+    assert (first, last) == (1, 3)
+    assert isinstance(refused, StoreError)
     await made.close()
 
 

@@ -500,8 +500,13 @@ async def test_a_cancelled_request_gets_no_answer_and_its_run_is_cancelled(store
         assert all(m.get("id") != id_ or "method" in m for m in client.messages)
 
 
-@pytest.mark.parametrize("meta", [{}, {"interlingua/key": "once"}], ids=["at once", "by a key"])
-async def test_a_request_that_is_taken_back_at_once_leaves_no_run_behind(store: Path, meta: dict[str, Any]) -> None:
+@pytest.mark.parametrize("meta", [{}, {"interlingua/key": "once"}], ids=["alone", "by a key"])
+@pytest.mark.parametrize("way", ["at once", "submitted"])
+async def test_a_request_that_is_taken_back_at_once_leaves_no_run_behind(
+    store: Path, meta: dict[str, Any], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "submitted":
+        monkeypatch.setattr(il.Engine, "begin", lambda *_: None)
     async with in_process(store, slow) as (client, engine):
         await client.initialize()
         run = client.message("agents/run", {"name": "slow", "input": {"text": ""}, "_meta": meta})
