@@ -24,7 +24,6 @@ from ..transports.http import HttpLimits
 from ..transports.jsonrpc import Limits
 from . import probes
 from .config import Config, Entry
-from .config_file import names_variables
 from .issuers import issuer
 from .mount_entry import MountEntry, Mounting
 from .peer import Flags, from_config, settings_of
@@ -223,10 +222,9 @@ def mount(entry: Entry) -> MountEntry:
         directory=str(folder) if folder is not None else None,
         settings=entry["settings"],
     )
-    written = entry.values["target"].written
     return MountEntry(
         target=msgspec.structs.replace(target, access=access),
-        shown=written if names_variables(written) else spelled(target),
+        shown=spelled(entry.values["target"].written or entry["target"], target),
         as_=entry["as"],
         prefix=entry["prefix"],
         only=tuple(entry["only"]),
