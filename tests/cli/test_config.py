@@ -138,6 +138,15 @@ def test_the_token_of_a_link_is_shown_nowhere_and_its_variable_is(
     assert shown == [f"{scheme}://127.0.0.1:1/…", f"{scheme}://${{HOST}}/…", f"{scheme}://${{HOST}}/${{TOKEN}}"]
 
 
+def test_the_password_of_an_address_is_not_in_the_reason_why_it_is_down(here: Cli, home: Path) -> None:
+    write(home, '[[mounts]]\ntarget = "connect+http://ada:hunter2@127.0.0.1:1/connect"\n')
+    for args in (["check"], ["check", "--json"]):
+        done = here("config", *args)
+        assert done.code == 1
+        assert "cannot be reached" in done.out + done.err
+        assert "hunter2" not in done.out + done.err, args
+
+
 # -- what is wrong --------------------------------------------------------------------------------------------
 
 

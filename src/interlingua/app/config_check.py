@@ -17,6 +17,7 @@ from ..engine.engine import Engine
 from ..model.errors import DefinitionError, InterlinguaError
 from ..security.auth import Authenticator, check_bind
 from ..security.origins import HostPolicy
+from ..security.redaction import redact_text
 from ..store.opening import is_postgres, open_store
 from . import config_meaning, sources
 from .config import VARIABLE, Config, Problem
@@ -107,8 +108,8 @@ async def _try(entry: MountEntry) -> Tried:
     try:
         agents = await try_once(entry)
     except (InterlinguaError, OSError) as error:
-        reason = getattr(error, "message", None) or str(error)
-        return Tried(entry.name, False, reason=reason)
+        reason = getattr(error, "message", None) or str(error) or type(error).__name__
+        return Tried(entry.name, False, reason=redact_text(reason))
     return Tried(entry.name, True, agents)
 
 
