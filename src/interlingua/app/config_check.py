@@ -18,7 +18,8 @@ from ..model.errors import DefinitionError, InterlinguaError
 from ..security.auth import Authenticator, check_bind
 from ..security.origins import HostPolicy
 from ..security.redaction import redact_text
-from ..store.opening import is_postgres, open_store
+from ..store.base import Store
+from ..store.opening import CannotOpen, is_postgres, open_store
 from . import config_meaning, sources
 from .config import VARIABLE, Config, Problem
 from .config_table import ENTRIES, SETTINGS
@@ -84,13 +85,8 @@ def _check_ports(config: Config) -> None:
 async def _check_doors(config: Config, loaded: list[sources.Source]) -> None:
     """All that a start would refuse: settings of doors, two agents of one name, a public address without keys."""
     settings = await config_meaning.serve_settings(config)
-    path = config["store.path"] or default_store()
-    store = open_store(path)
-    keyed = False
-    if is_postgres(path) or path.exists():
-        await store.open()
-        keyed = await StoredKeys(store).any()
-        await store.close()
+    store = open_store(config["store.path"] or default_store())
+    keyed = await _check_store(config, store)
     auth = Authenticator(StoredKeys(store), None, open_to_all=not keyed and not settings.issuers)
     engine = Engine(store, bus=settings.bus, settings=settings.engine)
     hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
@@ -102,6 +98,26 @@ async def _check_doors(config: Config, loaded: list[sources.Source]) -> None:
             config.wrong(source.origin.place, "", sources.said(source.origin, error))
     for host in {settings.host, *(at or settings.host for at, _ in settings.own_ports.values())}:
         check_bind(host, auth)
+
+
+async def _check_store(config: Config, store: Store) -> bool:
+    """Whether it has keys, as one that cannot be opened may have."""
+    path = config["store.path"] or default_store()
+    try:
+        if not is_postgres(path) and not path.exists():  # it is made by a start
+            above = next(one for one in path.absolute().parents if one.exists())
+            if not above.is_dir():
+                raise CannotOpen(path, f"{above} is no folder")
+            return False
+        await store.open()
+        try:
+            return await StoredKeys(store).any()
+        finally:
+            await store.close()
+    except InterlinguaError as error:
+        where = config.values["store.path"].origin if config.given("store.path") else ""
+        config.wrong(where, "store.path", str(error))  # with the database's own words
+        return True
 
 
 async def _try(entry: MountEntry) -> Tried:

@@ -1,0 +1,50 @@
+"""`interlingua config check` says all that a start would refuse, each with where it is written, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Result
+from .test_config import home, write
+
+__all__ = ["home"]
+
+Cli = Callable[..., Result]
+SERVED = '[[agents]]\nfile = "agents.py"\n'
+
+
+# -- the store ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["folder", "agents.py", "agents.py/store.db"])
+def test_a_place_that_can_be_no_store_is_told_by_its_key_and_a_start_says_the_same(
+    here: Cli, home: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.delenv("INTERLINGUA_STORE")
+    (home / "folder").mkdir()
+    write(home, f'{SERVED}[store]\npath = "{place}"\n[doors.mcp]\nport = 8000\n')
+    done = here("config", "check")
+    assert done.code == 2
+    assert f"interlingua.toml:4: store.path: the store {home / place} cannot be opened: " in done.err
+    assert "port 8000 is wanted" in done.err, "everything is told at once"
+    assert "unexpected" not in done.err
+    served = here("serve")
+    assert served.code == 2
+    assert f"the store {home / place} cannot be opened: " in served.err
+    assert "choose another one with --store" in served.err
+
+
+def test_a_store_that_cannot_be_opened_does_not_tell_whether_it_has_keys(here: Cli, home: Path) -> None:
+    (home / "folder").mkdir()
+    write(home, f'{SERVED}[server]\nhost = "0.0.0.0"\n')
+    done = here("config", "check")
+    assert "without authentication" in done.err
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("INTERLINGUA_STORE", str(home / "folder"))
+        done = here("config", "check")
+    assert done.code == 2
+    assert f"INTERLINGUA_STORE: store.path: the store {home / 'folder'} cannot be opened: " in done.err
+    assert "without authentication" not in done.err
