@@ -6,10 +6,10 @@ Nothing is left running, and nothing is written but what loading an agent writes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import os
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -20,16 +20,18 @@ from ..security.origins import HostPolicy
 from ..security.redaction import redact_text
 from ..store.base import Store
 from ..store.opening import CannotOpen, is_postgres, open_store
-from . import config_meaning, sources
+from . import config_meaning, probes, sources
 from .config import VARIABLE, Config, Problem
 from .config_table import ENTRIES, SETTINGS
 from .http import HttpApp
 from .keys import StoredKeys
 from .mount_entry import MountEntry, try_once
 from .paths import default_store
+from .serve import EVERYWHERE
 
 _OTHERS = ("INTERLINGUA_DEBUG", "INTERLINGUA_KEY", "INTERLINGUA_CONNECT_KEY", "INTERLINGUA_CAP_KEY", VARIABLE)
 _OF_MOUNTS = ("INTERLINGUA_MCP_", "INTERLINGUA_EDITOR_", "INTERLINGUA_PEER_")
+_ALSO = {"localhost": "127.0.0.1"}
 
 
 class Tried(msgspec.Struct, omit_defaults=True):
@@ -71,15 +73,54 @@ async def check(config: Config, *, environ: Mapping[str, str] | None = None) -> 
     return Checked(config.problems, agents, tried)
 
 
+class _Port(msgspec.Struct):
+    path: str  # of the setting that wants it
+    host: str
+    port: int | None
+
+    def clashes(self, other: _Port) -> bool:
+        same = _ALSO.get(self.host, self.host) == _ALSO.get(other.host, other.host)
+        return self.port == other.port and (same or self.host in EVERYWHERE or other.host in EVERYWHERE)
+
+
 def _check_ports(config: Config) -> None:
-    wanted = [config["server.port"]]
+    """No two may want the same one. Where any free one will do, or none is wanted, all is well."""
+    ports = [one for one in _ports(config) if one.port]
+    for port in dict.fromkeys(one.port for one in ports):
+        found = [one for one in ports if one.port == port]
+        found = [one for one in found if any(one is not other and one.clashes(other) for other in found)]
+        if found:
+            names = [one.path for one in found]
+            last = next((name for name in reversed(names) if _place(config, name)), names[-1])
+            config.wrong(
+                _place(config, last), last,
+                f"port {port} is wanted {len(names)} times: by {', '.join(names[:-1])} and {names[-1]}",
+            )  # fmt: skip
+
+
+def _ports(config: Config) -> Iterator[_Port]:
+    host = config["server.host"]
+    yield _Port("server.port", host, config["server.port"])
+    if config["doors.peer.enabled"] and config["doors.peer.ports"]:
+        with contextlib.suppress(InterlinguaError):  # what is wrong with it is said elsewhere
+            node = config_meaning.node(config)
+            yield _Port("doors.peer.port", node.host, node.port)
+            yield _Port("doors.peer.http_port", node.http_host, node.http_port)
+            yield _Port("doors.peer.tcp_port", node.host, node.tcp_port)
     for name in config_meaning.DOORS:
-        path = f"doors.{name}.{'door_port' if name == 'peer' else 'port'}"
-        if config[path] is not None:
-            wanted.append(config[path])
-    for port, count in Counter(wanted).items():
-        if port and count > 1:
-            config.wrong("", "", f"port {port} is wanted {count} times: by the server and a door, or by two doors")
+        port, at = ("door_port", "door_host") if name == "peer" else ("port", "host")
+        if config[f"doors.{name}.enabled"]:
+            yield _Port(f"doors.{name}.{port}", config[f"doors.{name}.{at}"] or host, config[f"doors.{name}.{port}"])
+    if config["server.metrics"] is not None:
+        with contextlib.suppress(InterlinguaError):
+            yield _Port("server.metrics", *probes.place(config["server.metrics"]))
+
+
+def _place(config: Config, path: str) -> str:
+    """Where a setting is written. What is not is perhaps in the node's own file."""
+    if not config.given(path) and path.startswith("doors.peer."):
+        path = "doors.peer.config"
+    return config.values[path].origin if config.given(path) else ""
 
 
 async def _check_doors(config: Config, loaded: list[sources.Source]) -> None:
@@ -115,8 +156,7 @@ async def _check_store(config: Config, store: Store) -> bool:
         finally:
             await store.close()
     except InterlinguaError as error:
-        where = config.values["store.path"].origin if config.given("store.path") else ""
-        config.wrong(where, "store.path", str(error))  # with the database's own words
+        config.wrong(_place(config, "store.path"), "store.path", str(error))  # with the database's own words
         return True
 
 
