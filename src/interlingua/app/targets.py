@@ -136,7 +136,7 @@ def _kinds() -> list[str]:
 def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
     """The agent that a target names, or the only one."""
     names = [agent.card.name for agent in agents]
-    where, mark = _shown(target), ":" if target.kind in ("file", *FOLDERS) else "#"
+    where, mark = _shown(target), ":" if target.kind == "file" else "#"
     if target.agent is None:
         if len(agents) == 1:
             return agents[0]
@@ -170,8 +170,9 @@ def spelled(text: str, target: Target | None) -> str:
 
 
 def _shown(target: Target) -> str:
-    """What a target names, without the secrets in it."""
-    return _without_secrets(target.kind, target.rest)
+    """What stands before the agent of a target, without the secrets in it."""
+    text = f"{target.kind}:{target.rest}" if target.kind in COMMANDS + FOLDERS else target.rest
+    return _without_secrets(target.kind, text)
 
 
 def _without_secrets(kind: str, rest: str) -> str:
