@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from .conftest import Result
-from .test_config import home, write
+from .test_config import AGENTS, home, write
+from .warm import COMMAND
 
 __all__ = ["home"]
 
@@ -91,3 +94,47 @@ def test_a_port_that_nothing_else_listens_on_there_is_no_mistake(here: Cli, home
     write(home, f"{SERVED}[server]\nport = 18340\n{settings}")
     done = here("config", "check")
     assert (done.code, done.err) == (0, "")
+
+
+# -- mounts ---------------------------------------------------------------------------------------------------
+
+
+def command(file: str) -> str:
+    """A mount that is a process with the agents of a file."""
+    return f"mcp:{shlex.join(COMMAND)} stdio --as mcp {file} --store far.db"
+
+
+def mounted(file: str) -> str:
+    python = os.environ.get("PYTHONPATH", "")
+    return f'[[mounts]]\ntarget = "{command(file)}"\nenv = {{ PYTHONPATH = "{python}" }}\n'
+
+
+def test_a_mounted_agent_whose_name_is_taken_is_told_with_what_to_do_and_is_not_shown_as_served(
+    here: Cli, home: Path
+) -> None:
+    write(home, AGENTS.replace("@il.agent", '@il.agent(version="0.0.0")'), "agents.py")  # as mounts of MCP have it
+    (home / "far.py").write_text(AGENTS + AGENTS.replace("echo", "other"))
+    write(home, SERVED + mounted("far.py"))
+    done = here("config", "check")
+    assert done.code == 2
+    assert (
+        "interlingua.toml:3: mounts[0]: echo@0.0.0 is left out: there are two agents echo@0.0.0; give the mount a "
+        "`prefix`, or `as` where it has one agent\n"
+    ) in done.err
+    assert f"{command('far.py')}: up; other@0.0.0\n" in done.out
+    assert "all is well" not in done.out
+    write(home, SERVED + mounted("far.py") + 'prefix = "far-"\n')
+    done = here("config", "check")
+    assert (done.code, done.err) == (0, "")
+    assert "up; far-echo@0.0.0, far-other@0.0.0\n" in done.out
+    write(home, SERVED + mounted("far.py") + 'only = ["echo"]\nas = "echo"\n')
+    assert "interlingua.toml:7: mounts[0].as: echo@0.0.0 is left out" in here("config", "check").err
+
+
+def test_names_are_looked_at_although_something_else_is_wrong(here: Cli, home: Path) -> None:
+    (home / "again.py").write_text(AGENTS)
+    write(home, f'{SERVED}[[agents]]\nfile = "again.py"\n[server]\nadvertise = "nowhere"\nhost = "0.0.0.0"\n')
+    done = here("config", "check")
+    assert done.code == 2
+    for said in ("server.advertise", "there are two agents echo@0.1.0", "without authentication"):
+        assert said in done.err, said

@@ -10,9 +10,11 @@ import contextlib
 import difflib
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 
+from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..model.errors import DefinitionError, InterlinguaError
 from ..security.auth import Authenticator, check_bind
@@ -20,14 +22,15 @@ from ..security.origins import HostPolicy
 from ..security.redaction import redact_text
 from ..store.base import Store
 from ..store.opening import CannotOpen, is_postgres, open_store
+from ..store.sqlite import SQLiteStore
 from . import config_meaning, probes, sources
-from .config import VARIABLE, Config, Problem
+from .config import VARIABLE, Config, Entry, Problem
 from .config_table import ENTRIES, SETTINGS
 from .http import HttpApp
 from .keys import StoredKeys
-from .mount_entry import MountEntry, try_once
+from .mount_entry import MountEntry, left_out, try_once
 from .paths import default_store
-from .serve import EVERYWHERE
+from .serve import EVERYWHERE, ServeSettings
 
 _OTHERS = ("INTERLINGUA_DEBUG", "INTERLINGUA_KEY", "INTERLINGUA_CONNECT_KEY", "INTERLINGUA_CAP_KEY", VARIABLE)
 _OF_MOUNTS = ("INTERLINGUA_MCP_", "INTERLINGUA_EDITOR_", "INTERLINGUA_PEER_")
@@ -54,17 +57,20 @@ class Checked(msgspec.Struct):
 
 
 async def check(config: Config, *, environ: Mapping[str, str] | None = None) -> Checked:
-    entries = config_meaning.mounts(config)
+    entries = config_meaning.written_mounts(config)
     config_meaning.check_issuers(config)
     loaded = await sources.load_all(config)
     if not any(config.entries[name] for name in ("agents", "mounts", "teams")) and not config.problems:
         config.wrong(str(config.file or ""), "", "there is nothing to serve: no agents, no mounts and no teams")
     _check_ports(config)
-    try:
-        await _check_doors(config, loaded)
-    except InterlinguaError as error:
-        config.wrong("", "", error.message)
-    tried = list(await asyncio.gather(*(_try(entry) for entry in entries)))
+    engine = await _check_doors(config)
+    for source in loaded:
+        try:
+            engine.exchange([], source.agents)
+        except DefinitionError as error:
+            config.wrong(source.origin.place, "", sources.said(source.origin, error))
+    looks = await asyncio.gather(*(_try(entry) for _, entry in entries))
+    tried = [_offered(config, engine, *pair, look) for pair, look in zip(entries, looks, strict=True)]
     config.problems += _variables(os.environ if environ is None else environ)
     for one in tried:
         if not one.up:
@@ -108,7 +114,7 @@ def _ports(config: Config) -> Iterator[_Port]:
             yield _Port("doors.peer.http_port", node.http_host, node.http_port)
             yield _Port("doors.peer.tcp_port", node.host, node.tcp_port)
     for name in config_meaning.DOORS:
-        port, at = ("door_port", "door_host") if name == "peer" else ("port", "host")
+        port, at = _own(name)
         if config[f"doors.{name}.enabled"]:
             yield _Port(f"doors.{name}.{port}", config[f"doors.{name}.{at}"] or host, config[f"doors.{name}.{port}"])
     if config["server.metrics"] is not None:
@@ -123,50 +129,89 @@ def _place(config: Config, path: str) -> str:
     return config.values[path].origin if config.given(path) else ""
 
 
-async def _check_doors(config: Config, loaded: list[sources.Source]) -> None:
-    """All that a start would refuse: settings of doors, two agents of one name, a public address without keys."""
-    settings = await config_meaning.serve_settings(config)
-    store = open_store(config["store.path"] or default_store())
-    keyed = await _check_store(config, store)
-    auth = Authenticator(StoredKeys(store), None, open_to_all=not keyed and not settings.issuers)
-    engine = Engine(store, bus=settings.bus, settings=settings.engine)
-    hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
-    HttpApp(engine, auth, hosts, settings.options, [*settings.without, "peer"])  # a node would make its identity
-    for source in loaded:
-        try:
-            engine.exchange([], source.agents)
-        except DefinitionError as error:
-            config.wrong(source.origin.place, "", sources.said(source.origin, error))
-    for host in {settings.host, *(at or settings.host for at, _ in settings.own_ports.values())}:
-        check_bind(host, auth)
-
-
-async def _check_store(config: Config, store: Store) -> bool:
-    """Whether it has keys, as one that cannot be opened may have."""
-    path = config["store.path"] or default_store()
+async def _check_doors(config: Config) -> Engine:
+    """All that a start would refuse: settings of doors, no store, a public address without keys. The engine is one in
+    which no agent is yet, and which holds them to the rules of the doors."""
     try:
+        settings = await config_meaning.serve_settings(config)
+    except InterlinguaError as error:
+        config.wrong("", "", error.message)
+        settings = ServeSettings(host=config["server.host"])  # what else is wrong is seen without them
+    store, keyed = await _check_store(config)
+    auth = Authenticator(StoredKeys(store), None, open_to_all=not keyed and not config.entries["auth.issuers"])
+    hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
+    try:
+        engine = Engine(store, bus=settings.bus, settings=settings.engine)
+        HttpApp(engine, auth, hosts, settings.options, [*settings.without, "peer"])  # a node would make its identity
+    except InterlinguaError as error:
+        config.wrong("", "", error.message)
+        engine = Engine(store)
+    bound = {"server.host": settings.host}
+    bound |= {f"doors.{name}.{_own(name)[1]}": at for name, (at, _) in settings.own_ports.items() if at is not None}
+    for path, host in bound.items():
+        try:
+            check_bind(host, auth)
+        except InterlinguaError as error:
+            config.wrong(_place(config, path), path, error.message)
+    return engine
+
+
+def _own(door: str) -> tuple[str, str]:
+    """What the settings of a door's own port and its address are called."""
+    return ("door_port", "door_host") if door == "peer" else ("port", "host")
+
+
+async def _check_store(config: Config) -> tuple[Store, bool]:
+    """The store, closed, and whether it has keys, as one that cannot be opened may have."""
+    path = config["store.path"] or default_store()
+    store: Store = SQLiteStore(path)
+    try:
+        store = open_store(path)
         if not is_postgres(path) and not path.exists():  # it is made by a start
             above = next(one for one in path.absolute().parents if one.exists())
             if not above.is_dir():
                 raise CannotOpen(path, f"{above} is no folder")
-            return False
+            return store, False
         await store.open()
         try:
-            return await StoredKeys(store).any()
+            return store, await StoredKeys(store).any()
         finally:
             await store.close()
     except InterlinguaError as error:
         config.wrong(_place(config, "store.path"), "store.path", str(error))  # with the database's own words
-        return True
+        return store, True
 
 
-async def _try(entry: MountEntry) -> Tried:
+async def _try(entry: MountEntry) -> list[Agent[..., Any]] | Exception:
     try:
-        agents = await try_once(entry)
+        return await try_once(entry)
     except (InterlinguaError, OSError) as error:
-        reason = getattr(error, "message", None) or str(error) or type(error).__name__
+        return error
+
+
+def _offered(
+    config: Config, engine: Engine, written: Entry, entry: MountEntry, look: list[Agent[..., Any]] | Exception
+) -> Tried:
+    """What a look at a mount has shown, with those of its agents that can be here."""
+    if isinstance(look, Exception):
+        reason = getattr(look, "message", None) or str(look) or type(look).__name__
         return Tried(entry.name, False, reason=redact_text(reason))
-    return Tried(entry.name, True, agents)
+    told = Tried(entry.name, True, [])
+    for agent in look:
+        try:
+            engine.exchange([], [agent])
+            told.agents.append(agent.card.key)
+        except DefinitionError as error:
+            _wrong_mount(
+                config, written, "as" if entry.as_ else "prefix" if entry.prefix else "", left_out(agent, error)
+            )
+    return told
+
+
+def _wrong_mount(config: Config, written: Entry, key: str, message: str) -> None:
+    """`key`: which member of the entry is wrong; none, where it is the whole."""
+    where, path = (written.values[key].origin, f"{written.path}.{key}") if key else (written.origin, written.path)
+    config.wrong(where, path, redact_text(message))
 
 
 def _variables(environ: Mapping[str, str]) -> list[Problem]:

@@ -175,20 +175,25 @@ async def issuers(config: Config) -> list[Issuer]:
 
 def mounts(config: Config) -> list[MountEntry]:
     """The mounts that are wanted; what is wrong with one becomes a problem of the config."""
+    return [one for _, one in written_mounts(config)]
+
+
+def written_mounts(config: Config) -> list[tuple[Entry, MountEntry]]:
+    """The same, each with how it is written."""
     found = []
     for entry in config.entries["mounts"]:
         try:
-            found.append(mount(entry))
+            found.append((entry, mount(entry)))
         except InvalidRequest as error:
             hint = getattr(error, "hint", "")
             config.wrong(entry.origin, entry.path, f"{error.message}; {hint}" if hint else error.message)
     seen: dict[str, list[str]] = {}
-    for at, one in enumerate(found):
+    for at, (entry, one) in enumerate(found):
         others = seen.setdefault(one.name, [])
         if one.remembered_as in others:
             config.wrong("", "mounts", f"{one.name} is there twice; give one of them a prefix")
         elif others:  # what tells them apart is not shown: links of one node
-            found[at] = msgspec.structs.replace(one, shown=f"{one.shown} ({len(others) + 1})")
+            found[at] = entry, msgspec.structs.replace(one, shown=f"{one.shown} ({len(others) + 1})")
         others.append(one.remembered_as)
     return found
 
