@@ -138,3 +138,32 @@ def test_names_are_looked_at_although_something_else_is_wrong(here: Cli, home: P
     assert done.code == 2
     for said in ("server.advertise", "there are two agents echo@0.1.0", "without authentication"):
         assert said in done.err, said
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("settings = { patiense = 1 }\n", "5: mounts[0].settings: such a mount has no setting 'patiense'; did you"),
+        ('settings = { patience = "x" }\n', "5: mounts[0].settings: a setting of the mount"),
+        ('as = "one"\n', "5: mounts[0].as: it has 2 agents (echo, other), and `as` is a name for one"),
+        ('only = ["ecko"]\n', "5: mounts[0].only: it has no agent ecko; it has echo, other"),
+    ],
+)
+def test_a_mistake_in_a_mount_is_wrong_and_no_mount_that_is_down(here: Cli, home: Path, more: str, said: str) -> None:
+    (home / "far.py").write_text(AGENTS + AGENTS.replace("echo", "other"))
+    write(home, f"{mounted('far.py')}\n{more}")
+    done = here("config", "check")
+    assert done.code == 2
+    assert f"error: interlingua.toml:{said}" in done.err
+    assert "warning" not in done.err
+    assert ": wrong\n" in done.out
+
+
+def test_an_agent_that_a_mount_does_not_have_is_a_mistake_of_its_target(here: Cli, home: Path) -> None:
+    (home / "far.py").write_text(AGENTS)
+    write(home, mounted("far.py").replace("far.db", "far.db#ecko"))
+    done = here("config", "check")
+    assert done.code == 2
+    assert "error: interlingua.toml:2: mounts[0].target: there is no agent 'ecko' in mcp:" in done.err
+    assert "did you mean echo?" in done.err
+    assert here("config", "check", "--json").json["mounts"][0]["wrong"] is True

@@ -16,7 +16,7 @@ import msgspec
 
 from ..engine.agents import Agent
 from ..engine.engine import Engine
-from ..model.errors import DefinitionError, InterlinguaError
+from ..model.errors import DefinitionError, InterlinguaError, Invalid
 from ..security.auth import Authenticator, check_bind
 from ..security.origins import HostPolicy
 from ..security.redaction import redact_text
@@ -44,6 +44,7 @@ class Tried(msgspec.Struct, omit_defaults=True):
     up: bool
     agents: list[str] = []
     reason: str = ""
+    wrong: bool = False  # it is not down: it cannot be as it is written
 
 
 class Checked(msgspec.Struct):
@@ -73,7 +74,7 @@ async def check(config: Config, *, environ: Mapping[str, str] | None = None) -> 
     tried = [_offered(config, engine, *pair, look) for pair, look in zip(entries, looks, strict=True)]
     config.problems += _variables(os.environ if environ is None else environ)
     for one in tried:
-        if not one.up:
+        if not one.up and not one.wrong:
             config.problems.append(Problem("", one.mount, f"is down: {one.reason}", "warning"))
     agents = {str(source.origin.path): [agent.card.key for agent in source.agents] for source in loaded}
     return Checked(config.problems, agents, tried)
@@ -194,24 +195,30 @@ def _offered(
 ) -> Tried:
     """What a look at a mount has shown, with those of its agents that can be here."""
     if isinstance(look, Exception):
-        reason = getattr(look, "message", None) or str(look) or type(look).__name__
-        return Tried(entry.name, False, reason=redact_text(reason))
+        reason = redact_text(getattr(look, "message", None) or str(look) or type(look).__name__)
+        if not isinstance(look, Invalid):  # it is away, or answers with nonsense
+            return Tried(entry.name, False, reason=reason)
+        hint = getattr(look, "hint", "")
+        key = look.path.removeprefix("/").partition("/")[0] or "target"
+        _wrong_mount(config, written, key, f"{reason}; {hint}" if hint else reason)
+        return Tried(entry.name, False, reason=reason, wrong=True)
     told = Tried(entry.name, True, [])
     for agent in look:
         try:
             engine.exchange([], [agent])
             told.agents.append(agent.card.key)
         except DefinitionError as error:
-            _wrong_mount(
-                config, written, "as" if entry.as_ else "prefix" if entry.prefix else "", left_out(agent, error)
-            )
+            _wrong_mount(config, written, "as" if entry.as_ is not None else "prefix", left_out(agent, error))
     return told
 
 
 def _wrong_mount(config: Config, written: Entry, key: str, message: str) -> None:
-    """`key`: which member of the entry is wrong; none, where it is the whole."""
-    where, path = (written.values[key].origin, f"{written.path}.{key}") if key else (written.origin, written.path)
-    config.wrong(where, path, redact_text(message))
+    """`key`: the member of the entry that is wrong. Where it is not written there, the entry as a whole is."""
+    one = written.values.get(key)
+    if one is None or one.origin == "default":
+        config.wrong(written.origin, written.path, redact_text(message))
+    else:
+        config.wrong(one.origin, f"{written.path}.{key}", redact_text(message))
 
 
 def _variables(environ: Mapping[str, str]) -> list[Problem]:

@@ -94,11 +94,12 @@ async def load(entry: MountEntry, target: Target | None = None) -> list[Agent[..
     names = [agent.card.name for agent in agents]
     if entry.only:
         if missing := [name for name in entry.only if name not in names]:
-            raise InvalidRequest(f"it has no agent {', '.join(missing)}; it has {', '.join(names)}")
+            raise InvalidRequest(f"it has no agent {', '.join(missing)}; it has {', '.join(names)}", path="/only")
         agents = [agent for agent in agents if agent.card.name in entry.only]
     if entry.as_ is not None and len(agents) != 1:
         raise InvalidRequest(
-            f"it has {len(agents)} agents ({', '.join(names)}), and `as` is a name for one: say which with #AGENT"
+            f"it has {len(agents)} agents ({', '.join(names)}), and `as` is a name for one: say which with #AGENT",
+            path="/as",
         )
     return agents
 
