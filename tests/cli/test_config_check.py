@@ -167,3 +167,51 @@ def test_an_agent_that_a_mount_does_not_have_is_a_mistake_of_its_target(here: Cl
     assert "error: interlingua.toml:2: mounts[0].target: there is no agent 'ecko' in mcp:" in done.err
     assert "did you mean echo?" in done.err
     assert here("config", "check", "--json").json["mounts"][0]["wrong"] is True
+
+
+# -- the node -------------------------------------------------------------------------------------------------
+
+
+def test_all_mistakes_of_the_node_are_told_by_their_keys_and_a_start_says_the_same(here: Cli, home: Path) -> None:
+    write(
+        home,
+        f'{SERVED}[doors.peer]\nname = ""\ntls_cert = "absent.pem"\ntls_ca = "absent.pem"\nrelay = "ftp://x"\n'
+        'transport_modes = "pigeon"\nskills = "[1]"\njoin = ["http//x"]\nextension = ["no uri"]\n'
+        'availability_mode = "sometimes"\nnext_active_at = "soon"\nlimitations = "["\n',
+    )
+    checked, served = here("config", "check"), here("serve")
+    assert (checked.code, served.code) == (2, 2)
+    for said in (
+        "4: doors.peer.name: is a text of at most 200 characters, on one line",
+        f"5: doors.peer.tls_cert: there is no file {home / 'absent.pem'}",
+        f"6: doors.peer.tls_ca: there is no file {home / 'absent.pem'}",
+        "7: doors.peer.relay: is an address such as acp+wss://",
+        "8: doors.peer.transport_modes: a transport mode is p2p or relay, got 'pigeon'",
+        "9: doors.peer.skills: [0] is the id of a skill",
+        "10: doors.peer.join: the link has no scheme",
+        "11: doors.peer.extension: ",
+        "12: doors.peer.availability_mode: is one of persistent, heartbeat, cron, manual, got 'sometimes'",
+        "13: doors.peer.next_active_at: is a time of ISO 8601, got 'soon'",
+        "14: doors.peer.limitations: the limitations look like a JSON array",
+    ):
+        for done in (checked, served):
+            assert f"interlingua.toml:{said}" in done.err, (said, done.err)
+    assert "--" not in checked.err
+
+
+def test_a_key_of_the_node_without_its_certificate_is_told_by_its_key(here: Cli, home: Path) -> None:
+    write(home, f'{SERVED}[doors.peer]\ntls_key = "agents.py"\n')
+    assert "interlingua.toml:4: doors.peer.tls_key: belongs to a tls_cert\n" in here("config", "check").err
+
+
+def test_a_mistake_in_the_nodes_own_file_is_told_by_the_key_that_names_it(here: Cli, home: Path) -> None:
+    write(home, f'{SERVED}[doors.peer]\nconfig = "node.json"\n')
+    for text, said in (
+        ('{"availability_mode": "sometimes"}', "doors.peer.availability_mode: is one of persistent"),
+        ('{"nmae": "A"}', f"doors.peer.config: {home / 'node.json'} has 'nmae', and there is no such flag"),
+        ("{", f"doors.peer.config: {home / 'node.json'} is no JSON"),
+    ):
+        (home / "node.json").write_text(text)
+        done = here("config", "check")
+        assert done.code == 2
+        assert f"interlingua.toml:4: {said}" in done.err

@@ -24,7 +24,7 @@ from ..store.base import Store
 from ..store.opening import CannotOpen, is_postgres, open_store
 from ..store.sqlite import SQLiteStore
 from . import config_meaning, probes, sources
-from .config import VARIABLE, Config, Entry, Problem
+from .config import VARIABLE, Config, Entry, Problem, WrongConfig
 from .config_table import ENTRIES, SETTINGS
 from .http import HttpApp
 from .keys import StoredKeys
@@ -98,9 +98,9 @@ def _check_ports(config: Config) -> None:
         found = [one for one in found if any(one is not other and one.clashes(other) for other in found)]
         if found:
             names = [one.path for one in found]
-            last = next((name for name in reversed(names) if _place(config, name)), names[-1])
+            last = next((name for name in reversed(names) if config_meaning.place(config, name)), names[-1])
             config.wrong(
-                _place(config, last), last,
+                config_meaning.place(config, last), last,
                 f"port {port} is wanted {len(names)} times: by {', '.join(names[:-1])} and {names[-1]}",
             )  # fmt: skip
 
@@ -123,18 +123,14 @@ def _ports(config: Config) -> Iterator[_Port]:
             yield _Port("server.metrics", *probes.place(config["server.metrics"]))
 
 
-def _place(config: Config, path: str) -> str:
-    """Where a setting is written. What is not is perhaps in the node's own file."""
-    if not config.given(path) and path.startswith("doors.peer."):
-        path = "doors.peer.config"
-    return config.values[path].origin if config.given(path) else ""
-
-
 async def _check_doors(config: Config) -> Engine:
     """All that a start would refuse: settings of doors, no store, a public address without keys. The engine is one in
     which no agent is yet, and which holds them to the rules of the doors."""
     try:
         settings = await config_meaning.serve_settings(config)
+    except WrongConfig as error:
+        config.problems += error.problems
+        settings = ServeSettings(host=config["server.host"])
     except InterlinguaError as error:
         config.wrong("", "", error.message)
         settings = ServeSettings(host=config["server.host"])  # what else is wrong is seen without them
@@ -153,7 +149,7 @@ async def _check_doors(config: Config) -> Engine:
         try:
             check_bind(host, auth)
         except InterlinguaError as error:
-            config.wrong(_place(config, path), path, error.message)
+            config.wrong(config_meaning.place(config, path), path, error.message)
     return engine
 
 
@@ -179,7 +175,9 @@ async def _check_store(config: Config) -> tuple[Store, bool]:
         finally:
             await store.close()
     except InterlinguaError as error:
-        config.wrong(_place(config, "store.path"), "store.path", str(error))  # with the database's own words
+        config.wrong(
+            config_meaning.place(config, "store.path"), "store.path", str(error)
+        )  # with the database's own words
         return store, True
 
 
