@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from interlingua.store.base import WorkerRow
+from interlingua.store.opening import open_store
 
 from .conftest import Result
 from .test_config import AGENTS, home, write
@@ -215,3 +219,32 @@ def test_a_mistake_in_the_nodes_own_file_is_told_by_the_key_that_names_it(here: 
         done = here("config", "check")
         assert done.code == 2
         assert f"interlingua.toml:4: {said}" in done.err
+
+
+def test_the_default_agent_of_the_node_is_one_that_is_there(here: Cli, home: Path) -> None:
+    write(home, f'{SERVED}[doors.peer]\ndefault_agent = "nobody"\n')
+    done = here("config", "check")
+    assert done.code == 2
+    assert "interlingua.toml:4: doors.peer.default_agent: there is no agent 'nobody'; there are echo\n" in done.err
+    down = '[[mounts]]\ntarget = "connect+http://127.0.0.1:1/connect"\n'
+    write(home, f'{SERVED}{down}[doors.peer]\ndefault_agent = "nobody"\n')
+    assert here("config", "check").code == 1, "a mount that is down may have it"
+    for fine in ("echo", "echo@0.1.0"):
+        write(home, f'{SERVED}[doors.peer]\ndefault_agent = "{fine}"\n')
+        assert here("config", "check").code == 0
+
+
+def test_the_default_agent_of_the_node_may_be_one_of_another_process(here: Cli, home: Path) -> None:
+    where = os.environ["INTERLINGUA_STORE"]
+
+    async def enter() -> None:
+        store = open_store(where)
+        await store.open()
+        await store.enter(WorkerRow("w1", "host", 1, 1, ["far@0.1.0"]))
+        await store.close()
+
+    asyncio.run(enter())
+    write(home, f'{SERVED}[doors.peer]\ndefault_agent = "far"\n')
+    assert here("config", "check").code == 0
+    write(home, f'{SERVED}[server]\nelsewhere = false\n[doors.peer]\ndefault_agent = "far"\n')
+    assert here("config", "check").code == 2

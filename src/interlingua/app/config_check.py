@@ -17,6 +17,7 @@ import msgspec
 from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..model.errors import DefinitionError, InterlinguaError, Invalid
+from ..protocols.peer.skills import answers
 from ..security.auth import Authenticator, check_bind
 from ..security.origins import HostPolicy
 from ..security.redaction import redact_text
@@ -60,11 +61,13 @@ class Checked(msgspec.Struct):
 async def check(config: Config, *, environ: Mapping[str, str] | None = None) -> Checked:
     entries = config_meaning.written_mounts(config)
     config_meaning.check_issuers(config)
+    before = len(config.problems)
     loaded = await sources.load_all(config)
+    whole = len(config.problems) == before
     if not any(config.entries[name] for name in ("agents", "mounts", "teams")) and not config.problems:
         config.wrong(str(config.file or ""), "", "there is nothing to serve: no agents, no mounts and no teams")
     _check_ports(config)
-    engine = await _check_doors(config)
+    engine, elsewhere = await _check_doors(config)
     for source in loaded:
         try:
             engine.exchange([], source.agents)
@@ -72,6 +75,8 @@ async def check(config: Config, *, environ: Mapping[str, str] | None = None) -> 
             config.wrong(source.origin.place, "", sources.said(source.origin, error))
     looks = await asyncio.gather(*(_try(entry) for _, entry in entries))
     tried = [_offered(config, engine, *pair, look) for pair, look in zip(entries, looks, strict=True)]
+    if whole and all(one.up for one in tried):  # else the one that is missing may be there
+        _check_default_agent(config, engine, elsewhere)
     config.problems += _variables(os.environ if environ is None else environ)
     for one in tried:
         if not one.up and not one.wrong:
@@ -123,18 +128,27 @@ def _ports(config: Config) -> Iterator[_Port]:
             yield _Port("server.metrics", *probes.place(config["server.metrics"]))
 
 
-async def _check_doors(config: Config) -> Engine:
-    """All that a start would refuse: settings of doors, no store, a public address without keys. The engine is one in
-    which no agent is yet, and which holds them to the rules of the doors."""
+def _check_default_agent(config: Config, engine: Engine, elsewhere: list[str]) -> None:
+    with contextlib.suppress(InterlinguaError):  # what else is wrong with the node is said already
+        wanted = config_meaning.node(config).default_agent
+        if wanted is None or not config["doors.peer.enabled"]:
+            return
+        there = [agent.card for agent in engine.agents]
+        far = [name for key in elsewhere for name in (key, key.partition("@")[0])] if config["server.elsewhere"] else []
+        if wanted not in far and not any(answers(card, wanted) for card in there):
+            path, names = "doors.peer.default_agent", ", ".join(card.name for card in there) or "none"
+            config.wrong(config_meaning.place(config, path), path, f"there is no agent {wanted!r}; there are {names}")
+
+
+async def _check_doors(config: Config) -> tuple[Engine, list[str]]:
+    """All that a start would refuse: settings of doors, no store, a public address without keys. Gives an engine in
+    which no agent is yet, and which holds them to the rules of the doors; and the agents of other processes."""
     try:
         settings = await config_meaning.serve_settings(config)
-    except WrongConfig as error:
-        config.problems += error.problems
-        settings = ServeSettings(host=config["server.host"])
     except InterlinguaError as error:
-        config.wrong("", "", error.message)
+        config.problems += error.problems if isinstance(error, WrongConfig) else [Problem("", "", error.message)]
         settings = ServeSettings(host=config["server.host"])  # what else is wrong is seen without them
-    store, keyed = await _check_store(config)
+    store, keyed, elsewhere = await _check_store(config)
     auth = Authenticator(StoredKeys(store), None, open_to_all=not keyed and not config.entries["auth.issuers"])
     hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
     try:
@@ -150,7 +164,7 @@ async def _check_doors(config: Config) -> Engine:
             check_bind(host, auth)
         except InterlinguaError as error:
             config.wrong(config_meaning.place(config, path), path, error.message)
-    return engine
+    return engine, elsewhere
 
 
 def _own(door: str) -> tuple[str, str]:
@@ -158,8 +172,8 @@ def _own(door: str) -> tuple[str, str]:
     return ("door_port", "door_host") if door == "peer" else ("port", "host")
 
 
-async def _check_store(config: Config) -> tuple[Store, bool]:
-    """The store, closed, and whether it has keys, as one that cannot be opened may have."""
+async def _check_store(config: Config) -> tuple[Store, bool, list[str]]:
+    """The store, closed; whether it has keys, as one that cannot be opened may have; and the agents of its workers."""
     path = config["store.path"] or default_store()
     store: Store = SQLiteStore(path)
     try:
@@ -168,17 +182,17 @@ async def _check_store(config: Config) -> tuple[Store, bool]:
             above = next(one for one in path.absolute().parents if one.exists())
             if not above.is_dir():
                 raise CannotOpen(path, f"{above} is no folder")
-            return store, False
+            return store, False, []
         await store.open()
         try:
-            return store, await StoredKeys(store).any()
+            others = [key for worker in await store.workers() for key in worker.agents]
+            return store, await StoredKeys(store).any(), others
         finally:
             await store.close()
     except InterlinguaError as error:
-        config.wrong(
-            config_meaning.place(config, "store.path"), "store.path", str(error)
-        )  # with the database's own words
-        return store, True
+        # Whoever checks it is its owner, who may read the database's own words.
+        config.wrong(config_meaning.place(config, "store.path"), "store.path", str(error))
+        return store, True, []
 
 
 async def _try(entry: MountEntry) -> list[Agent[..., Any]] | Exception:
