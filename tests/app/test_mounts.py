@@ -388,6 +388,7 @@ async def test_an_agent_whose_name_is_taken_is_left_out_and_the_others_are_not(
             (view,) = server.mounts.views()
             assert view.agents == ["confirm@0.1.0"]
             assert ["there are two agents echo@0.1.0" in one for one in view.left_out] == [True]
+            assert "`prefix`" in view.left_out[0], "whoever mounts it does not write it"
             assert "echo@0.1.0 is left out" in caplog.text
             assert (await run(server, "echo")).output == {"text": "mine: hi"}
 

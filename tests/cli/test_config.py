@@ -123,6 +123,30 @@ def test_show_keeps_secrets_to_itself_and_names_their_variables(
     assert shown["mounts"][0]["headers"] == {"x-one": "${MY_SECRET}", "x-two": "***"}
 
 
+@pytest.mark.parametrize("scheme", ["acp", "acps", "acp+ws", "tcp"])
+def test_the_token_of_a_link_is_shown_nowhere_and_its_variable_is(
+    here: Cli, home: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST", "127.0.0.1:1")
+    monkeypatch.setenv("TOKEN", "tok_1123456789abcdef")
+    ends = ("127.0.0.1:1/tok_0123456789abcdef", "${HOST}/tok_2123456789abcdef", "${HOST}/${TOKEN}")
+    write(home, "".join(f'[[mounts]]\ntarget = "{scheme}://{end}"\nprefix = "p{at}-"\n' for at, end in enumerate(ends)))
+    for args in (["show"], ["show", "--json"], ["check"], ["check", "--json"]):
+        done = here("config", *args)
+        assert "123456789abcdef" not in done.out + done.err, args
+    shown = [one["target"] for one in tomllib.loads(here("config", "show").out)["mounts"]]
+    assert shown == [f"{scheme}://127.0.0.1:1/…", f"{scheme}://${{HOST}}/…", f"{scheme}://${{HOST}}/${{TOKEN}}"]
+
+
+def test_the_password_of_an_address_is_not_in_the_reason_why_it_is_down(here: Cli, home: Path) -> None:
+    write(home, '[[mounts]]\ntarget = "connect+http://ada:hunter2@127.0.0.1:1/connect"\n')
+    for args in (["check"], ["check", "--json"]):
+        done = here("config", *args)
+        assert done.code == 1
+        assert "cannot be reached" in done.out + done.err
+        assert "hunter2" not in done.out + done.err, args
+
+
 # -- what is wrong --------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.app.targets import Target, TargetError, parse
+import interlingua as il
+from interlingua.app.targets import Target, TargetError, choose, parse
 
 from .conftest import ZOO, Result
 
@@ -54,6 +55,28 @@ def test_an_address_where_nothing_answers_is_said_to_be_so(here: Cli) -> None:
         done = here("run", target, "hi")
         assert done.code == 1
         assert f"nothing answers at {target}" in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("agents.py", "agents.py:one"),
+        ("mcp:il stdio --as mcp agents.py", "mcp:il stdio --as mcp agents.py#one"),
+        ("team:crew", "team:crew#one"),
+        ("connect+http://ada:pw@host/connect", "connect+http://***@host/connect#one"),
+        ("acp://host/tok_0123456789abcdef", "acp://host/…#one"),
+    ],
+)
+def test_which_one_of_several_is_asked_for_as_it_would_be_written(text: str, hint: str) -> None:
+    async def say(text: str) -> str:
+        return text
+
+    several = [il.agent(name=name)(say) for name in ("one", "two")]
+    for wanted in (None, "three"):
+        with pytest.raises(TargetError) as refused:
+            choose(several, Target(parse(text).kind, parse(text).rest, wanted))
+        assert hint[:-4] in refused.value.message
+        assert refused.value.hint == (f"say which one, for instance {hint}" if wanted is None else "")
 
 
 def test_errors_about_files(here: Cli, tmp_path: Path) -> None:

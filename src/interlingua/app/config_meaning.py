@@ -23,11 +23,10 @@ from ..transports.access import Access
 from ..transports.http import HttpLimits
 from ..transports.jsonrpc import Limits
 from . import probes
-from .config import Config, Entry
-from .config_file import names_variables
+from .config import Config, Entry, Problem, WrongConfig
 from .issuers import issuer
 from .mount_entry import MountEntry, Mounting
-from .peer import Flags, from_config, settings_of
+from .peer import Flags, from_config, mistakes, settings_of
 from .serve import ServeSettings
 from .targets import ADDRESSES, COMMANDS, TargetError, parse, spelled
 from .work import WorkSettings
@@ -40,6 +39,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 DOORS = ("connect", "mcp", "editor", "cap", "peer")
 _WITH_HEADERS = ("http", "ws")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FLAG_FIRST = re.compile(r"^(--[a-z-]+|/availability/\w+|/skills|/limitations):?\s*")
+_INDEX_FIRST = re.compile(r"^/(\d+)")
+_FLAG = re.compile(r"(?<!\S)--([a-z][a-z-]*)")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]*")
 
 
@@ -131,8 +133,12 @@ NODE_LIMITS = (
 
 
 def node(config: Config) -> NodeSettings:
+    """What the node is made with. Raises WrongConfig, which has all that is wrong with it."""
     file: Path | None = config["doors.peer.config"]
-    flags = from_config(file) if file is not None else Flags()
+    try:
+        flags = from_config(file) if file is not None else Flags()
+    except InvalidRequest as error:
+        raise WrongConfig([_wrong_node(config, "config", error)]) from None
     given = {
         name: str(value) if name == "identity" and value is not None else value
         for name in Flags.__struct_fields__
@@ -140,9 +146,28 @@ def node(config: Config) -> NodeSettings:
         for value in [config[path]]
         if config.given(path) or file is None
     }
-    found = settings_of(msgspec.structs.replace(flags, **given))
+    flags = msgspec.structs.replace(flags, **given)
+    if wrong := [_wrong_node(config, name, error) for name, error in mistakes(flags)]:
+        raise WrongConfig(wrong)
+    found = settings_of(flags)
     limits = {name: config[f"doors.peer.{name}"] for name in NODE_LIMITS}
     return msgspec.structs.replace(found, **limits)
+
+
+def _wrong_node(config: Config, name: str, error: InvalidRequest) -> Problem:
+    """What is wrong with a flag, as the mistake of a setting: its key stands for the flag, or for what it is on a
+    card."""
+    text = _FLAG_FIRST.sub("", error.message)
+    text = _FLAG.sub(lambda found: found[1].replace("-", "_"), _INDEX_FIRST.sub(r"[\1]", text))
+    path = f"doors.peer.{name}"
+    return Problem(place(config, path), path, text)
+
+
+def place(config: Config, path: str) -> str:
+    """Where a setting is written. What is not written of a node is perhaps in the node's own file."""
+    if not config.given(path) and path.startswith("doors.peer."):
+        path = "doors.peer.config"
+    return config.values[path].origin if config.given(path) else ""
 
 
 # -- who may come in ------------------------------------------------------------------------------------------
@@ -176,20 +201,25 @@ async def issuers(config: Config) -> list[Issuer]:
 
 def mounts(config: Config) -> list[MountEntry]:
     """The mounts that are wanted; what is wrong with one becomes a problem of the config."""
+    return [one for _, one in written_mounts(config)]
+
+
+def written_mounts(config: Config) -> list[tuple[Entry, MountEntry]]:
+    """The same, each with how it is written."""
     found = []
     for entry in config.entries["mounts"]:
         try:
-            found.append(mount(entry))
+            found.append((entry, mount(entry)))
         except InvalidRequest as error:
             hint = getattr(error, "hint", "")
             config.wrong(entry.origin, entry.path, f"{error.message}; {hint}" if hint else error.message)
     seen: dict[str, list[str]] = {}
-    for at, one in enumerate(found):
+    for at, (entry, one) in enumerate(found):
         others = seen.setdefault(one.name, [])
         if one.remembered_as in others:
             config.wrong("", "mounts", f"{one.name} is there twice; give one of them a prefix")
         elif others:  # what tells them apart is not shown: links of one node
-            found[at] = msgspec.structs.replace(one, shown=f"{one.shown} ({len(others) + 1})")
+            found[at] = entry, msgspec.structs.replace(one, shown=f"{one.shown} ({len(others) + 1})")
         others.append(one.remembered_as)
     return found
 
@@ -223,10 +253,9 @@ def mount(entry: Entry) -> MountEntry:
         directory=str(folder) if folder is not None else None,
         settings=entry["settings"],
     )
-    written = entry.values["target"].written
     return MountEntry(
         target=msgspec.structs.replace(target, access=access),
-        shown=written if names_variables(written) else spelled(target),
+        shown=spelled(entry.values["target"].written or entry["target"], target),
         as_=entry["as"],
         prefix=entry["prefix"],
         only=tuple(entry["only"]),

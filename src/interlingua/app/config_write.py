@@ -13,6 +13,7 @@ from .config import HIDDEN, Config, Value, kind_of
 from .config_file import names_variables
 from .config_setting import Entries, Setting
 from .config_table import ENTRIES, SECTIONS, SETTINGS
+from .targets import TargetError, parse, spelled
 
 _WIDTH = 100
 _COMMON = ("server.host", "server.port", "server.log", "store.path", "store.ttl_runs")
@@ -77,7 +78,17 @@ def _shown(setting: Setting, value: Value) -> Any:
         written = value.written if isinstance(value.written, dict) else {}
         return {name: _secret(written.get(name)) for name in value.value}
     found = value.shown(setting)
-    return redact_text(found) if isinstance(found, str) else found
+    if not isinstance(found, str):
+        return found
+    return _target(found, value.value) if setting.path == "target" else redact_text(found)
+
+
+def _target(written: str, text: str) -> str:
+    """The target of a mount, of which a part may be secret."""
+    try:
+        return spelled(written, parse(text))
+    except TargetError:  # `config check` says what is wrong with it
+        return spelled(written, None)
 
 
 def _secret(written: Any) -> Any:

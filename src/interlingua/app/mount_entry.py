@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 from typing import Any, Literal
 
 import msgspec
 
-from ..engine.agents import Agent
+from ..engine.agents import Agent, NameTaken
 from ..engine.elsewhere import Elsewhere
 from ..model import values
 from ..model.card import AgentCard
-from ..model.errors import InvalidRequest, Unavailable
+from ..model.errors import DefinitionError, InvalidRequest, Unavailable
 from ..security.redaction import redact_text
 from .mount_line import place_of
 from .targets import Target, load_to_serve
@@ -93,11 +94,12 @@ async def load(entry: MountEntry, target: Target | None = None) -> list[Agent[..
     names = [agent.card.name for agent in agents]
     if entry.only:
         if missing := [name for name in entry.only if name not in names]:
-            raise InvalidRequest(f"it has no agent {', '.join(missing)}; it has {', '.join(names)}")
+            raise InvalidRequest(f"it has no agent {', '.join(missing)}; it has {', '.join(names)}", path="/only")
         agents = [agent for agent in agents if agent.card.name in entry.only]
     if entry.as_ is not None and len(agents) != 1:
         raise InvalidRequest(
-            f"it has {len(agents)} agents ({', '.join(names)}), and `as` is a name for one: say which with #AGENT"
+            f"it has {len(agents)} agents ({', '.join(names)}), and `as` is a name for one: say which with #AGENT",
+            path="/as",
         )
     for agent in agents:
         if agent.try_out is not None:
@@ -105,11 +107,22 @@ async def load(entry: MountEntry, target: Target | None = None) -> list[Agent[..
     return agents
 
 
-async def try_once(entry: MountEntry) -> list[str]:
-    """The keys that its agents would have here. Raises where it is down."""
+async def try_once(entry: MountEntry) -> list[Agent[..., Any]]:
+    """Its agents, called as they would be here. Raises where it is down."""
     agents = await load(entry)
     await let_go({agent.card.key: agent for agent in agents})
-    return [entry.renamed(agent.card).key for agent in agents]
+    named = [copy.copy(agent) for agent in agents]
+    for agent in named:
+        agent.card = entry.renamed(agent.card)
+    return named
+
+
+def left_out(agent: Agent[..., Any], error: DefinitionError) -> str:
+    """Why an agent of a mount cannot be here. Whoever mounts it does not write it, and gives it another name here."""
+    key, why = agent.card.key, error.message
+    if isinstance(error, NameTaken):
+        why = f"there are two agents {key}; give the mount a `prefix`, or `as` where it has one agent"
+    return f"{key} is left out: {why}"
 
 
 async def let_go(agents: dict[str, Agent[..., Any]]) -> None:

@@ -29,7 +29,7 @@ from ..model.errors import AgentNotFound, DefinitionError, InterlinguaError, Sto
 from ..model.schemas import Validator
 from ..security.redaction import redact_text
 from ..store.shelf import Put
-from .mount_entry import MountEntry, Mounting, MountView, State, let_go, load, reach
+from .mount_entry import MountEntry, Mounting, MountView, State, left_out, let_go, load, reach
 from .mount_line import Line
 from .targets import ADDRESSES, Target, resolve
 
@@ -229,7 +229,7 @@ class Supervised:
                 try:
                     self._engine.exchange([], [agent])
                 except DefinitionError as error:
-                    self.left_out.append(f"{agent.card.key} is left out: {error.message}")
+                    self.left_out.append(left_out(agent, error))
                     del come[key]
         self._remembered -= come.keys() | (before.keys() - agents.keys())
         self._offered = {key: agent for key, agent in agents.items() if key in stay or key in come}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,10 @@ IDENTITY = "~/.acp/identity.json"
 # How flags are called elsewhere: by the reference, or in older documents.
 SPELLINGS = {"max_msg_size": "max_msg_bytes", "identity_file": "identity"}
 _LISTS = ("join", "extension")
+_AVAILABILITY = {
+    "availability_mode": "mode", "heartbeat_interval": "interval_seconds", "next_active_at": "next_active_at",
+    "availability_cron": "schedule",
+}  # fmt: skip
 _IGNORED = ("inbox", "local_only", "test_mode", "config", "version")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -74,18 +78,9 @@ class Flags(msgspec.Struct, kw_only=True):
 
 def settings_of(flags: Flags) -> NodeSettings:
     """What the flags mean. Raises InvalidRequest, which says what is wrong with which."""
-    if not flags.name.strip() or len(flags.name) > 200 or _CONTROL.search(flags.name):
-        raise InvalidRequest("--name is a text of at most 200 characters, on one line")
-    if flags.tls_key is not None and flags.tls_cert is None:
-        raise InvalidRequest("--tls-key belongs to a --tls-cert")
-    for option, file in (("--tls-cert", flags.tls_cert), ("--tls-key", flags.tls_key), ("--tls-ca", flags.tls_ca)):
-        if file is not None and not file.is_file():
-            raise InvalidRequest(f"{option}: there is no file {file}")
+    for _, error in mistakes(flags):
+        raise error
     relay, modes = _relay(flags)
-    if flags.skills:
-        skills.declared(flags.skills)  # so that a mistake is told before anything starts
-    for link in flags.join:
-        links.parse(link)
     return NodeSettings(
         name=flags.name, host=flags.host, port=flags.port, http_host=flags.http_host, http_port=flags.http_port,
         http_token=flags.http_token or None, tcp_port=flags.tcp_port, public_host=flags.public_host,
@@ -97,6 +92,48 @@ def settings_of(flags: Flags) -> NodeSettings:
         tls_cert=flags.tls_cert, tls_key=flags.tls_key, tls_ca=flags.tls_ca, max_msg_bytes=flags.max_msg_bytes,
         default_agent=flags.default_agent, join=tuple(flags.join),
     )  # fmt: skip
+
+
+def mistakes(flags: Flags) -> Iterator[tuple[str, InvalidRequest]]:
+    """All that makes no sense, each with the name of the flag that it is about: before anything starts."""
+    told = {
+        "name": _check_name, "tls_cert": _check_file, "tls_key": _check_key, "tls_ca": _check_file,
+        "relay": lambda flags, _: _relay(msgspec.structs.replace(flags, transport_modes=None)),
+        "transport_modes": lambda flags, name: cards.parse_modes(getattr(flags, name)),
+        "skills": lambda flags, name: skills.declared(getattr(flags, name)),
+        "join": lambda flags, name: [links.parse(link) for link in getattr(flags, name)],
+        "extension": lambda flags, _: _extensions(msgspec.structs.replace(flags, extensions=None)),
+        "extensions": lambda flags, name: extensions.parse_many(getattr(flags, name)),
+        "limitations": lambda flags, _: _limitations(msgspec.structs.replace(flags, limitations_json=None)),
+        "limitations_json": lambda flags, _: _limitations(msgspec.structs.replace(flags, limitations=None)),
+        **dict.fromkeys(_AVAILABILITY, _check_availability),
+    }  # fmt: skip
+    for name, look in told.items():
+        if getattr(flags, name) or name in ("name", "relay"):  # those mean something where they are empty
+            try:
+                look(flags, name)
+            except InvalidRequest as error:
+                yield name, error
+
+
+def _check_name(flags: Flags, _: str) -> None:
+    if not flags.name.strip() or len(flags.name) > 200 or _CONTROL.search(flags.name):
+        raise InvalidRequest("--name is a text of at most 200 characters, on one line")
+
+
+def _check_file(flags: Flags, name: str) -> None:
+    if not getattr(flags, name).is_file():
+        raise InvalidRequest(f"--{name.replace('_', '-')}: there is no file {getattr(flags, name)}")
+
+
+def _check_key(flags: Flags, name: str) -> None:
+    if flags.tls_cert is None:
+        raise InvalidRequest("--tls-key belongs to a --tls-cert")
+    _check_file(flags, name)
+
+
+def _check_availability(flags: Flags, name: str) -> None:
+    cards.availability({_AVAILABILITY[name]: getattr(flags, name)})
 
 
 def _words(text: str | None) -> list[str]:
@@ -149,12 +186,7 @@ def _limitations(flags: Flags) -> list[dict[str, Any]]:
 
 
 def _availability(flags: Flags) -> dict[str, Any] | None:
-    told = {
-        "mode": flags.availability_mode,
-        "interval_seconds": flags.heartbeat_interval,
-        "next_active_at": flags.next_active_at,
-        "schedule": flags.availability_cron,
-    }
+    told = {member: getattr(flags, name) for name, member in _AVAILABILITY.items()}
     if told["mode"] is None:  # what is told of it says which one it is
         told["mode"] = "cron" if flags.availability_cron else "heartbeat" if flags.heartbeat_interval else None
     return cards.availability({name: value for name, value in told.items() if value is not None}) or None

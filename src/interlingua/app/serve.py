@@ -39,7 +39,7 @@ __all__ = ["CannotListen", "ServeSettings", "Server", "serving"]
 
 log = logging.getLogger("interlingua.http")
 
-_EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - a name for it, nothing listens there
+EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - a name for it, nothing listens there
 
 
 class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -173,7 +173,7 @@ def _reached_at(settings: ServeSettings, address: str) -> str:
     if settings.advertise is not None:
         return settings.advertise
     host, _, port = address.rpartition(":")
-    return f"http://{socket.gethostname()}:{port}" if settings.host in _EVERYWHERE else f"{host}:{port}"
+    return f"http://{socket.gethostname()}:{port}" if settings.host in EVERYWHERE else f"{host}:{port}"
 
 
 async def _own_ports(settings: ServeSettings, app: HttpApp, own: OwnPorts, wire: WireTrace | None) -> list[str]:

@@ -33,6 +33,7 @@ GRAMMAR = "FILE[:AGENT], for instance agents.py or agents.py:echo"
 
 _AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(@[0-9A-Za-z][0-9A-Za-z.+-]*)?")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
+_VARIABLE = re.compile(r"\$\{\w+\}")
 
 
 class TargetError(InvalidRequest):
@@ -71,7 +72,7 @@ def parse(text: str) -> Target:
     if scheme is not None:
         if scheme[1] not in ADDRESSES:
             raise TargetError(
-                f"{scheme[1]}:// is no kind of target (target {text!r})",
+                f"{scheme[1]}:// is no kind of target (target {spelled(text, None)!r})",
                 hint=_did_you_mean(scheme[1], ADDRESSES) or f"addresses begin with {', '.join(ADDRESSES)}",
             )
         return Target(scheme[1], *_split_agent(text))
@@ -135,7 +136,7 @@ def _kinds() -> list[str]:
 def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
     """The agent that a target names, or the only one."""
     names = [agent.card.name for agent in agents]
-    where, mark = _shown(target), ":" if target.kind in ("file", *FOLDERS) else "#"
+    where, mark = _shown(target), ":" if target.kind == "file" else "#"
     if target.agent is None:
         if len(agents) == 1:
             return agents[0]
@@ -160,17 +161,26 @@ def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
     )
 
 
-def spelled(target: Target) -> str:
-    """A target as it is written, without the secrets in it."""
-    text = f"{target.kind}:{_shown(target)}" if target.kind in COMMANDS + FOLDERS else _shown(target)
-    return f"{text}#{target.agent}" if target.agent is not None else text
+def spelled(text: str, target: Target | None) -> str:
+    """A target as it is written, without the secrets in it; names of variables stay. `target` is what the text means;
+    None: nothing that is known, and perhaps a link with a mistake in it."""
+    rest, agent = _split_agent(text)
+    shown = _without_secrets("acp" if target is None else target.kind, rest)
+    return f"{shown}#{agent}" if agent is not None else shown
 
 
 def _shown(target: Target) -> str:
-    """What a target names, without the secrets in it: the token of a link, or a password."""
-    if target.kind.startswith("acp") or target.kind == "tcp":
-        return f"{target.rest.rpartition('/')[0]}/…"
-    return redact_text(target.rest)
+    """What stands before the agent of a target, without the secrets in it."""
+    text = f"{target.kind}:{target.rest}" if target.kind in COMMANDS + FOLDERS else target.rest
+    return _without_secrets(target.kind, text)
+
+
+def _without_secrets(kind: str, rest: str) -> str:
+    """Without the token of a link, or a password."""
+    if kind.startswith("acp") or kind == "tcp":
+        before, slash, token = rest.partition("?")[0].rstrip("/").rpartition("/")
+        return f"{redact_text(before)}{slash}{token if _VARIABLE.fullmatch(token) else '…'}"
+    return redact_text(rest)
 
 
 def _unique(names: list[str], agents: list[Agent[..., Any]]) -> list[str]:

@@ -109,7 +109,7 @@ def _print(found: Checked) -> None:
     for origin, agents in found.agents.items():
         console().print(Text(clean(f"{origin}: {', '.join(agents)}")), soft_wrap=True)
     for mount in found.mounts:
-        told = f"up; {', '.join(mount.agents) or 'no agents'}" if mount.up else "down"
+        told = f"up; {', '.join(mount.agents) or 'no agents'}" if mount.up else "wrong" if mount.wrong else "down"
         console().print(Text(clean(f"{mount.mount}: {told}")), soft_wrap=True)
     if not found.problems:
         console().print("all is well")

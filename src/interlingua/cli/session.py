@@ -47,7 +47,7 @@ async def engine_at(
     """An engine on a store. `create`: the store that was asked for may be new."""
     from ..app.paths import default_bus, find_store
     from ..engine.engine import Engine
-    from ..store.opening import shown
+    from ..store.opening import CannotOpen
 
     path = find_store(store)
     if store is not None and not create and not _is_there(path):
@@ -55,11 +55,8 @@ async def engine_at(
     engine = Engine(path, agents=agents, bus=default_bus())
     try:
         await engine.start()
-    except (sqlite3.Error, OSError) as error:
-        raise CommandError(
-            f"the store {shown(path)} cannot be opened: {error}",
-            hint="choose another one with --store or INTERLINGUA_STORE",
-        ) from error
+    except (sqlite3.Error, OSError) as error:  # it was opened, and cannot be written beside
+        raise CannotOpen(path, error) from error
     try:
         yield engine
     finally:

@@ -184,6 +184,13 @@ def text_field(schema: Schema) -> str | None:
     return strings[0] if len(strings) == 1 else None
 
 
+class NameTaken(DefinitionError):
+    """Two agents would have the same name and version."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"there are two agents {key}; give one of them another name= or version=")
+
+
 class Registry:
     """The agents whose code this process has, and those that it knows to be elsewhere."""
 
@@ -207,7 +214,7 @@ class Registry:
         key = agent.card.key
         known = self._hidden if hidden else self._agents
         if known.get(key, agent) is not agent:
-            raise DefinitionError(f"there are two agents {key}; give one of them another name= or version=")
+            raise NameTaken(key)
         for check in () if hidden else self.checks:
             _hold(agent.card, check)
         known[key] = agent
@@ -301,7 +308,7 @@ def _exchanged(
         key = agent.card.key
         before = new.get(key) or known.get(key)
         if before is not None and before is not agent and id(before) not in leaving:
-            raise DefinitionError(f"there are two agents {key}; give one of them another name= or version=")
+            raise NameTaken(key)
         new[key] = agent
     stay = {key: new.get(key, agent) for key, agent in known.items() if key in new or id(agent) not in leaving}
     return {**stay, **new}

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..model.errors import StoreError, Unavailable
+from ..model.errors import InvalidRequest, StoreError, Unavailable
 
 if TYPE_CHECKING:
     from .base import Store
@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
 # One slash is enough: a Path has made one of several.
 _POSTGRES = re.compile("(postgres(?:ql)?):/+")
+
+
+class CannotOpen(InvalidRequest):
+    """What is at a place is no store, and none can be made there."""
+
+    def __init__(self, where: str | Path, why: object) -> None:
+        super().__init__(f"the store {where} cannot be opened: {why}")
+        self.hint = "choose another one with --store or INTERLINGUA_STORE"
 
 
 def is_postgres(where: str | Path) -> bool:

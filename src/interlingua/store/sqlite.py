@@ -6,7 +6,6 @@ connections and never wait for the writer. Who is alive is known by the locks th
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
 import threading
@@ -21,6 +20,7 @@ from . import schema
 from . import sql_transactions as transactions
 from .base import WorkerRow, receiver_of
 from .liveness import Locks
+from .opening import CannotOpen
 from .shelf import Document
 from .sql import Connection, Dialect
 from .sql_query import json_contains
@@ -52,10 +52,15 @@ class SQLiteStore(SQLStore):
     # -- life ---------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._loop = asyncio.get_running_loop()
         self._start_threads()
-        await self._loop.run_in_executor(self._readers, migrate, self.path)
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            await self._loop.run_in_executor(self._readers, migrate, self.path)
+        except BaseException as error:
+            self._stop_threads()
+            if isinstance(error, sqlite3.Error | OSError):
+                raise CannotOpen(self.path, error) from error
+            raise
         self._writer = SQLiteWriter(self.path, self._loop, lambda: self.on_foreign_change())
         self._at_once = connect(self.path, read_only=True)
         self._at_once.execute("PRAGMA busy_timeout=0")

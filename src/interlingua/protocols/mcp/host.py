@@ -51,7 +51,8 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
         try:
             return msgspec.convert({**given, **access.given(cls)}, cls, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"a setting of the mount, or a variable {_PREFIX}…, is wrong: {error}") from None
+            said = f"a setting of the mount, or a variable {_PREFIX}…, is wrong: {error}"
+            raise InvalidRequest(said, path="/settings") from None
 
 
 class ProcessSource:

@@ -62,7 +62,8 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
             given_here = {**access.given(cls), "headers": access.headers}
             return msgspec.convert({**given, **given_here}, cls, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"a setting of the mount, or a variable {_PREFIX}…, is wrong: {error}") from None
+            said = f"a setting of the mount, or a variable {_PREFIX}…, is wrong: {error}"
+            raise InvalidRequest(said, path="/settings") from None
 
     def trust(self) -> Trust:
         identity = Identity.load_or_create(self.identity) if self.identity is not None else None

@@ -86,6 +86,12 @@ def from_cards(cards: Iterable[AgentCard], more: Iterable[Skill] = ()) -> list[S
     return list(found.values())
 
 
+def answers(card: AgentCard, wanted: Any) -> bool:
+    """Whether an agent is meant by what a message names as a skill: itself, or one that it has."""
+    own = {one.id for one in card.skills}
+    return wanted in (card.name, card.key) or wanted in own or wanted in {f"{card.name}/{id_}" for id_ in own}
+
+
 def declared(value: str | Sequence[Any]) -> list[Skill]:
     """What the owner advertises: ids separated by commas, or a list (also as JSON) of ids and skill objects."""
     if isinstance(value, str):

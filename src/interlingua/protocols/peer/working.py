@@ -36,7 +36,7 @@ from ...model.prompts import prompt_input
 from ...model.run import Caller, Question, RunRequest
 from ...store.base import KeyTaken
 from ...store.shelf import Change, Follow, Kept, Post, Settle
-from . import frames, parts
+from . import frames, parts, skills
 from .peers import Peer
 from .tasks import Task
 from .telling import Origin, Outcome, Telling, letter_to, reply_frame, status_event, task_frame
@@ -156,8 +156,7 @@ class Working:
         if wanted is None:
             return cards[0]
         for card in cards:
-            own = {one.id for one in card.skills}
-            if wanted in (card.name, card.key) or wanted in own or wanted in {f"{card.name}/{id_}" for id_ in own}:
+            if skills.answers(card, wanted):
                 return card
         known = ", ".join(card.name for card in cards)
         raise AgentNotFound(f"there is no skill {str(wanted)[:100]!r}; there are: {known}")
