@@ -29,7 +29,7 @@ from ..model.errors import AgentNotFound, DefinitionError, InterlinguaError, Sto
 from ..model.schemas import Validator
 from ..security.redaction import redact_text
 from ..store.shelf import Put
-from .mount_entry import MountEntry, Mounting, MountView, State, let_go, load, reach
+from .mount_entry import MountEntry, Mounting, MountView, State, let_go, load
 from .mount_line import Line
 from .targets import ADDRESSES, Target, resolve
 
@@ -156,9 +156,11 @@ class Supervised:
         self._looked_at = time.monotonic()
         try:
             target = self._target = self._target or await resolve(self.entry.target)
-            if self.state == "up" and target.kind.startswith("editor+") and not forced:
-                await reach(target)  # listing its agents would leave a session there each time
-                return
+            reach = next((agent.reach for agent in self._found.values() if agent.reach is not None), None)
+            if self.state == "up" and reach is not None:
+                await reach()
+                if not forced:
+                    return
             await self._is_up(await load(self.entry, target))
         except (InterlinguaError, OSError) as error:
             self._is_down(error)
@@ -250,6 +252,7 @@ class Supervised:
         made.on_cancel = self._teller(real.card.key)
         made.let_go = made.watch = None
         made.reads_history = False  # what was said before is at the other end
+        made.reach = None
         return made
 
     def _stand_in(self, card: AgentCard) -> Agent[..., Any]:
