@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+from functools import lru_cache
 from typing import Any
 
 import httpx2
@@ -55,7 +56,7 @@ async def reach(url: str, headers: dict[str, str]) -> None:
     hangs; and to begin a conversation would be too much, for which some servers start a program.
     """
     at = "http" + url[2:] if url.lower().startswith("ws") else url
-    verify = ssl.create_default_context() if at is not url else True  # as its WebSocket has it
+    verify = _tls() if at.lower().startswith("https") and at is not url else True  # as its WebSocket has it
     asking = {"accept": "text/event-stream", **headers}
     try:
         async with (
@@ -70,6 +71,11 @@ async def reach(url: str, headers: dict[str, str]) -> None:
         raise ConnectionError(_told(error)) from error
     if status in _UNANSWERED:
         raise ConnectionError(f"it answered {status}")
+
+
+@lru_cache(maxsize=1)
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()  # once: reading the certificates takes longer than a request
 
 
 class _Message(msgspec.Struct):
