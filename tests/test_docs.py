@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from interlingua.app import config_meaning
@@ -13,7 +14,10 @@ from interlingua.app.config_table import SETTINGS
 from interlingua.engine.settings import Settings
 from interlingua.model.errors import all_errors
 from interlingua.model.status import Status
+from interlingua.protocols.editor.host import MountSettings as EditorMount
+from interlingua.protocols.mcp.host import MountSettings as McpMount
 from interlingua.protocols.parity import Carried
+from interlingua.protocols.peer.reaching import MountSettings as PeerMount
 from tools import diagram, parity, reference
 
 
@@ -149,3 +153,24 @@ def test_the_parts_name_every_status_error_and_setting() -> None:
 def test_every_setting_is_described() -> None:
     for row in diagram.settings_part().splitlines()[2:]:
         assert row.split("|")[-2].strip(), f"{row}: no text under this setting in engine/settings.py"
+
+
+@pytest.mark.parametrize(
+    ("page", "prefix", "settings"),
+    [
+        ("editors", "INTERLINGUA_EDITOR_", EditorMount),
+        ("mcp", "INTERLINGUA_MCP_", McpMount),
+        ("peers", "INTERLINGUA_PEER_", PeerMount),
+    ],
+)
+def test_every_setting_of_a_mount_stands_on_the_page_of_its_protocol(
+    page: str, prefix: str, settings: type[msgspec.Struct]
+) -> None:
+    text = (Path(__file__).parent.parent / "docs" / f"{page}.md").read_text()
+    told = dict(re.findall(rf"^\| `{prefix}(\w+)` \| `?(.+?)`? \|", text, re.MULTILINE))
+    fields = [field for field in msgspec.structs.fields(settings) if field.name != "headers"]  # of the mount itself
+    assert told == {field.name.upper(): "–" if field.default is None else _written(field.default) for field in fields}
+
+
+def _written(default: object) -> str:
+    return f"{default:g}" if isinstance(default, float) else str(default)

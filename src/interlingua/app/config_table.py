@@ -213,8 +213,9 @@ SETTINGS: tuple[Setting, ...] = (
     _S("mounting.retry_last", "number", 60.0, "The longest of these waits; they double.", least=0.01),
     _S(
         "mounting.refresh", "number", 30.0,
-        "Seconds after which a mount that is up is asked again for its agents; 0: never. Commands, and agents of the "
-        "Agent Client Protocol, are only looked at when a run of theirs has failed.",
+        "Seconds after which a mount that is up is asked again for its agents; 0: never. Of an agent of the Agent "
+        "Client Protocol it is only seen whether its server answers. Commands are only looked at when they have ended, "
+        "or a run of theirs has failed.",
         least=0,
     ),
     _S(

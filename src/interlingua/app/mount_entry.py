@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 from typing import Any, Literal
@@ -13,12 +12,8 @@ from ..engine.agents import Agent, NameTaken
 from ..engine.elsewhere import Elsewhere
 from ..model import values
 from ..model.card import AgentCard
-from ..model.errors import DefinitionError, InvalidRequest, Unavailable
-from ..security.redaction import redact_text
-from .mount_line import place_of
+from ..model.errors import DefinitionError, InvalidRequest
 from .targets import Target, load_to_serve
-
-_REACHED_WITHIN = 10.0  # seconds
 
 State = Literal["starting", "up", "down"]
 
@@ -132,16 +127,3 @@ async def let_go(agents: dict[str, Agent[..., Any]]) -> None:
         if close is not None:
             with contextlib.suppress(Exception):
                 await close()
-
-
-async def reach(target: Target) -> None:
-    """Whether somebody listens at an address. Raises where nobody does."""
-    host, port = place_of(target) or (None, None)
-    try:
-        async with asyncio.timeout(_REACHED_WITHIN):
-            _, writer = await asyncio.open_connection(host, port)
-    except (OSError, TimeoutError) as error:
-        raise Unavailable(
-            f"{redact_text(target.rest)} cannot be reached: {str(error) or 'it does not answer'}"
-        ) from error
-    writer.close()

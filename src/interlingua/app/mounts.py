@@ -29,7 +29,7 @@ from ..model.errors import AgentNotFound, DefinitionError, InterlinguaError, Sto
 from ..model.schemas import Validator
 from ..security.redaction import redact_text
 from ..store.shelf import Put
-from .mount_entry import MountEntry, Mounting, MountView, State, left_out, let_go, load, reach
+from .mount_entry import MountEntry, Mounting, MountView, State, left_out, let_go, load
 from .mount_line import Line
 from .targets import ADDRESSES, Target, resolve
 
@@ -156,9 +156,11 @@ class Supervised:
         self._looked_at = time.monotonic()
         try:
             target = self._target = self._target or await resolve(self.entry.target)
-            if self.state == "up" and target.kind.startswith("editor+") and not forced:
-                await reach(target)  # listing its agents would leave a session there each time
-                return
+            reach = next((agent.reach for agent in self._found.values() if agent.reach is not None), None)
+            if self.state == "up" and reach is not None:
+                await reach()
+                if not forced:
+                    return
             await self._is_up(await load(self.entry, target))
         except (InterlinguaError, OSError) as error:
             self._is_down(error)
@@ -248,7 +250,7 @@ class Supervised:
         made.digest = values.digest(msgspec.to_builtins(made.card))
         made.fn = self._handler(real.card.key)
         made.on_cancel = self._teller(real.card.key)
-        made.let_go = made.watch = made.try_out = None
+        made.let_go = made.watch = made.try_out = made.reach = None
         made.reads_history = False  # what was said before is at the other end
         return made
 

@@ -82,7 +82,9 @@ class Agent(Generic[P, R]):
         self.check_state = Validator(card.state, what="state") if card.state is not None else None
         self.reads_history = ctx_param is not None  # what was said on its thread before is fetched for it
         self.login: Login | None = None  # where its user must log in before it works
-        # Of a mounted one: ends the connection or the process that it has in common with its siblings.
+        # Of a mounted one: sees whether it is there, where to load it again would leave something at the other end.
+        self.reach: Callable[[], Awaitable[None]] | None = None
+        # And ends the connection or the process that it has in common with its siblings.
         self.let_go: Callable[[], Awaitable[None]] | None = None
         # And tells when that has ended by itself, other than by a run that fails.
         self.watch: Callable[[Callable[[], None]], None] | None = None

@@ -9,7 +9,7 @@ knows which one it has. What a channel owes to those above:
 - `receive` gives an empty list exactly once the peer has gone, and nothing after that.
 
 A channel whose peer reads several streams (a session's, another's) may also have `drain_topic(topic)`, so that one that
-is not read holds up nobody else.
+is not read holds up nobody else. One that knows why its peer has gone may tell that as `reason`.
 """
 
 from __future__ import annotations

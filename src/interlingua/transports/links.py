@@ -52,7 +52,7 @@ class AddressLink:
         self._name = name
 
     async def why(self) -> str:
-        return f"the connection to {self._name} ended"
+        return getattr(self.channel, "reason", "") or f"the connection to {self._name} ended"
 
     async def end(self) -> None:
         await self.channel.close()

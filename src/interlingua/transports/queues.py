@@ -28,6 +28,7 @@ class Queues:
         self._empty = asyncio.Event()
         self._empty.set()
         self._gone = False
+        self.reason = ""  # why the peer is gone, where that is known
 
     # -- for those above ----------------------------------------------------------------------------------
 
@@ -82,6 +83,7 @@ class Queues:
     def _lost(self, why: str = "") -> None:
         if why and not self._gone:
             log.warning("the peer at %s is gone: %s", self._name, why)
+            self.reason = why
         self._gone = True
         self._out.clear()
         self._out_bytes = 0

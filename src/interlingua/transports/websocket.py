@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes queued at which senders wait, and at which they go on
 _A_BREATH = 4  # turns of the loop, at most
 _CLOSING = 2.0  # seconds for a peer to take what is queued at the end
+_PING_EVERY, _PONG_WITHIN = 20.0, 60.0  # seconds; a server that answers no ping is gone
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR = 1000, 1001, 1002
 
@@ -178,8 +179,9 @@ async def connect(
     """Reach a server. Raises ConnectionError, with what the server said where it refused."""
     try:
         connection = await websockets.asyncio.client.connect(
-            url, additional_headers=headers, max_size=max_message, open_timeout=timeout, ping_timeout=60
-        )
+            url, additional_headers=headers, max_size=max_message, open_timeout=timeout, ping_interval=_PING_EVERY,
+            ping_timeout=_PONG_WITHIN,
+        )  # fmt: skip
     except websockets.exceptions.InvalidStatus as error:
         said = bytes(error.response.body or b"")[:500].decode(errors="replace")
         raise ConnectionError(f"{url} answered {error.response.status_code}: {said}") from error

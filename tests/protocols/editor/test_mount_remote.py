@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import re
 import shlex
 import sys
 from collections.abc import AsyncIterator
@@ -163,3 +165,101 @@ async def test_a_password_in_an_address_stands_in_no_message() -> None:
         await host.peer()
     assert "127.0.0.1:1" in str(failed.value)
     assert "hunter2" not in str(failed.value)
+
+
+# -- what the way to an agent says, and not the agent ---------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def scripted(method: str, *answer: Any) -> AsyncIterator[Mount]:
+    """A mount of an agent that answers each POST with its result, and what has this method with a status or never."""
+    results = {
+        "initialize": {"protocolVersion": 1, "agentInfo": {"name": "far", "version": "1"}},
+        "session/new": {"sessionId": "s"},
+    }
+    over = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                if head.startswith(b"GET"):
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+                    await over.wait()
+                    break
+                length = int(re.search(rb"content-length: (\d+)", head, re.IGNORECASE)[1])  # type: ignore[index]
+                asked = json.loads(await reader.readexactly(length)) if length else {}
+                status, body = (
+                    200,
+                    {"jsonrpc": "2.0", "id": asked.get("id"), "result": results.get(asked.get("method"))},
+                )
+                if asked.get("method") == method:
+                    if not answer:
+                        await over.wait()
+                        break
+                    status, body = answer[0], {}
+                text = json.dumps(body).encode()
+                writer.write(b"HTTP/1.1 %d So\r\nacp-connection-id: c\r\n" % status)
+                writer.write(b"content-length: %d\r\n\r\n%s" % (len(text), text))
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as listening:
+        made = MountSettings()
+        mount = Mount(AddressSource(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/acp", made), made)
+        try:
+            yield mount
+        finally:
+            over.set()
+            await mount.close()
+
+
+UNANSWERED = [(), (502,), (503,), (504,)]
+
+
+@pytest.mark.parametrize("answer", UNANSWERED)
+@pytest.mark.parametrize("method", ["initialize", "session/new"])
+async def test_a_server_that_does_not_answer_is_unavailable_for_now(
+    method: str, answer: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not answer:
+        monkeypatch.setattr("interlingua.protocols.editor.remote._ANSWERED_WITHIN", 2.0)
+    async with scripted(method, *answer) as mount:
+        with pytest.raises(Unavailable) as failed:
+            await mount.agent()
+        assert failed.value.transient
+        assert (str(answer[0]) if answer else "said nothing") in failed.value.message
+
+
+@pytest.mark.parametrize("answer", [*UNANSWERED, (404,)])
+async def test_a_prompt_that_nobody_answers_fails_the_run_as_transient(
+    store: Path, answer: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not answer:
+        monkeypatch.setattr("interlingua.protocols.editor.remote._ANSWERED_WITHIN", 2.0)
+    async with scripted("session/prompt", *answer) as mount, engine(store, await mount.agent()) as eng:
+        ended = await finish(eng, "far", {"text": "hi"})
+        assert ended.error is not None
+        assert (ended.error.code, ended.error.transient) == ("run_lost", True)
+        assert (str(answer[0]) if answer else "said nothing") in ended.error.message
+
+
+async def test_a_thread_stays_with_its_session_though_nobody_answers(store: Path) -> None:
+    async with scripted("session/load", 503) as mount, engine(store, await mount.agent(), settings=SETTINGS) as eng:
+        peer = await mount.host.peer()
+        peer.able.load = True
+        await eng.create_thread("t")
+        await eng.store.link("editor:far", "t", "other")
+        ended = await finish(eng, "far", {"text": "hi"}, thread="t")
+        assert ended.error is not None
+        assert (ended.error.code, ended.error.transient) == ("unavailable", True)
+        assert await eng.store.linked("editor:far", "t") == "other"
+
+
+async def test_what_a_server_refuses_is_not_tried_again(store: Path) -> None:
+    async with scripted("initialize", 404) as mount:
+        with pytest.raises(Unavailable, match="404") as failed:
+            await mount.agent()
+        assert not failed.value.transient
+    async with scripted("session/prompt", 500) as mount, engine(store, await mount.agent()) as eng:
+        ended = await finish(eng, "far", {"text": "hi"})
+        assert ended.error is not None
+        assert (ended.error.code, ended.error.transient) == ("remote_failed", False)

@@ -733,8 +733,10 @@ async def test_our_client_tells_why_it_was_refused(store: Path) -> None:
         with pytest.raises(ConnectionError, match="401"):
             await open_remote(address.replace("http", "ws") + "/editor", {"authorization": "Bearer wrong"})
     async with connected(address + "/editor") as (connection, _):
-        with pytest.raises(RpcError, match="cannot be reached"):
+        with pytest.raises(ConnectionLost):
             await connection.request("initialize", {"protocolVersion": 1}, timeout=WAIT)
+        assert isinstance(connection.channel, HttpChannel)
+        assert connection.channel.reason
     with pytest.raises(ConnectionError, match="cannot be reached"):
         await open_remote(address.replace("http", "ws") + "/editor", {})
     with pytest.raises(ValueError, match="no address"):

@@ -81,6 +81,20 @@ async def test_a_node_behind_tls_is_mounted_where_its_certificate_is_trusted(sto
             assert (await finish(eng, "words", {"text": "hi"})).output == {"text": "hi"}
 
 
+async def test_who_is_trusted_besides_takes_no_trust_from_the_authorities_of_the_system(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = certificate(tmp_path)
+    (tmp_path / "other").mkdir()
+    besides, _ = certificate(tmp_path / "other")
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    async with (
+        remote(tls_cert=cert, tls_key=key) as there,
+        mounted(store, there.link, tls_ca=str(besides)) as (eng, _),
+    ):
+        assert (await finish(eng, "words", {"text": "hi"})).output == {"text": "hi"}
+
+
 async def test_a_link_with_a_wrong_token_is_denied_and_says_so() -> None:
     async with remote() as there:
         with pytest.raises(Denied, match="does not know the token") as caught:

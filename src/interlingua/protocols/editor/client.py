@@ -118,6 +118,8 @@ class Mount:
         )  # fmt: skip
         made.reads_history = False  # the session has it
         made.let_go, made.watch = self.close, self.watch
+        if isinstance(self.source, AddressSource):
+            made.reach = self.source.reach
         return made
 
     async def _cancel(self, left: LeftRun) -> None:

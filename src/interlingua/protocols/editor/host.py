@@ -112,9 +112,20 @@ class AddressSource:
     async def open(self) -> Link:
         from .remote import open_remote
 
+        return AddressLink(await open_remote(self._address, self._sent()), self.name)
+
+    async def reach(self) -> None:
+        """Whether it is there, which leaves nothing of us behind. Raises where it is not."""
+        from .remote import reach
+
+        try:
+            await reach(self._address, self._sent())
+        except ConnectionError as error:
+            raise Unavailable(f"{self.name} cannot be reached: {error}") from error
+
+    def _sent(self) -> dict[str, str]:
         key = self._settings.key
-        headers = {**({"authorization": f"Bearer {key}"} if key else {}), **self._headers}
-        return AddressLink(await open_remote(self._address, headers), self.name)
+        return {**({"authorization": f"Bearer {key}"} if key else {}), **self._headers}
 
 
 class Host:
@@ -171,6 +182,8 @@ class Host:
         except BaseException as error:
             keeper.cancel()
             await asyncio.wait([keeper])
+            if isinstance(error, ConnectionLost) and not self.source.command:
+                raise Unavailable(f"{self.source.name} cannot be reached: {await link.why()}") from error
             if isinstance(error, ConnectionLost):
                 raise Unavailable(f"{self.source.name} did not start: {await link.why()}", transient=False) from error
             if isinstance(error, TimeoutError):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
+from functools import lru_cache
 from typing import Any
 
 import httpx2
@@ -24,10 +26,14 @@ from ...transports.sse import Reader
 
 log = logging.getLogger("interlingua.editor")
 
+_ANSWERED_WITHIN = 60.0  # seconds for the answer to a POST
 _CLOSING = 2.0
 _SOON = 0.2
 _MAX_EVENT = 64 * 1024 * 1024
 _LOST = (401, 403, 404, 410)  # with these, the server no longer knows us
+_FORGOTTEN = (404, 410)  # once we had a connection; before, there is nothing of this protocol
+_UNANSWERED = (502, 503, 504)  # what a proxy says for a server that is not there, or a full one for itself
+_REACHED_WITHIN = 10.0  # seconds
 _AGAIN = (0.1, 0.5, 2.0)  # seconds before each attempt to open a broken stream again
 _AUTH_REQUIRED = -32000
 
@@ -40,6 +46,36 @@ async def open_remote(url: str, headers: dict[str, str]) -> Channel:
     if scheme in ("http", "https"):
         return HttpChannel(url, headers)
     raise ValueError(f"{url!r} is no address of an agent; expected http(s):// or ws(s)://")
+
+
+async def reach(url: str, headers: dict[str, str]) -> None:
+    """Whether somebody answers there. Raises ConnectionError where nobody does.
+
+    It asks as if for an event stream of no connection, which has to be refused: whoever does that is awake, and nothing
+    is left of it there. That a connection can be opened says less, because the system does that for a server which
+    hangs; and to begin a conversation would be too much, for which some servers start a program.
+    """
+    at = "http" + url[2:] if url.lower().startswith("ws") else url
+    verify = _tls() if at.lower().startswith("https") and at is not url else True  # as its WebSocket has it
+    asking = {"accept": "text/event-stream", **headers}
+    try:
+        async with (
+            asyncio.timeout(_REACHED_WITHIN),
+            calls.Client(headers=asking, timeout=None, verify=verify, transport=plain.transport(verify)) as client,
+            client.stream("GET", at) as answer,
+        ):
+            status = answer.status_code
+    except TimeoutError as error:
+        raise ConnectionError("it does not answer") from error
+    except (httpx2.HTTPError, OSError) as error:
+        raise ConnectionError(_told(error)) from error
+    if status in _UNANSWERED:
+        raise ConnectionError(f"it answered {status}")
+
+
+@lru_cache(maxsize=1)
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()  # once: reading the certificates takes longer than a request
 
 
 class _Message(msgspec.Struct):
@@ -80,7 +116,7 @@ class HttpChannel(Queues):
         self._url = url
         self._client = calls.Client(
             headers=headers,
-            timeout=httpx2.Timeout(60.0, connect=10.0),
+            timeout=httpx2.Timeout(_ANSWERED_WITHIN, connect=10.0),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # a session holds a connection
             transport=plain.transport(),
         )
@@ -132,11 +168,14 @@ class HttpChannel(Queues):
         try:
             answer = await self._client.post(self._url, content=frame, headers=self._headers(session, posts=True))
         except (httpx2.HTTPError, OSError) as error:
-            self._refused(message, INTERNAL_ERROR, f"{self._name} cannot be reached: {_told(error)}")
-            self._lost(_told(error))
+            self._lost(_told(error))  # nobody's answer: all that is open has lost its connection
             return
         if not answer.is_success:
             said = f"{self._name} answered {answer.status_code}: {answer.text[:500]}"
+            forgotten = answer.status_code in _FORGOTTEN and self._connection is not None
+            if forgotten or answer.status_code in _UNANSWERED:
+                self._lost(said)
+                return
             self._refused(message, _AUTH_REQUIRED if answer.status_code == 401 else INTERNAL_ERROR, said)
             if answer.status_code in _LOST or message.method == "initialize" or message.id is None:
                 self._lost(said)
@@ -163,7 +202,7 @@ class HttpChannel(Queues):
         return headers
 
     def _refused(self, message: _Message, code: int, why: str) -> None:
-        """A request that did not arrive is answered with an error, as if by the agent."""
+        """A request that the server does not take is answered with an error, as if by the agent."""
         if message.method is not None and message.id is not None:
             error = {"code": code, "message": why}
             self._take(msgspec.json.encode({"jsonrpc": "2.0", "id": message.id, "error": error}))

@@ -28,6 +28,15 @@ log = logging.getLogger("interlingua.peer")
 W = TypeVar("W", bound=Wire)
 
 
+def trusting(certificates: Path | str | None) -> ssl.SSLContext | None:
+    """Trusts these beside the authorities of the system; None: those alone."""
+    if certificates is None:
+        return None
+    context = ssl.create_default_context()
+    context.load_verify_locations(certificates)
+    return context
+
+
 class Backoff:
     """How long to wait before the next try: longer each time, and by chance, so that many who lost the same peer do not
     all come back at once. A connection that lasted a while makes the next wait short again; one that was only accepted

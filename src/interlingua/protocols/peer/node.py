@@ -27,6 +27,7 @@ from ...store.shelf import Change, Drop, Kept, Put, Settle
 from . import card as cards
 from . import extensions, frames, links, skills
 from .calling import Calling
+from .dialing import trusting
 from .discovery import Announcement, Discovery, FoundPeer
 from .inbound import Inbound
 from .journal import Journal
@@ -221,9 +222,7 @@ class Node:
     @property
     def tls_out(self) -> ssl.SSLContext | None:
         """Who is trusted beside the authorities of the system."""
-        if self.settings.tls_ca is None:
-            return None
-        return ssl.create_default_context(cafile=str(self.settings.tls_ca))
+        return trusting(self.settings.tls_ca)
 
     async def _listen(self) -> None:
         settings = self.settings

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from ...transports.access import ORDINARY, Access
 from ...transports.channel import Channel
 from . import card as cards
 from . import extensions, frames
-from .dialing import dial
+from .dialing import dial, trusting
 from .links import HTTP, RELAYED, Link
 from .overhttp import dial_http
 from .relayed import dial_relay
@@ -49,6 +48,7 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     patience: float = 60.0
     """Seconds for which a node that is away is tried again before a run fails as transient."""
     cancel_within: float = 5.0
+    """Seconds for a node to hear that a task is cancelled."""
     max_bytes: int = 64 * 1024 * 1024
     """The longest frame that is taken."""
     headers: dict[str, str] = {}
@@ -72,10 +72,7 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
 
 async def dial_link(link: Link, settings: MountSettings) -> Channel:
     """A channel to the node of a link, over whatever binding the link is for. Raises ConnectionError."""
-    tls = None
-    if settings.tls_ca is not None:
-        tls = ssl.create_default_context(cafile=settings.tls_ca)
-    timeout = settings.start_timeout
+    tls, timeout = trusting(settings.tls_ca), settings.start_timeout
     if link.scheme in HTTP:
         headers = {**({"authorization": f"Bearer {settings.key}"} if settings.key else {}), **settings.headers}
         return await dial_http(

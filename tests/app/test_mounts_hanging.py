@@ -1,0 +1,109 @@
+"""Servers of coding agents that hang: their port is open, and nobody answers. What is asked of them leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlingua.app.mount_entry import Mounting
+from interlingua.app.serve import ServeSettings, serving
+from interlingua.protocols.editor.remote import reach
+from interlingua.protocols.editor.web import WebDoor
+from interlingua.store.base import ThreadFilter
+
+from ..cli.nodes import Process
+from .test_mounts import Far, hub, local, run, state, until
+
+
+@contextlib.contextmanager
+def stopped(process: Process) -> Any:
+    """It is there, and its port is open, and it does nothing."""
+    process.popen.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.popen.send_signal(signal.SIGCONT)
+
+
+@contextlib.asynccontextmanager
+async def answering(status: int) -> AsyncIterator[int]:
+    """A server that has one answer for all. Gives its port."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 %d So\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as listening:
+        yield listening.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_an_editor_server_that_hangs_is_shown_as_down_though_its_port_is_open(
+    tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlingua.protocols.editor.remote._REACHED_WITHIN", 3.0)
+    far = Far(tmp_path)
+    with far.up() as process:
+        async with hub(tmp_path, f"editor+{scheme}://127.0.0.1:{far.port}/editor#echo") as server:
+            assert state(server) == "up"
+            with stopped(process):
+                await until(server, lambda: state(server) == "down")
+                assert "cannot be reached" in server.mounts.views()[0].reason
+            await until(server, lambda: state(server) == "up")
+            assert (await run(server, "echo")).output == {"text": "hi"}
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_a_run_at_an_editor_server_that_hangs_fails_as_transient_and_its_mount_is_looked_at(
+    tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlingua.protocols.editor.remote._REACHED_WITHIN", 3.0)
+    monkeypatch.setattr("interlingua.protocols.editor.remote._ANSWERED_WITHIN", 3.0)
+    monkeypatch.setattr("interlingua.transports.websocket._PING_EVERY", 0.5)
+    monkeypatch.setattr("interlingua.transports.websocket._PONG_WITHIN", 3.0)
+    never = Mounting(wait=30, retry_first=0.05, retry_last=0.1, refresh=0, patience=20)
+    far = Far(tmp_path)
+    with far.up() as process:
+        async with hub(tmp_path, f"editor+{scheme}://127.0.0.1:{far.port}/editor#echo", mounting=never) as server:
+            assert state(server) == "up"
+            with stopped(process):
+                ended = await run(server, "echo")
+                assert ended.error is not None
+                assert (ended.error.code, ended.error.transient) == ("run_lost", True)
+                await until(server, lambda: state(server) == "down")
+            await until(server, lambda: state(server) == "up")
+
+
+async def test_looking_at_an_editor_server_that_is_up_leaves_nothing_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path / "far.db", [local], ServeSettings(port=0)) as far_:
+        door = far_.app.doors["editor"][1].bound
+        assert isinstance(door, WebDoor)
+        for scheme in ("http", "ws"):
+            await reach(f"{far_.address.replace('http', scheme, 1)}/editor", {})
+        assert (door.connections, door._sockets) == ({}, set())
+        assert await far_.engine.threads(ThreadFilter()) == []
+        assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 405, 426, 500])
+async def test_a_server_that_answers_anything_is_there(status: int) -> None:
+    async with answering(status) as port:
+        await reach(f"http://127.0.0.1:{port}/editor", {})
+        await reach(f"ws://127.0.0.1:{port}/editor", {})
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_a_proxy_that_says_nobody_is_behind_it_is_not_the_server(status: int) -> None:
+    async with answering(status) as port:
+        with pytest.raises(ConnectionError, match=str(status)):
+            await reach(f"http://127.0.0.1:{port}/editor", {})
