@@ -5,6 +5,7 @@ Nobody could know when they were given. They stay on record as they were given, 
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import interlingua as il
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.app.targets import load, parse
 from interlingua.model.events import Warned
+from interlingua.protocols.connect import follow
 from tests.engine.common import PATIENT, QUICK, bodies, engine, question, submit
 from tests.protocols.connect.reference import Proxy
 from tests.protocols.editor.mount_common import PERMISSION
@@ -106,3 +108,35 @@ async def test_nor_is_one_that_was_taken_and_whose_reply_was_lost(store: Path, t
             assert (await eng.wait(run.id, timeout=30)).output == {"text": "True"}
             assert len(lost) == 1
             assert await bodies(eng, run.id, Warned) == []
+
+
+async def test_a_connect_server_of_ours_tells_at_once_that_its_question_was_answered(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that there is hardly a moment in which it could be answered here too."""
+    monkeypatch.setattr(follow, "_LOOK_FIRST", 0.01)
+    go = asyncio.Event()
+
+    @il.agent(asks=[il.Confirm])
+    async def solo(ctx: il.Context[Any, Any], text: str) -> str:
+        verdict = await ctx.ask(il.Confirm(f"Do {text}?"))
+        await go.wait()
+        return str(verdict.approved)
+
+    async with (
+        serving(tmp_path / "there.db", [solo], ServeSettings(port=0, engine=PATIENT)) as server,
+        Proxy(server.address) as proxy,
+    ):
+        target = parse(TARGETS["connect"].format(http=proxy.address, ws="", agent="solo"))
+        async with engine(store, (await load(target)).chosen, settings=PATIENT) as eng:
+            run = await submit(eng, "solo", {"text": "it"})
+            there, here = await asked(server.engine), await asked(eng)
+            waits = f"/wait?while={there.question.id}&timeout=30 "
+            async with asyncio.timeout(20):
+                while not any(waits in head for head in proxy.heads):
+                    await proxy.passed()
+            await server.engine.answer(there.question.id, {"approved": True}, door="test")
+            assert (await closed(eng, here.question.id)).state == "withdrawn", "while the agent still works there"
+            assert sum(waits in head for head in proxy.heads) == 1
+            go.set()
+            assert (await eng.wait(run.id, timeout=30)).output == {"text": "True"}
