@@ -14,7 +14,7 @@ from interlingua.engine.agents import Agent
 from interlingua.engine.mounting import MOUNTED_FROM, LeftRun, Mounted, OnCancel, step_place
 from interlingua.model.card import AgentCard
 from interlingua.model.errors import InvalidAnswer
-from interlingua.model.events import CancelRequested, OutputDelta, RunRestarted, Thought
+from interlingua.model.events import CancelRequested, OutputDelta, RunRestarted, Thought, Warned
 from interlingua.store.base import RunFilter
 
 from .common import PATIENT, QUICK, bodies, crash, engine, parked, question, submit
@@ -434,3 +434,46 @@ async def test_what_a_step_showed_before_a_crash_is_found_and_not_written_twice(
         assert len(await bodies(again, run.id, Thought)) == 1
         assert "".join(d.delta["text"] for d in await bodies(again, run.id, OutputDelta)) == "one two"
         assert await bodies(again, run.id, RunRestarted) == []
+
+
+async def test_an_answer_that_was_on_its_way_when_its_question_was_withdrawn_is_said_to_have_come_too_late(
+    store: Path,
+) -> None:
+    answered, gate = asyncio.Event(), asyncio.Event()
+
+    async def handler(ctx: il.Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002
+        mounted = Mounted(ctx)
+        waits = asyncio.ensure_future(mounted.ask("pick", {"message": "Which?"}, {"type": "string"}, key="pick"))
+        await answered.wait()
+        mounted.withdraw("pick", "the server no longer asks")
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+        await ctx.thought("it asks no more")
+        await gate.wait()
+        await ctx.thought("it is done")
+        return {"said": "theirs"}
+
+    made: Agent[..., Any] = Agent(card(), handler, shape="async", ctx_param="ctx")
+    settings = il.Settings(park_after=60, sweep_every=60, stall_warning=0)
+    eng = engine(store, made, settings=settings)
+    await eng.start()
+    run = await submit(eng, "far")
+    asked = await question(eng, run.id)
+    await eng.store.answer(asked.id, "ours", "ada", 1)  # its worker has not heard of it yet
+    answered.set()
+    async with asyncio.timeout(20):
+        async for event in eng.events(run.id):
+            if event.kind == "thought":
+                eng.worker.told(run.id, owner=eng.worker.id)
+            elif event.kind == "warning":
+                break
+    await crash(eng)
+    gate.set()
+    async with engine(store, made) as again:
+        assert (await again.wait(run.id, timeout=20)).output == {"said": "theirs"}
+        (late,) = await bodies(again, run.id, Warned)
+        assert late.message == ("the answer given here (by ada) came too late: the question had been withdrawn before")
+        assert late.details == {"question": asked.id}
+        assert [body.text for body in await bodies(again, run.id, Thought)] == ["it asks no more", "it is done"]
+        assert await bodies(again, run.id, RunRestarted) == []
+        assert (await again.question_record(asked.id)).state == "answered"

@@ -89,6 +89,12 @@ async def closed(eng: il.Engine, id_: str) -> QuestionRecord:
     return record
 
 
+async def set_aside(eng: il.Engine, run: str) -> None:
+    async with asyncio.timeout(20):
+        while eng.worker.execution(run) is not None:
+            await eng.next_hint(run)
+
+
 async def names(eng: il.Engine, record: QuestionRecord) -> list[str]:
     rows = [await eng.store.run(run) for run in record.runs]
     return [row.agent for row in rows if row is not None]
@@ -209,9 +215,7 @@ async def test_a_run_that_was_set_aside_looks_again_whether_its_question_is_stil
     async with second(tmp_path) as other, hub(store, other, protocol, "solo", QUICK) as (eng, _):
         run = await submit(eng, "front", {"text": "it"})
         there, here = await asked(other.engine), await asked(eng)
-        async with asyncio.timeout(20):
-            while eng.worker.execution(here.question.run) is not None:
-                await eng.next_hint(here.question.run)
+        await set_aside(eng, here.question.run)
         row = await eng.store.run(here.question.run)
         assert row is not None
         assert row.wake_at is not None, "it will look again"

@@ -18,11 +18,13 @@ from ..model.events import (
     QuestionAsked,
     QuestionWithdrawn,
     Said,
+    Warned,
     body_decoder,
 )
 from ..model.run import Answer, Question
 from ..model.status import Status
 from ..store.base import Change, DropInbox, InboxItem
+from .replay import LATE
 
 if TYPE_CHECKING:
     from .log import LiveLog
@@ -157,7 +159,10 @@ class Inbox:
     def _take_answer(self, given: _Answer, drop: DropInbox) -> None:
         question = self.open_questions.pop(given.question, None)
         if question is None:
-            self.log.touch(drop)
+            # It was withdrawn while the answer was on its way: that is on record, and does not count.
+            by = f" (by {given.answer.by})" if given.answer.by else ""
+            said = f"the answer given here{by} came too late: the question had been withdrawn before"
+            self.log.append(Warned(said, {"question": given.question}, f"{LATE}{given.question}"), drop)
             return
         still_open = bool(self.open_questions or self.replay.relayed)
         body = QuestionAnswered(given.question, given.answer, still_open)

@@ -18,7 +18,7 @@ from ..model import carrier
 from ..model.card import AgentCard, Schema
 from ..model.content import DataPart, Part, TextPart
 from ..model.errors import ErrorInfo, Invalid, InvalidInput, RunError
-from ..model.events import Emission, Recorded
+from ..model.events import Emission, Recorded, Warned
 from ..model.prompts import prompt_input
 from ..model.run import Option, RunRequest
 from ..model.run import Question as AskedQuestion
@@ -95,6 +95,13 @@ class Mounted:
         Show it again first, as it is: that is not written twice. `step` is the key that the step was given.
         """
         return self._run.replay.emitted_by(step_place(step))
+
+    async def shown_again(self, step: str) -> bool:
+        """Show that again, as it is. Whether there was any."""
+        found = self.shown(step)
+        for body in found:
+            await self.show(body)
+        return bool(found)
 
     async def show(self, body: Emission) -> None:
         """Show something that the remote agent said. With `step=step_place(key)` it belongs to a step: once that is
@@ -227,13 +234,51 @@ class Mounted:
         run, question = self._run, self._asks(key)
         if question is None:
             return
-        card = run.agent.card if run.agent is not None else None
-        place = card.metadata.get(MOUNTED_FROM) if card is not None else None
-        why = f"it was answered at {place}" if place else "it was answered elsewhere"
+        why = f"it was answered {self._there}"
         with run.busy():
             if await run.close(question, "withdrawn", why):
                 raise Gone(why)
             await run.pull()
+
+    @property
+    def _there(self) -> str:
+        agent = self._run.agent
+        place = agent.card.metadata.get(MOUNTED_FROM) if agent is not None else None
+        return f"at {place}" if place else "elsewhere"
+
+    # -- answers that do not count ------------------------------------------------------------------------
+
+    async def passing_on(self, key: str) -> None:
+        """The answer to this goes to the remote side now, and that is known from now on."""
+        if not self.passed_on(key):
+            self.record(_passed_on(key), None)
+            await self.committed()
+
+    def passed_on(self, key: str) -> bool:
+        """Whether the answer to this may have reached the remote side, before a crash or a moment ago. What has moved
+        on there since may have done so with just this answer."""
+        return self.recorded(_passed_on(key))
+
+    def too_late(self, key: str, *, step: str, answered: bool = True, **details: Any) -> Warned:
+        """What is to be shown, in a step, of an answer that was given here and is not the one that counts: the remote
+        side had another before, or (not `answered`) no longer asked. The answer stays on record as it was given."""
+        past = self._run.replay.questions[f"ask:{key}"]
+        by = f" (by {past.answer.by})" if past.answer is not None and past.answer.by else ""
+        why = f"the question had been answered {self._there} before"
+        if not answered:
+            why = f"the question was no longer asked {self._there}"
+        said = f"the answer given here{by} came too late: {why}"
+        return Warned(said, {"question": past.question.id, **details}, step_place(step))
+
+    def unused(self, step: str, *, but: str | None = None) -> list[Warned]:
+        """The same, of all answers that were given here and never went to the remote side, which has gone on without
+        them. `but`: what it asks now. Each is given once."""
+        past, found = self._run.replay.questions, []
+        for key in [place.removeprefix("ask:") for place, one in past.items() if one.answer is not None]:
+            if not self.passed_on(key) and (but is None or not key.startswith(but)):
+                self.record(_passed_on(key), None)
+                found.append(self.too_late(key, step=step, answered=False))
+        return found
 
     async def _wake(self, key: str) -> None:
         """What is set aside with this is entered again at that time, and looks. The longer it has waited, the less it
@@ -253,6 +298,10 @@ class Mounted:
 
 def _holds(input_: dict[str, Any], part: Part) -> bool:
     return isinstance(part, DataPart) and isinstance(part.data, dict) and part.data.items() <= input_.items()
+
+
+def _passed_on(key: str) -> str:
+    return f"heard-{key}"  # the step in which an editor's agent is given an answer
 
 
 def step_place(key: str) -> str:

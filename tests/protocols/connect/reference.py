@@ -271,6 +271,7 @@ class Proxy:
         self.heads: list[str] = []
         self.refuse = 0  # so many connections are dropped before they reach the server
         self.mute = False  # what the server answers is lost on the way
+        self._passed = asyncio.Event()
         self.address = ""
 
     async def __aenter__(self) -> Proxy:
@@ -283,6 +284,11 @@ class Proxy:
         self.cut()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.wait_closed()
+
+    async def passed(self) -> None:
+        """Until something more has gone through."""
+        self._passed.clear()
+        await self._passed.wait()
 
     def cut(self) -> None:
         for writer in list(self._writers):
@@ -310,6 +316,7 @@ class Proxy:
             while chunk := await source.read(65536):
                 if note:
                     self.heads.append(chunk.decode("latin-1"))
+                    self._passed.set()
                 elif self.mute:
                     continue
                 sink.write(chunk)

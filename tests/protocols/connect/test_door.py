@@ -527,6 +527,50 @@ async def test_a_wait_that_times_out_has_no_content_and_harms_nothing(store: Pat
         assert (await waiting)["run"]["status"] == "success"
 
 
+async def test_whoever_knows_an_interrupt_can_wait_until_it_is_asked_no_more(store: Path) -> None:
+    go = asyncio.Event()
+
+    @il.agent(asks=[il.Confirm])
+    async def asker(ctx: il.Context[None, None]) -> str:
+        verdict = await ctx.ask(il.Confirm("Go?"))
+        await go.wait()
+        return str(verdict.approved)
+
+    async with up(store, asker) as s:
+        run = await s.run("asker")
+        told = (await s.get(f"/runs/{run}/wait"))["output"]
+        known = told["interrupt_id"]
+        assert await s.get(f"/runs/{run}/wait?while={known}&timeout=0.01", 204) is None
+        assert (await s.get(f"/runs/{run}/wait?while={NOBODY}"))["output"] == told, "that is not what it asks"
+        waiting = asyncio.create_task(s.get(f"/runs/{run}/wait?while={known}"))
+        await s.post(f"/runs/{run}", {"approved": True})
+        answered = await waiting
+        assert "output" not in answered, "it goes on"
+        assert answered["run"]["status"] == "pending"
+        go.set()
+        assert (await s.get(f"/runs/{run}/wait"))["output"]["values"] == {"text": "True"}
+        assert (await s.get(f"/runs/{run}/wait?while={known}"))["run"]["status"] == "success"
+
+
+async def test_whoever_waits_for_that_does_not_keep_the_server_from_stopping(store: Path) -> None:
+    waits = asyncio.Event()
+    async with up(store) as s:
+        told = await s.post("/runs/wait", {"agent_id": "mailer", "input": {"message": "at noon?"}})
+        path = f"/runs/{told['run']['run_id']}/wait?while={told['output']['interrupt_id']}"
+        look = s.server.engine.question_record
+
+        async def looked(question: str) -> Any:
+            waits.set()
+            return await look(question)
+
+        s.server.engine.question_record = looked  # type: ignore[method-assign]
+        async with httpx2.AsyncClient(base_url=f"{s.server.address}/connect") as other:
+            waiting = asyncio.create_task(other.get(path))
+            await waits.wait()
+            await s.server.app.close()
+            assert (await waiting).status_code == 204
+
+
 @pytest.mark.parametrize("base", ["/runs", "/threads/5f0b6c1e-4a0e-4b52-9a55-0d0c7b1f6f1d/runs"])
 async def test_who_does_not_say_how_long_it_would_wait_begins_no_run(store: Path, base: str) -> None:
     async with up(store) as s:

@@ -13,7 +13,7 @@ import interlingua as il
 from interlingua.app.targets import Target
 from interlingua.engine.log import LiveLog
 from interlingua.model.errors import InvalidConfig, InvalidRequest, Unavailable
-from interlingua.model.events import OutputDelta, Recorded, RunRestarted, Thought
+from interlingua.model.events import OutputDelta, Recorded, RunRestarted, Thought, Warned
 from interlingua.model.run import RunRequest
 from interlingua.protocols.connect import calls, client
 from interlingua.protocols.connect.client import load
@@ -112,10 +112,16 @@ async def test_an_answer_that_comes_late_is_not_taken_for_another_question(tmp_p
         there = (await server.engine.run(remote.id)).questions[0]
         await server.engine.answer(there.id, {"text": "theirs"})  # somebody else was first
         await question_other_than(server.engine, remote.id, there.id)
-        await eng.answer(asked.id, {"text": "late"})
+        await eng.answer(asked.id, {"text": "late"}, by=il.Caller("ada"))
         second = await question_other_than(eng, run.id, asked.id)
         await eng.answer(second.id, {"text": "ours"})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "theirs,ours"}
+        (late,) = await bodies(eng, run.id, Warned)
+        assert late.message == (
+            "the answer given here (by ada) came too late: the question had been answered at "
+            f"{server.address}/connect before"
+        )
+        assert late.details == {"question": asked.id}
 
 
 async def question_other_than(eng: il.Engine, run: str, known: str) -> Any:

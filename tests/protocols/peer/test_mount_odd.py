@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked
+from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked, Warned
 from tests.engine.common import bodies, finish, question, submit
 
 from .common import text
@@ -77,6 +77,23 @@ async def test_an_answer_that_the_node_refuses_is_asked_for_again(store: Path) -
         await there.tell(task, "working")
         await there.tell(task, "completed", artifact={"parts": text("blue it is")})
         assert await output(eng, run) == {"text": "blue it is"}
+
+
+async def test_an_answer_that_the_node_had_before_from_somebody_else_is_said_to_have_come_too_late(store: Path) -> None:
+    async with puppet(store) as (there, eng, run, task):
+        asks = {"id": "q1", "type": "colour", "prompt": "Which?", "payload": {}, "answer_schema": CHOICE}
+        await there.tell(task, "input_required", question=asks)
+        first = await question(eng, run)
+        await eng.answer(first.id, {"colour": "grue"}, by=il.Caller("ada"))
+        sent = await there.came("acp.message", task_id=task)
+        refusal = {"type": "error", "code": "already_answered", "message": "it asks nothing"}
+        await there.raw({**refusal, "message_id": sent["message_id"]})
+        await there.tell(task, "working")
+        await there.tell(task, "completed", artifact={"parts": text("blue it is")})
+        assert await output(eng, run) == {"text": "blue it is"}
+        (late,) = await bodies(eng, run, Warned)
+        assert late.message.startswith("the answer given here (by ada) came too late: the question had been answered")
+        assert late.details == {"question": first.id}
 
 
 async def asked_again(eng: il.Engine, run: str, first: str) -> Any:

@@ -113,12 +113,12 @@ class Acting:
             until = told.get("deadline")
             deadline = max(0.0, (wire.time_of(until) - now()) / 1e6) if isinstance(until, str) else None
         kind, id_ = told.get("question_type"), told.get("question")
+        key = f"question-{id_}" if isinstance(id_, str) else f"ask-{number}"
         try:
             answer = await self._mounted.ask_while(
                 functools.partial(self._way.moved_on, id_),
                 kind if isinstance(kind, str) and kind else _ASKING, payload, schema,
-                key=f"question-{id_}" if isinstance(id_, str) else f"ask-{number}",
-                prompt=translate.text_of(message), options=options, deadline=deadline, attachments=attached,
+                key=key, prompt=translate.text_of(message), options=options, deadline=deadline, attachments=attached,
             )  # fmt: skip
         except Gone:
             return
@@ -130,7 +130,19 @@ class Acting:
         if id_ is not None:
             metadata["question"] = id_
         back = self._reply(message, USER, answer["text"] if free else translate.answer_text(answer), metadata)
-        await self._ctx.step("answer", self._send, back, key=f"answer-{number}")
+        await self._ctx.step("answer", self._answer, back, key, f"answer-{number}", key=f"answer-{number}")
+
+    async def _answer(self, message: wire.AnyMessage, key: str, step: str) -> None:
+        """Where it comes too late, the log says so: unless it may be this very answer that was first."""
+        if await self._mounted.shown_again(step):
+            return
+        before = self._mounted.passed_on(key)
+        await self._mounted.passing_on(key)
+        refused = await self._way.send(message)
+        if refused is not None and not before and not refused.again:
+            answered = refused.status == 409
+            late = self._mounted.too_late(key, step=step, answered=answered, told=refused.message)
+            await self._mounted.show(late)
 
     async def _say(self, message: wire.AnyMessage, recipient: str, number: int) -> None:
         """What is answered to this comes into our mailbox, and is passed on from there."""

@@ -61,7 +61,10 @@ class Way(Protocol):
         """Begin the task, or take it up: where it can be found again, with the first thing that is read of it."""
 
     async def next(self) -> Update: ...
-    async def send(self, message: wire.AnyMessage) -> None: ...
+    async def send(self, message: wire.AnyMessage) -> Refused | None:
+        """Gives the refusal of an answer that came too late."""
+        ...
+
     async def cancel(self, back: wire.ErrorResponse) -> None: ...
     async def moved_on(self, question: Any) -> None:
         """Until the last question that was given needs no answer any more."""
@@ -80,6 +83,7 @@ class Refused(RemoteError):
     def __init__(self, message: str, status: int, code: str | None, transient: bool) -> None:
         super().__init__(message, code=code, transient=transient, details={"status": status})
         self.status = status
+        self.again = False  # it was sent more than once, and may have been taken the first time
 
 
 # -- an address -----------------------------------------------------------------------------------------------
@@ -146,9 +150,10 @@ class Address:
         """The same notice again is the same task: it can be sent until it is answered."""
         self._opening = wire.write(notice), trace
 
-    async def send(self, message: wire.AnyMessage) -> None:
+    async def send(self, message: wire.AnyMessage) -> Refused | None:
         try:
             await self._post("/messages", wire.write(message))
+            return None
         except Refused as error:
             told = message.metadata or {}
             answers = not ("question" in told and told["question"] is None)
@@ -156,6 +161,7 @@ class Address:
                 raise
             # It was answered already, here before a crash or by somebody else.
             log.info("%s took no message: %s", self.name, error.message)
+            return error
 
     async def cancel(self, back: wire.ErrorResponse | None = None) -> None:
         try:
@@ -175,17 +181,24 @@ class Address:
             await ahead.close()
 
     async def _post(self, path: str, body: Any, trace: Carrier | None = None) -> Any:
+        again = False
         while True:
             try:
                 response = await self._http.post(path, json=body, headers=trace)
             except httpx2.TransportError as error:
                 await self._wait(error)
+                again = True
                 continue
             if response.status_code in (502, 503, 504) and response.headers.get("content-type") != "application/json":
                 await self._wait(Unavailable(f"it answered {response.status_code}"))  # a proxy before it
+                again = True
                 continue
             self._reached()
-            return json_of(response)
+            try:
+                return json_of(response)
+            except Refused as error:
+                error.again = again
+                raise
 
     def _reached(self) -> None:
         self._lost_at, self._tries = None, 0
@@ -404,6 +417,7 @@ class Program:
             return (kind if kind in ("status", "delta", "reset", "activity") else "message"), told
 
     async def send(self, message: wire.AnyMessage) -> None:
+        """Nothing tells what becomes of it."""
         if self._child is not None:
             frame = values.encode(wire.write(message))
             _tapped(frame, sent=True)

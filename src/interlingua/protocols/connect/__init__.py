@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,9 @@ def _door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None 
 
     async def close() -> None:
         door.stopping = True
+        for until in door.listeners:  # they come again, and need not keep the server from stopping
+            with contextlib.suppress(RuntimeError):  # its time was over anyway
+                until.reschedule(asyncio.get_running_loop().time())
 
     direct = {
         "/runs/wait": partial(begin, door),

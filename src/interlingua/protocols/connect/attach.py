@@ -130,7 +130,7 @@ class Attachment:
                 raise error_of(stretch.output)
             follower.go_on_from(stretch)
             asked = interrupt_of(stretch.output, card)
-            key = f"interrupt-{number}"
+            key = _interrupt(number)
             again = key in self._mounted.asked()
             deadline = seconds_left(stretch.output)
             try:
@@ -144,7 +144,7 @@ class Attachment:
                     raise
                 # Somebody answered there, or it expires there too: what comes of it is followed.
             else:
-                await ctx.step("resume", self._resume, follower, stretch.output, answer, key=f"resume-{number}")
+                await ctx.step("resume", self._resume, follower, stretch.output, answer, number, key=f"resume-{number}")
             follower.answered(stretch.output)
             stretch = None
             number += 1
@@ -275,23 +275,33 @@ class Attachment:
 
     # -- answering, looking, cancelling -------------------------------------------------------------------
 
-    async def _resume(self, follower: Follower, asked: dict[str, Any], answer: Any) -> None:
-        """Answer the remote question, unless it has been answered already: here before a crash, or by somebody else."""
+    async def _resume(self, follower: Follower, asked: dict[str, Any], answer: Any, number: int) -> None:
+        """Answer the remote question, unless it has been answered already: here before a crash, or by somebody else.
+        Then this answer is none, and the log says so."""
         assert self._handle is not None
+        key, step = _interrupt(number), f"resume-{number}"
+        if await self._mounted.shown_again(step):
+            return
         while True:
+            before = self._mounted.passed_on(key)
             try:
                 # A resume says nothing of what it answers: without a look, an answer that comes late would go to
                 # whatever is asked by then.
                 current = await follower.settled()
                 if current is None or current.kind != "interrupt" or not same_interrupt(current.output, asked):
-                    return
+                    break
+                await self._mounted.passing_on(key)
                 response = await self.http.post(self._handle.path, json=answer)
             except (httpx2.TransportError, Silent) as error:
                 await self._patience.spend(error)
                 continue
-            if response.status_code != 409:  # the first answer wins, and another was first
+            if response.status_code != 409:
                 json_of(response)
-            return
+                return
+            break  # the first answer wins, and another was first
+        if not before:
+            answered = (current is None or current.kind != "error") and seconds_left(asked) != 0
+            await self._mounted.show(self._mounted.too_late(key, step=step, answered=answered))
 
     async def _state(self, thread: str) -> Any:
         """The remote thread's state, for whoever looks at ours."""
@@ -309,6 +319,10 @@ class Attachment:
                     await self._create(self._given)  # which tells what it is called, by its key
                 if self._handle is not None:
                     await _post_cancel(self.http, self._handle)
+
+
+def _interrupt(number: int) -> str:
+    return f"interrupt-{number}"
 
 
 async def cancel_left(http: httpx2.AsyncClient, handle: Handle) -> None:

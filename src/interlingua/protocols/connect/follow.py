@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 from typing import Any, Literal, Protocol
+from urllib.parse import quote
 
 import httpx2
 import msgspec
@@ -129,7 +130,8 @@ class Follower:
         while True:
             if not at_once:
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LOOK_LAST)
+                if seen is not None and not await self._heard_of(asked):
+                    pause = min(2 * pause, _LOOK_LAST)
             at_once = False
             with contextlib.suppress(httpx2.TransportError, Silent):
                 told = object_or_empty(json_of(await self._http.get(self._path)))
@@ -142,6 +144,19 @@ class Follower:
                 if now is None or now.kind != "interrupt" or not same_interrupt(now.output, asked):
                     return
                 seen = stands
+
+    async def _heard_of(self, asked: dict[str, Any]) -> bool:
+        """Wait for news of a question with the server, where it is ours: it tells them as they come. False where it
+        did not wait, as an earlier one does not."""
+        id_ = asked.get("interrupt_id")
+        if not self._remote.ours or not isinstance(id_, str):
+            return False
+        with contextlib.suppress(httpx2.TransportError):
+            response = await self._http.get(f"{self._path}/wait?while={quote(id_, safe='')}&timeout={_LOOK_LAST:g}")
+            if response.is_success:
+                told = object_or_empty(json_of(response))
+                return not same_interrupt(object_or_empty(told.get("output")), asked)
+        return False
 
     # -- by the stream ------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from ...model.errors import (
     InvalidAnswer,
     InvalidRequest,
     NotFound,
+    QuestionNotFound,
     RunCancelled,
     RunNotFound,
     ThreadNotFound,
@@ -53,6 +54,7 @@ class Watch:
 class Runs(Agents, Threads):
     _watchers: dict[str, int]  # connections that a run with on_disconnect=cancel still has
     stopping: bool  # the server is about to cut off whoever is still there
+    listeners: set[asyncio.Timeout]  # of whoever waits for nothing but that a question is asked no more
     _left: dict[str, tuple[float, int]]  # runs whose last one dropped: until when it may come back, and since when
 
     # -- making runs --------------------------------------------------------------------------------------
@@ -289,14 +291,19 @@ class Runs(Agents, Threads):
 
     async def wait(self, request: Request, caller: Caller) -> Response:
         run, timeout = await self._run(request, caller), reading.seconds(request, "timeout")
-        return await self._wait_for(request, run, caller, timeout, cancels=reading.cancels(run))
+        known = request.query_params.get("while")
+        return await self._wait_for(request, run, caller, timeout, cancels=reading.cancels(run), known=known)
 
     async def _wait_for(
-        self, request: Request, run: Run, caller: Caller, timeout: float | None, *, cancels: bool
-    ) -> Response:
+        self, request: Request, run: Run, caller: Caller, timeout: float | None, *, cancels: bool,
+        known: str | None = None,
+    ) -> Response:  # fmt: skip
         if run.status.final:  # most short runs are over with their first commit
             return await self._wait_response(run, caller)
-        waiting = asyncio.ensure_future(self.engine.wait(run.id, timeout=timeout, settled=True))
+        if known is None:
+            waiting = asyncio.ensure_future(self.engine.wait(run.id, timeout=timeout, settled=True))
+        else:
+            waiting = asyncio.ensure_future(self._asked_no_more(run, known, timeout))
         leaving = asyncio.ensure_future(reading.disconnected(request))
         with self._watching(run.id, cancels) as watch:
             try:
@@ -314,6 +321,22 @@ class Runs(Agents, Threads):
             finally:
                 waiting.cancel()
                 leaving.cancel()
+
+    async def _asked_no_more(self, run: Run, question: str, timeout: float | None) -> Run:
+        """The run, as soon as it no longer asks what whoever waits knows of: also where it is just going on then."""
+        if all(one.id != question for one in run.questions):
+            return run
+        reader, until = self.engine.reader(run.id, run.seq), asyncio.timeout(timeout)
+        try:
+            async with until:
+                self.listeners.add(until)
+                with contextlib.suppress(QuestionNotFound):
+                    while not reader.over and (await self.engine.question_record(question)).state == "open":
+                        await reader.read()
+        finally:
+            self.listeners.discard(until)
+            reader.close()
+        return await self.engine.run(run.id)
 
     async def _wait_response(self, run: Run, caller: Caller) -> Response:
         given = await self._given(run.id) if run.status is Status.SUCCEEDED else []

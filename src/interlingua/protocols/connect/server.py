@@ -32,6 +32,7 @@ class ConnectDoor(Runs):
         self.settings = settings or ConnectSettings()
         self._watchers, self._left = {}, {}
         self.stopping = False
+        self.listeners = set()
         self._cards = {}
         engine.agents.add_check(translate.refused)
         engine.agents.listeners.append(self._cards.clear)

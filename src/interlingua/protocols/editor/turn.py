@@ -260,6 +260,8 @@ class Turn:
             await self._hear_the_rest(session)
         self._ended_there = True
         await self._tell_noise()
+        for late in self._mounted.unused(_STEP):
+            await self._mounted.show(late)
         counts = {**self._incoming.usage, **counts_of(ended)}
         if counts:
             ctx.usage(**counts)

@@ -104,6 +104,7 @@ class Asking:
             self._open[key] = (payload, task)
         try:
             answer = await asyncio.shield(task)
+            await self._mounted.passing_on(key)
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():

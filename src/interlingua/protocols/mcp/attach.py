@@ -34,7 +34,7 @@ from ...transports.rpc import ConnectionLost, RpcError
 from . import wire
 from .asking import Asking
 from .host import Host
-from .mirror import Mirror
+from .mirror import STEP, Mirror
 from .peer import NotBegun, Peer, Ready
 
 _THREADS = uuid.UUID("2c9f6d0e-3a55-5c0f-8a5f-6f3d0f6f9b1a")  # names remote threads after local ones
@@ -104,6 +104,8 @@ class Attachment:
             if not handle.again:
                 raise RunLost(f"this process ended in the middle of a run at {self._host.source.name}")
         told = await self._result(input_)
+        for late in self._mounted.unused(STEP):
+            await self._mounted.show(late)
         output = told.get("output")
         if "output" not in told:
             raise RemoteError(f"{self._host.source.name} answered agents/run without an output")

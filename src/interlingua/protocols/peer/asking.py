@@ -16,9 +16,11 @@ import msgspec
 from ...engine.ids import now
 from ...engine.mounting import Gone, Mounted
 from ...model.errors import QuestionExpired
+from ...model.events import Warned
 from ...model.run import Option
 from . import parts
 from .described import usable
+from .mirror import STEP
 
 _TEXT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 _UNNAMED = "input-"
@@ -43,6 +45,7 @@ class Asking:
         self._open: _Open | None = None
         self._unnamed = max(0, sum(key.startswith(_UNNAMED) for key in mounted.asked()) - 1)
         self._first = True
+        self.late: list[Warned] = []  # answers that were given while nobody was here, and came too late
         self._tries: dict[str, int] = {}
 
     def asked(self, question: Any, said: str) -> None:
@@ -79,6 +82,7 @@ class Asking:
             for key in self._mounted.asked():
                 if but is None or not key.startswith(but):
                     self._mounted.withdraw(key, "it was answered elsewhere")
+            self.late = self._mounted.unused(STEP, but=but)
 
     def refused(self, key: str, why: str) -> None:
         """The remote did not take the answer: it is asked for again."""
@@ -88,6 +92,14 @@ class Asking:
         self._tries[key] = self._tries.get(key, 0) + 1
         question, said = self._last
         self._ask(key, question, f"{why} {said}".strip())
+
+    def too_late(self, key: str) -> Warned:
+        """The remote had another answer before."""
+        return self._mounted.too_late(self._place(key), step=STEP)
+
+    def _place(self, key: str) -> str:
+        tries = self._tries.get(key, 0)
+        return f"{key}.{tries}" if tries else key
 
     def again(self, key: str) -> int:
         """How many times an answer to this was refused."""
@@ -104,16 +116,17 @@ class Asking:
         options: list[Option] = []
         with contextlib.suppress(msgspec.ValidationError):
             options = msgspec.convert(question.get("options") or [], list[Option])
-        tries = self._tries.get(id_, 0)
+        tries, place = self._tries.get(id_, 0), self._place(id_)
         until = question.get("deadline")
         deadline = max(0.0, (until - now()) / 1e6) if type(until) is int else None
         try:
             answer = await self._mounted.ask(
                 type_ if isinstance(type_, str) and type_ else "input_required",
-                question.get("payload", {"message": said}), schema, key=f"{id_}.{tries}" if tries else id_,
+                question.get("payload", {"message": said}), schema, key=place,
                 prompt=prompt if isinstance(prompt, str) and not tries else said or None, options=options,
                 deadline=deadline,
             )  # fmt: skip
+            await self._mounted.passing_on(place)
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
@@ -136,8 +149,7 @@ class Asking:
         open_, self._open = self._open, None
         if open_ is not None and not open_.task.done():
             open_.task.cancel()
-            tries = self._tries.get(open_.key, 0)
-            self._mounted.withdraw(f"{open_.key}.{tries}" if tries else open_.key, "it was answered elsewhere")
+            self._mounted.withdraw(self._place(open_.key), "it was answered elsewhere")
 
     async def leave(self) -> None:
         """The run is over, or set aside: what is asked stays as it is."""

@@ -259,6 +259,9 @@ class Attachment:
                 self._standing.confirmed()
             case "error":
                 self._refused(frame)
+                key = self._answers.get(frame.get("message_id", ""))
+                if key is not None and frame.get("code") == AlreadyAnswered.code:
+                    await self._mirror.late([self._asking.too_late(key)])
         return None
 
     def _ask_again(self) -> None:
@@ -293,21 +296,21 @@ class Attachment:
         if not self._standing.counts(frame) or (self._state == "cancelling" and news.status not in _OVER):
             return None
         self._state = news.status
+        if news.status == "input_required":
+            self._asking.asked(frame.get("question"), self._last_said)
+        else:
+            self._asking.moved_on()
+        late, self._asking.late = self._asking.late, []
+        await self._mirror.late(late)
         match news.status:
-            case "input_required":
-                self._asking.asked(frame.get("question"), self._last_said)
-                return None
             case "failed" | "canceled":
-                self._asking.moved_on()
                 raise failure(news.status, news.error, frame.get("error_info"))
             case "completed":
-                self._asking.moved_on()
                 given = news.artifact["parts"] if news.artifact is not None else []
                 assert self._connection is not None
                 in_order = self._connection.replays or "server_seq" in frame
                 output, beside = output_of(self._agent, given), beside_of(self._agent, given)
                 return Ended(output, frame.get("artifacts"), beside, in_order)
-        self._asking.moved_on()
         return None
 
     def _answer(self, key: str, given: list[dict[str, Any]]) -> None:

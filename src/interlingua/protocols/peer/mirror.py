@@ -184,6 +184,10 @@ class Mirror:
             self._there = Joiner(output)
             await self._catch_up()
 
+    async def late(self, answers: list[Warned]) -> None:
+        for one in answers:
+            await self._show(one)
+
     async def warn(self, message: str, details: Any = None) -> None:
         await self._show(Warned(message, details, _PLACE))
 
