@@ -181,26 +181,28 @@ async def scripted(method: str, *answer: Any) -> AsyncIterator[Mount]:
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                if head.startswith(b"GET"):
-                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+            try:
+                await talk(reader, writer)
+            finally:
+                writer.close()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            if head.startswith(b"GET"):
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+                await over.wait()
+                break
+            length = int(re.search(rb"content-length: (\d+)", head, re.IGNORECASE)[1])  # type: ignore[index]
+            asked = json.loads(await reader.readexactly(length)) if length else {}
+            status, body = 200, {"jsonrpc": "2.0", "id": asked.get("id"), "result": results.get(asked.get("method"))}
+            if asked.get("method") == method:
+                if not answer:
                     await over.wait()
                     break
-                length = int(re.search(rb"content-length: (\d+)", head, re.IGNORECASE)[1])  # type: ignore[index]
-                asked = json.loads(await reader.readexactly(length)) if length else {}
-                status, body = (
-                    200,
-                    {"jsonrpc": "2.0", "id": asked.get("id"), "result": results.get(asked.get("method"))},
-                )
-                if asked.get("method") == method:
-                    if not answer:
-                        await over.wait()
-                        break
-                    status, body = answer[0], {}
-                text = json.dumps(body).encode()
-                writer.write(b"HTTP/1.1 %d So\r\nacp-connection-id: c\r\n" % status)
-                writer.write(b"content-length: %d\r\n\r\n%s" % (len(text), text))
-        writer.close()
+                status, body = answer[0], {}
+            text = json.dumps(body).encode()
+            writer.write(b"HTTP/1.1 %d So\r\nacp-connection-id: c\r\n" % status)
+            writer.write(b"content-length: %d\r\n\r\n%s" % (len(text), text))
 
     async with await asyncio.start_server(handle, "127.0.0.1", 0) as listening:
         made = MountSettings()
