@@ -167,6 +167,8 @@ async def test_metadata_of_a_run_does_not_say_how_the_task_elsewhere_is_run(stor
         "version": "9.9.9",
         "config": {"x": 1},
         "review": {"agent": "me"},
+        "interlingua/metadata": "mine",
+        "traceparent": "none",
         "ticket": 7,
     }
     async with (
@@ -176,4 +178,5 @@ async def test_metadata_of_a_run_does_not_say_how_the_task_elsewhere_is_run(stor
         run = await finish(eng, "words", {"text": "mine"}, metadata=forged)
         assert run.output == {"text": "mine"}, run.error
         (there,) = await server.engine.runs(RunFilter())
-        assert there.metadata == {"ticket": 7}
+        assert there.metadata == forged  # and nothing of it is lost
+        assert there.version == "2.0.0"

@@ -136,8 +136,10 @@ class Attachment(Acting):
         attached = translate.split(ctx.messages[0])[1] if ctx.messages else []
         attachments = [translate.attachment(part) for part in attached]
         # What is ours to say there, the caller of this run does not say by way of its metadata.
-        ours = (*translate.CONTROLS, "review", "inquiries")
+        ours = (*translate.CONTROLS, translate.METADATA, "review", "inquiries")
         metadata: dict[str, Any] = {name: given for name, given in ctx.metadata.items() if name not in ours}
+        if named := {name: given for name, given in ctx.metadata.items() if name in ours}:
+            metadata[translate.METADATA] = named
         metadata["stream"] = True
         if rest:
             metadata["input"] = rest

@@ -149,7 +149,7 @@ class Desk:
         run = await self.engine.submit(
             RunRequest(
                 card.name, card.version, translate.input_of(notice, card), told.get("config"), messages=[said],
-                metadata={name: value for name, value in told.items() if name not in translate.CONTROLS},
+                metadata=translate.metadata_of(notice),
                 caller=caller, thread=thread, create_thread=thread is not None,
                 when_busy="reject" if thread is None else "enqueue", key=f"cap {task}",
                 trace=trace or carrier.read(told),

@@ -239,6 +239,19 @@ CONTROLS = ("input", "config", "version", "stream", "thread", *carrier.NAMES)
 """Members of a notice's metadata that say how to run the agent, and in which trace, and are no metadata of the run."""
 
 
+METADATA = "interlingua/metadata"
+"""In the metadata of a notice: metadata of the run, for names that say something else there."""
+
+
+def metadata_of(notice: wire.DelegationNotice) -> dict[str, Any]:
+    """The metadata of a run: all of the notice's that says nothing else, and what is told beside it."""
+    told = notice.metadata or {}
+    named = told.get(METADATA, {})
+    if not isinstance(named, dict):
+        raise InvalidRequest(f"/metadata/{METADATA} is an object: metadata of the run", path="/metadata")
+    return {name: value for name, value in told.items() if name not in (*CONTROLS, METADATA)} | named
+
+
 def input_of(notice: wire.DelegationNotice, card: AgentCard) -> dict[str, Any]:
     """The input of an agent: the summary as its text, and all else from `metadata.input` and from objects that are
     attached; an agent that takes no text takes the one object that is."""
@@ -388,7 +401,9 @@ DOOR: dict[str, Carried] = {
     "cancel": Carried("`cancel` of the task, or an `error_response` with the code 499"),
     "error_code": Carried("`metadata.code` of the `error_response`, beside the number that is nearest"),
     "error_transient": Carried("`metadata.transient` of the `error_response`"),
-    "metadata": Carried("`metadata` of the notice"),
+    "metadata": Carried(
+        "`metadata` of the notice; `interlingua/metadata` in it, for names that say something else there"
+    ),
     "trace": Carried("headers of the request; `metadata` of the notice in a program's lines"),
 }
 """How what the engine has travels to a client, and back."""
@@ -412,7 +427,9 @@ MOUNT: dict[str, Carried] = {
         "`metadata.code` of the `error_response`; else the code of the tree that is nearest its number"
     ),
     "error_transient": Carried("`metadata.transient` of the `error_response`; else what its number means"),
-    "metadata": Carried("`metadata` of the notice"),
+    "metadata": Carried(
+        "`metadata` of the notice; `interlingua/metadata` in it, for names that say something else there"
+    ),
     "trace": Carried("headers of the request; `metadata` of the notice to a program"),
 }
 """How what the engine has travels to a mounted agent, and back."""
