@@ -272,7 +272,9 @@ DOOR: dict[str, Carried] = {
     "data_out": Carried("JSON in a text block, with the value in its `_meta`, `interlingua/data`"),
     "threads": Carried("a session"),
     "choose": Carried("`session/request_permission`"),
-    "form": Carried("`elicitation/create`; to clients that show no forms, words that the next prompt answers"),
+    "form": Carried(
+        "`elicitation/create`; where the form is not flat, or the client shows none, words that the next prompt answers"
+    ),
     "ask": Carried("`elicitation/create` whose only field is a text; or words, as for forms"),
     "cancel": Carried("`session/cancel`, and the stop reason `cancelled`"),
     "error_code": Carried("`data.code` of the error, and its message"),
@@ -296,7 +298,9 @@ MOUNT: dict[str, Carried] = {
     "data_out": Carried("JSON in a text block, whose `_meta` has the value"),
     "threads": Carried("a session"),
     "choose": Carried("`session/request_permission`"),
-    "form": Carried("`elicitation/create`"),
+    "form": Carried(
+        "`elicitation/create`; what is asked in words ends the turn, and the next one on the thread answers"
+    ),
     "ask": Carried("`elicitation/create` whose only field is a text"),
     "cancel": Carried("`session/cancel`"),
     "error_code": Carried("`data.code` of the error, and its message"),

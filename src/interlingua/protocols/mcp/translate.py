@@ -7,7 +7,8 @@ What the wire has no place for, and what happens to it:
 - activity (thoughts, plans, tool calls): told as the text of a tool's progress; not at all to `agents/run`, whose
   progress is output alone;
 - a restart: no further deltas, and the result is what counts;
-- a question, for a client without elicitation: an error that carries the question and the run, which goes on waiting.
+- a question, for a client without elicitation, and one whose answer is no flat form: an error that carries the question
+  and the run, which goes on waiting. A run that is mounted fails with it.
 """
 
 from __future__ import annotations
@@ -299,7 +300,7 @@ DOOR: dict[str, Carried] = {
     "data_out": Carried("members of `output`; else as for files"),
     "threads": Carried("`_meta` of the request, `interlingua/thread`"),
     "choose": Carried("an elicitation whose only field has a list of values"),
-    "form": Carried("an elicitation"),
+    "form": Carried("an elicitation, where the form is flat; else an error with the question, which goes on waiting"),
     "ask": Carried("an elicitation whose only field is a text"),
     "cancel": Carried("`notifications/cancelled`; in the revision without sessions, leaving the request"),
     "error_code": Carried("`data.code` of the error, and its message; `_meta` of a tool's result, `interlingua/error`"),
@@ -321,7 +322,7 @@ MOUNT: dict[str, Carried] = {
     "data_out": Carried("`_meta` of the result, `interlingua/parts`"),
     "threads": Carried("`_meta` of the request, `interlingua/thread`"),
     "choose": Carried("an elicitation whose only field has a list of values"),
-    "form": Carried("an elicitation"),
+    "form": Carried("an elicitation; a question whose form is not flat ends the run here, and waits there"),
     "ask": Carried("an elicitation whose only field is a text"),
     "cancel": Carried("`notifications/cancelled`; the end of the request in the revision without sessions"),
     "error_code": Carried("`data.code` of the error, and its message"),
