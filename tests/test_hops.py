@@ -31,8 +31,8 @@ async def begins(text: str) -> str:
     return text
 
 
-async def target(address: str, kind: str) -> list[il.Agent[..., object]]:
-    return await load_all(parse(f"{kind}+{address}/{kind}#loop"))
+async def target(address: str, kind: str, agent: str = "loop") -> list[il.Agent[..., object]]:
+    return await load_all(parse(f"{kind}+{address}/{kind}#{agent}"))
 
 
 @contextlib.asynccontextmanager
@@ -86,6 +86,52 @@ async def test_a_loop_ends_also_where_nobody_has_set_a_limit_or_a_trace(tmp_path
         assert run.error is not None
         assert run.error.code == "too_many_hops"
         assert await runs(first) + await runs(second) == 17
+
+
+class Spoilt(il.AgentError):
+    """As it was told to fail."""
+
+    def __init__(self, code: str, message: str, transient: bool, details: object) -> None:
+        super().__init__(message, transient=transient, details=details)
+        self.code = code  # type: ignore[misc]  # of this one: whoever asks says which
+
+
+FAILURES = {
+    "own": ("too_ripe", "it broke", True, {"code": 3, "data": {"details": [1, None]}, "errcode": "x"}),
+    "plain": ("too_ripe", "it broke", False, None),
+    "no object": ("agent_error", "it broke", True, ["a list"]),
+    "our own, final": ("unavailable", "gone for good", False, {"since": 1970}),
+    "our own, late": ("timed_out", "too late", False, {"after": 3}),
+    "our own, refused": ("unauthenticated", "who are you?", True, {"status": 401}),
+    "our own, invalid": ("invalid_input", "that does not fit", True, {"path": "/text"}),
+}
+
+
+@il.agent
+async def spoils(text: str) -> str:
+    raise Spoilt(*FAILURES[text])
+
+
+@pytest.mark.parametrize(
+    "kinds", [("connect", "mcp", "editor"), ("mcp", "editor", "peer"), ("editor", "peer", "cap"),
+              ("peer", "cap", "connect"), ("cap", "connect", "mcp")],
+    ids="-".join,
+)  # fmt: skip
+async def test_an_error_is_after_three_hops_what_it_was_at_its_source(
+    tmp_path: Path, kinds: tuple[str, str, str]
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        agents: list[il.Agent[..., object]] = [spoils]
+        for number, kind in enumerate((*kinds, None)):
+            settings = ServeSettings(port=0, engine=PATIENT)
+            server = await stack.enter_async_context(serving(tmp_path / f"{number}.db", agents, settings))
+            if kind is not None:
+                agents = await target(server.address, kind, "spoils")
+        for name, expected in FAILURES.items():
+            run = await finish(server.engine, "spoils", {"text": name})
+            assert run.status is il.Status.FAILED
+            assert run.error is not None
+            assert (run.error.code, run.error.message, run.error.transient, run.error.details) == expected, name
 
 
 async def test_a_call_through_processes_is_one_trace_as_it_came(tmp_path: Path) -> None:

@@ -61,6 +61,10 @@ WHAT = "What do you want?"
 WORDS = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
 
+DETAILS: dict[str, Any] = {"code": 7, "errcode": [1, None], "data": {"details": {"ripe": "too"}}, "transient": "often"}
+"""What `fail` adds: members that wires have names of their own for."""
+
+
 class Failure(Exception):
     """What `fail` ends with. A wire carries of it what it can."""
 
@@ -68,6 +72,7 @@ class Failure(Exception):
         self.code = code
         self.message = broke(code)
         self.transient = transient
+        self.details = DETAILS
         super().__init__(self.message)
 
 

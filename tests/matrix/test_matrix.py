@@ -227,7 +227,7 @@ async def test_a_run_is_cancelled_where_its_agent_is(hub: str, source: str, door
 
 @every_pair
 @pytest.mark.parametrize("transient", [True, False], ids=["transient", "final"])
-async def test_an_error_arrives_with_its_code_and_whether_it_may_pass(
+async def test_an_error_arrives_with_its_code_its_details_and_whether_it_may_pass(
     hub: str, source: str, door: str, transient: bool
 ) -> None:
     async with client_of(hub, door) as client:
@@ -237,6 +237,7 @@ async def test_an_error_arrives_with_its_code_and_whether_it_may_pass(
         assert end.error.message == does.broke("too_ripe")
         assert (end.error.code == "too_ripe") is not lost("error_code", source, door)
         assert end.error.transient is (transient and not lost("error_transient", source, door))
+        assert end.error.details == (None if lost("error_details", source, door) else does.DETAILS)
 
 
 # -- what goes along ------------------------------------------------------------------------------------------
@@ -310,6 +311,7 @@ async def test_an_error_comes_back_over_three_hops(chain: str) -> None:
         end = await ended(client, FAR, "fail too_ripe yes")
         assert end.error is not None
         assert (end.error.code, end.error.message, end.error.transient) == ("too_ripe", does.broke("too_ripe"), True)
+        assert end.error.details == does.DETAILS
 
 
 async def test_one_trace_and_one_count_go_over_three_hops(chain: str) -> None:

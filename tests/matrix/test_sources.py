@@ -317,7 +317,7 @@ async def test_a_run_that_is_cancelled_stops_its_agent(protocol: str, targets: d
 
 @every
 @pytest.mark.parametrize("transient", [True, False])
-async def test_an_error_keeps_its_code_its_words_and_whether_it_may_pass(
+async def test_an_error_keeps_its_code_its_words_its_details_and_whether_it_may_pass(
     protocol: str, targets: dict[str, str], store: Path, transient: bool
 ) -> None:
     async with mounted(protocol, targets, store) as there:
@@ -327,6 +327,7 @@ async def test_an_error_keeps_its_code_its_words_and_whether_it_may_pass(
         assert ended.error.message == does.broke("too_tired")
         assert (ended.error.code == "too_tired") is not lost(protocol, "error_code")
         assert ended.error.transient is (transient and not lost(protocol, "error_transient"))
+        assert ended.error.details == (None if lost(protocol, "error_details") else does.DETAILS)
 
 
 # -- beside what is said --------------------------------------------------------------------------------------

@@ -67,6 +67,15 @@ class RemoteError(RunError):
         return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
 
 
+def our_failure(message: str, told: Any) -> RemoteError | None:
+    """The error of a run at a server that tells, as ours do, both its code and whether it may pass: as it was raised
+    there, over however many mounts it has come. None for what another maker's server tells."""
+    code, transient = (told.get("code"), told.get("transient")) if isinstance(told, dict) else (None, None)
+    if not isinstance(code, str) or not isinstance(transient, bool):
+        return None
+    return RemoteError(message, code=code, transient=transient, details=told.get("details"))
+
+
 class Mounted:
     """What the handler of a mounted agent may do beyond its context."""
 

@@ -39,6 +39,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature("cancel", "cancelling"),
     Feature("error_code", "the code of an error"),
     Feature("error_transient", "whether an error may pass"),
+    Feature("error_details", "the details of an error"),
     Feature("metadata", "metadata"),
     Feature("trace", "trace context"),
 )

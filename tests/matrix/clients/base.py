@@ -49,6 +49,7 @@ class Failed:
     code: str
     message: str
     transient: bool
+    details: Any = None
 
 
 @dataclass

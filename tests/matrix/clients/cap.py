@@ -40,7 +40,7 @@ class CapTurn(Turn):
         about = told.get("metadata") or {}
         if told["type"] == "error_response":
             assert isinstance(told["error_code"], int)
-            return Failed(about["code"], told["error_message"], about.get("transient", False))
+            return Failed(about["code"], told["error_message"], about.get("transient", False), about.get("details"))
         assert told["type"] == "message"
         if "question" in about:
             self._question, self._schema = about["question"], about["answer_schema"]

@@ -49,7 +49,7 @@ class ConnectTurn(Turn):
             case "interrupt":
                 self.asked(self._asked(told))
             case "error":
-                error = Failed(told["code"], told["description"], told["transient"])
+                error = Failed(told["code"], told["description"], told["transient"], told.get("details"))
                 self.over("cancelled" if told["code"] == "cancelled" else "failed", error)
 
     def _asked(self, told: Json) -> Asked:

@@ -63,8 +63,8 @@ class EditorTurn(Turn):
     async def prompt(self, params: Json) -> None:
         answer = await self.client.call("session/prompt", params)
         if "error" in answer:
-            told = answer["error"]
-            self.over("failed", Failed(told["data"]["code"], told["message"], told["data"]["transient"]))
+            told, about = answer["error"], answer["error"]["data"]
+            self.over("failed", Failed(about["code"], told["message"], about["transient"], about.get("details")))
             return
         result = answer["result"]
         self.so_far.output = result["_meta"]["interlingua"].get("output")

@@ -56,7 +56,7 @@ class McpTurn(Turn):
         if "error" in message:
             told = message["error"]
             about = told.get("data", {})
-            failed = Failed(about.get("code", ""), told["message"], about.get("transient", False))
+            failed = Failed(about.get("code", ""), told["message"], about.get("transient", False), about.get("details"))
             self.over("cancelled" if self._is_cancelled(told) else "failed", failed)
             return
         self._result(message["result"])

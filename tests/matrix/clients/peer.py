@@ -48,7 +48,8 @@ class PeerTurn(Turn):
             case "failed":
                 info = told["error_info"]
                 assert told["error"] == info["message"]
-                self.over("failed", Failed(info["code"], info["message"], info.get("transient", False)))
+                failed = Failed(info["code"], info["message"], info.get("transient", False), info.get("details"))
+                self.over("failed", failed)
             case "canceled":
                 self.over("cancelled")
 

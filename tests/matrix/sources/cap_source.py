@@ -85,7 +85,8 @@ class Task:
                 await does.talk(self.notice["context_summary"], self)
         except Exception as broken:
             error = does.failure_of(broken)
-            await self.fail(502, error.message, {"code": error.code, "transient": error.transient}, "failed")
+            about = {"code": error.code, "transient": error.transient, "details": error.details}
+            await self.fail(502, error.message, about, "failed")
         except asyncio.CancelledError:
             await self.fail(499, "the task was cancelled", {"code": "cancelled"}, "cancelled")
         else:

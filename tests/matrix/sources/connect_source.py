@@ -1,8 +1,8 @@
 """Agents behind the Agent Connect Protocol, by its OpenAPI document 0.2.3. Knows nothing of our code.
 
 Streams whole values; questions are interrupts whose types the descriptor lists; threads keep what was remembered; files
-and data come as blocks of the messages of a result. An error has `code` and `transient` beside what the document has,
-because the text that it goes back to defines errors with both.
+and data come as blocks of the messages of a result. An error has `code`, `transient` and `details` beside what the
+document has, because the text that it goes back to defines errors with them.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class Run:
         except Exception as broken:
             error = does.failure_of(broken)
             told = {"errcode": 10_001, "description": error.message, "code": error.code, "transient": error.transient}
+            told["details"] = error.details
             await self.end("error", {"type": "error", "run_id": self.id, **told})
         except asyncio.CancelledError:
             told = {"errcode": 499, "description": "cancelled", "code": "cancelled"}

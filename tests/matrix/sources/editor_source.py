@@ -2,7 +2,7 @@
 
 Metadata comes in the `_meta` of a prompt under `interlingua/metadata`, and the trace context in the members that the
 protocol reserves there. Data is JSON in a text block whose `_meta` has the value under `interlingua/data`, because
-there is no block for it; an error has its code and whether it may pass in its own `data`.
+there is no block for it; an error has its code, its details and whether it may pass in its own `data`.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Agent:
             await asyncio.wait({session.turn})
             session.turn.result()
         except does.Failure as error:
-            told = {"code": error.code, "transient": error.transient}
+            told = {"code": error.code, "transient": error.transient, "details": error.details}
             raise acp.RequestError(-32050, error.message, told) from None
         except asyncio.CancelledError:
             return acp.PromptResponse(stop_reason="cancelled")

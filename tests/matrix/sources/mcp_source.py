@@ -1,7 +1,7 @@
 """Agents over MCP on the low-level server of the PyPI SDK `mcp` 2.3, over Streamable HTTP. Knows nothing of our code.
 
 Threads, metadata and files have their place in `_meta`, because the protocol has none of its own for them; an error has
-its code and whether it may pass in `data`.
+its code, its details and whether it may pass in `data`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ async def run_agent(ctx: Any, params: RunParams) -> Json:
     try:
         await does.talk(params.input["text"], running)
     except does.Failure as error:
-        told = {"code": error.code, "transient": error.transient}
+        told = {"code": error.code, "transient": error.transient, "details": error.details}
         raise MCPError(-32050, error.message, told) from None
     return {"output": running.output, "_meta": {"interlingua/parts": running.given}}
 

@@ -36,7 +36,7 @@ class Broken(il.AgentError):
     """It broke, as it was asked to."""
 
     def __init__(self, failure: does.Failure) -> None:
-        super().__init__(failure.message, transient=failure.transient)
+        super().__init__(failure.message, transient=failure.transient, details=failure.details)
         self.code = failure.code  # type: ignore[misc]  # of this one: whoever asks says which
 
 

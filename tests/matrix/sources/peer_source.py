@@ -1,8 +1,9 @@
 """A node of the peer protocol over HTTP and its event streams. Knows nothing of our code.
 
 Tasks, parts, contexts and events are those of the document. What it leaves open is said in members beside its own: the
-schemas of a skill, what a task that waits asks (`question`), and code and transience of an error (`error_info`). What
-is asked in plain words is asked as the document has it, in a message. Files are offered by their address.
+schemas of a skill, what a task that waits asks (`question`), and code, transience and details of an error
+(`error_info`). What is asked in plain words is asked as the document has it, in a message. Files are offered by their
+address.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Task:
         except Exception as broken:
             error = does.failure_of(broken)
             told = {"code": error.code, "message": error.message, "transient": error.transient}
-            await self.move("failed", error=error.message, error_info=told)
+            await self.move("failed", error=error.message, error_info={**told, "details": error.details})
         except asyncio.CancelledError:
             await self.move("canceled")
         else:

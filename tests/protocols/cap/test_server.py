@@ -192,7 +192,7 @@ async def test_a_failure_is_an_error_response_with_its_number_and_its_own_code(s
         events = await peer.all("T1")
         error = events[-2][2]
         assert (error["type"], error["error_code"], error["error_message"]) == ("error_response", 502, "not today")
-        assert error["metadata"] == {"code": "unwilling", "details": {"why": "no"}}
+        assert error["metadata"] == {"code": "unwilling", "transient": False, "details": {"why": "no"}}
         assert events[-1][2]["error"]["code"] == "unwilling"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import interlingua as il
+from interlingua.model.errors import ErrorInfo
 from interlingua.model.events import OutputDelta, Plan, PlanEntry, Thought, ToolCall, Warned
 from tests.engine.common import bodies, finish, question, submit
 
@@ -70,6 +71,18 @@ async def test_the_turn_ends_when_the_agent_is_idle(store: Path) -> None:
         again = await finish(eng, AGENT, script("say half", "stop max_tokens"))
         (warning,) = await bodies(eng, again.id, Warned)
         assert warning.details == {"stop_reason": "max_tokens"}
+
+
+async def test_a_turn_that_ends_with_an_error_of_ours_fails_as_its_run_there(store: Path) -> None:
+    def ends(**error: Any) -> str:
+        return update("state_update", state="idle", stopReason="error", error=error)
+
+    async with mounted(store, V2, version=2) as (eng, _):
+        told = {"code": "too_ripe", "transient": True, "details": {"code": 3}, "run": "r"}
+        run = await finish(eng, AGENT, script(ends(code=-32603, message="it broke", data=told)))
+        assert run.error == ErrorInfo("too_ripe", "it broke", True, {"code": 3})
+        run = await finish(eng, AGENT, script(ends(code=-32050, message="no")))
+        assert run.error == ErrorInfo("remote_failed", "no", False, {"code": -32050, "data": None})
 
 
 async def test_messages_are_replaced_whole(store: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import interlingua as il
 from interlingua.app.targets import Target
 from interlingua.model.delta import Joiner
-from interlingua.model.errors import InvalidRequest, Unavailable
+from interlingua.model.errors import ErrorInfo, InvalidRequest, Unavailable
 from interlingua.model.events import OutputDelta, Warned
 from interlingua.protocols.mcp.client import load
 from tests.engine.common import bodies, crash, engine, finish, question, submit
@@ -237,6 +237,16 @@ async def test_an_error_of_any_code_fails_the_run_with_its_words(store: Path, co
         assert (run.error.code, run.error.message) == ("remote_failed", "Error running agent: oh no")
         assert run.error.details == {"code": code, "data": {"why": "rain"}}
         assert not run.error.transient
+
+
+async def test_an_error_of_ours_is_what_it_was_there_and_a_question_that_waits_stays_with_it(store: Path) -> None:
+    async with mounted(store) as (eng, _):
+        told = {"code": "too_ripe", "transient": True, "details": {"code": 3}, "run": "r"}
+        run = await finish(eng, "script", script(act("error", {"code": -32603, "message": "it broke", "data": told})))
+        assert run.error == ErrorInfo("too_ripe", "it broke", True, {"code": 3})
+        told = {"code": "question_open", "transient": False, "run": "r", "question": {"id": "q"}}
+        run = await finish(eng, "script", script(act("error", {"code": -32010, "message": "it waits", "data": told})))
+        assert run.error == ErrorInfo("question_open", "it waits", False, {"code": -32010, "data": told})
 
 
 async def test_an_answer_without_an_output_fails_the_run(store: Path) -> None:

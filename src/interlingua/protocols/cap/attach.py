@@ -19,7 +19,7 @@ import msgspec
 from ...engine.context import Context
 from ...engine.mounting import Mounted, RemoteError
 from ...model.card import AgentCard
-from ...model.codes import Code, error_of
+from ...model.codes import Code
 from ...model.content import Artifact, DataPart, Message
 from ...model.errors import (
     AgentNotFound,
@@ -30,10 +30,8 @@ from ...model.errors import (
     InvalidRequest,
     NotFound,
     QuestionExpired,
-    RunCancelled,
     RunError,
     RunLost,
-    RunTimedOut,
     StepFailed,
 )
 from ...model.events import ArtifactAdded
@@ -321,8 +319,8 @@ class Attachment(Acting):
             error = error if isinstance(error, dict) else {}
             number, text = error.get("error_code"), error.get("error_message")
             number = number if isinstance(number, int) else int(Code.FAILED)
-            told = error_of(number, text if isinstance(text, str) else "the task did not succeed")
-            raise _failure(msgspec.structs.replace(told, code=str(error.get("code") or told.code)))
+            text = text if isinstance(text, str) else "the task did not succeed"
+            raise _failure(translate.error_told(number, text, error))
         output = status.get("output")
         if isinstance(said, dict):
             await self._attached(said, output)
@@ -363,10 +361,6 @@ def _error_in(data: dict[str, Any]) -> ErrorInfo:
 
 
 def _failure(error: ErrorInfo) -> RunError:
-    if error.code == RunCancelled.code:
-        return RunCancelled(f"the remote task was cancelled: {error.message}")
-    if error.code == RunTimedOut.code:
-        return RunTimedOut(error.message)
     return RemoteError(
         error.message or "the remote agent gave no reason", code=error.code, transient=error.transient,
         details=error.details,

@@ -211,21 +211,26 @@ def said(body: Said, time: int, task: str | None = None) -> wire.AnyMessage:
 
 def error_response(error: ErrorInfo, *, task: str, sender: str, recipient: str, time: int) -> wire.ErrorResponse:
     """An error, with its own code and whatever else is known of it in the metadata."""
-    metadata: dict[str, Any] = {"code": error.code}
-    if error.transient:
-        metadata["transient"] = True
-    if error.details is not None:
-        metadata["details"] = error.details
     return wire.ErrorResponse(
         task_id=task, sender_id=sender, recipient_id=recipient, error_code=int(code_of(error)),
-        error_message=error.message, timestamp=wire.timestamp(time), metadata=metadata,
+        error_message=error.message, timestamp=wire.timestamp(time), metadata=_own(error),
     )  # fmt: skip
+
+
+def _own(error: ErrorInfo) -> dict[str, Any]:
+    """What the protocol has no member for. Whether it may pass is always said: the number alone may say otherwise."""
+    told: dict[str, Any] = {"code": error.code, "transient": error.transient}
+    return told if error.details is None else {**told, "details": error.details}
 
 
 def error_in(message: wire.ErrorResponse) -> ErrorInfo:
     """The error that a response tells of: by its number, and by its own code where the sender says one."""
-    told = message.metadata or {}
-    found = error_of(message.error_code, message.error_message)
+    return error_told(message.error_code, message.error_message, message.metadata or {})
+
+
+def error_told(number: int, message: str, told: dict[str, Any]) -> ErrorInfo:
+    """The same. `told` is where the sender says more."""
+    found = error_of(number, message)
     code, transient = told.get("code"), told.get("transient")
     return ErrorInfo(
         code if isinstance(code, str) and code else found.code, found.message,
@@ -355,8 +360,8 @@ def outcome(status: Status, output: Any, error: ErrorInfo | None) -> dict[str, A
         return {"output": output}
     if error is None:
         return {}
-    told = {"error_code": int(code_of(error)), "error_message": error.message, "code": error.code}
-    return {"error": {**told, "transient": True} if error.transient else told}
+    told: dict[str, Any] = {"error_code": int(code_of(error)), "error_message": error.message, **_own(error)}
+    return {"error": told}
 
 
 # -- names of tasks -------------------------------------------------------------------------------------------
@@ -401,6 +406,7 @@ DOOR: dict[str, Carried] = {
     "cancel": Carried("`cancel` of the task, or an `error_response` with the code 499"),
     "error_code": Carried("`metadata.code` of the `error_response`, beside the number that is nearest"),
     "error_transient": Carried("`metadata.transient` of the `error_response`"),
+    "error_details": Carried("`metadata.details` of the `error_response`"),
     "metadata": Carried(
         "`metadata` of the notice; `interlingua/metadata` in it, for names that say something else there"
     ),
@@ -427,6 +433,7 @@ MOUNT: dict[str, Carried] = {
         "`metadata.code` of the `error_response`; else the code of the tree that is nearest its number"
     ),
     "error_transient": Carried("`metadata.transient` of the `error_response`; else what its number means"),
+    "error_details": Carried("`metadata.details` of the `error_response`"),
     "metadata": Carried(
         "`metadata` of the notice; `interlingua/metadata` in it, for names that say something else there"
     ),

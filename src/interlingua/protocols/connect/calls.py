@@ -14,7 +14,7 @@ import httpx2
 import msgspec
 
 from ...engine.ids import now
-from ...engine.mounting import RemoteError
+from ...engine.mounting import RemoteError, our_failure
 from ...model.card import ANY_OBJECT, AgentCard, Schema
 from ...model.content import Message, TextPart
 from ...model.errors import DefinitionError, Denied, RunCancelled, RunError, RunTimedOut, Unavailable
@@ -94,8 +94,11 @@ def json_of(response: httpx2.Response) -> Any:
 
 
 def error_of(told: dict[str, Any]) -> RunError:
-    """errcode is 0 or 1 for everything on workflow-srv; ours says code and transient beside it."""
-    message = str(told.get("description") or "the remote run failed")
+    """errcode is 0 or 1 for everything on workflow-srv; ours says code, transient and details beside it."""
+    description = told.get("description")
+    if isinstance(description, str) and (ours := our_failure(description, told)) is not None:
+        return ours
+    message = str(description or "the remote run failed")
     code = told.get("code") if isinstance(told.get("code"), str) else None
     errcode = told.get("errcode")
     if code == "cancelled" or (code is None and errcode == translate.ERRCODES["cancelled"]):

@@ -428,6 +428,7 @@ DOOR: dict[str, Carried] = {
     "cancel": Carried("`cancel` of the run, which ends as an error whose `code` is `cancelled`"),
     "error_code": Carried("`code` beside `errcode`, and `description`"),
     "error_transient": Carried("`transient` beside `errcode`"),
+    "error_details": Carried("`details` beside `errcode`"),
     "metadata": Carried("`metadata` of the run"),
     "trace": Carried("headers of the request"),
 }
@@ -453,6 +454,7 @@ MOUNT: dict[str, Carried] = {
     "cancel": Carried("`cancel` of the run"),
     "error_code": Carried("`code` beside `errcode`, and `description`"),
     "error_transient": Carried("`transient` beside `errcode`"),
+    "error_details": Carried("`details` beside `errcode`; of a server that is none of ours, `errcode` as well"),
     "metadata": Carried("`metadata` of the run"),
     "trace": Carried("headers of the request"),
 }

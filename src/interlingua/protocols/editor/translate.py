@@ -279,6 +279,7 @@ DOOR: dict[str, Carried] = {
     "cancel": Carried("`session/cancel`, and the stop reason `cancelled`"),
     "error_code": Carried("`data.code` of the error, and its message"),
     "error_transient": Carried("`data.transient` of the error"),
+    "error_details": Carried("`data.details` of the error"),
     "metadata": Carried("`_meta` of the prompt: `interlingua/metadata`, and members that are nobody's"),
     "trace": Carried("`_meta` of the prompt, in the members that are reserved for it"),
 }
@@ -305,6 +306,7 @@ MOUNT: dict[str, Carried] = {
     "cancel": Carried("`session/cancel`"),
     "error_code": Carried("`data.code` of the error, and its message"),
     "error_transient": Carried("`data.transient` of the error"),
+    "error_details": Carried("`data.details` of the error; `data` and the number, of an agent that is none of ours"),
     "metadata": Carried("`_meta` of the prompt, `interlingua/metadata`"),
     "trace": Carried("`_meta` of the prompt, in the members that are reserved for it"),
 }

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ...engine.context import Context
-from ...engine.mounting import Mounted, RemoteError, step_place
+from ...engine.mounting import Mounted, RemoteError, our_failure, step_place
 from ...engine.workspace import Editor
 from ...model.carrier import Carrier
 from ...model.errors import (
@@ -304,10 +304,12 @@ class Turn:
         await self._mounted.show(Warned(message, details, step_place(_STEP)))
 
     def _failure(self, error: RpcError) -> InterlinguaError:
-        if error.code == AUTH_REQUIRED and self._session is not None:
-            return self._host.refusal(error, self._session.peer, "session/prompt")  # type: ignore[return-value]
         told = error.data if isinstance(error.data, dict) else {}
-        code, transient = told.get("code"), told.get("transient")  # ours says both
+        if error.code == AUTH_REQUIRED and self._session is not None and "run" not in told:  # else its run says so
+            return self._host.refusal(error, self._session.peer, "session/prompt")  # type: ignore[return-value]
+        if (ours := our_failure(error.message, told)) is not None:
+            return ours
+        code, transient = told.get("code"), told.get("transient")
         return RemoteError(
             error.message,
             code=code if isinstance(code, str) else "invalid_input" if error.code == INVALID_PARAMS else None,
@@ -396,8 +398,9 @@ def _reported(ended: dict[str, Any]) -> RemoteError:
     error = ended.get("error")
     told = error if isinstance(error, dict) else {}
     message = told.get("message")
-    return RemoteError(
-        message if isinstance(message, str) else "the agent stopped because of an error",
+    message = message if isinstance(message, str) else "the agent stopped because of an error"
+    return our_failure(message, told.get("data")) or RemoteError(
+        message,
         details={"code": told.get("code"), "data": told.get("data")} if told else None,
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ...engine.context import Context
-from ...engine.mounting import LeftRun, Mounted, RemoteError
+from ...engine.mounting import LeftRun, Mounted, RemoteError, our_failure
 from ...model.carrier import Carrier
 from ...model.errors import (
     InterlinguaError,
@@ -31,7 +31,7 @@ from ...model.errors import (
 )
 from ...model.schemas import Validator
 from ...transports.rpc import ConnectionLost, RpcError
-from . import wire
+from . import translate, wire
 from .asking import Asking
 from .host import Host
 from .mirror import STEP, Mirror
@@ -336,7 +336,11 @@ async def cancel_left(host: Host, name: str, left: LeftRun) -> None:
 
 
 def failure(error: RpcError) -> RunError:
-    """Codes mean nothing here: the published servers answer 0 to everything. Ours says code and transient beside it."""
+    """Codes mean nothing here: the published servers answer 0 to everything. Ours says code, transient and details
+    beside it."""
+    ours = our_failure(error.message, error.data)
+    if ours is not None and error.code != translate.QUESTION_OPEN:  # that one tells the question in its data
+        return ours
     told = error.data if isinstance(error.data, dict) else {}
     code, transient = told.get("code"), told.get("transient")
     if code == "cancelled":

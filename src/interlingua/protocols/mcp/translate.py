@@ -305,6 +305,7 @@ DOOR: dict[str, Carried] = {
     "cancel": Carried("`notifications/cancelled`; in the revision without sessions, leaving the request"),
     "error_code": Carried("`data.code` of the error, and its message; `_meta` of a tool's result, `interlingua/error`"),
     "error_transient": Carried("`data.transient` of the error; `_meta` of a tool's result, `interlingua/error`"),
+    "error_details": Carried("`data.details` of the error; `_meta` of a tool's result, `interlingua/error`"),
     "metadata": Carried("`_meta` of the request: `interlingua/metadata`, and members that are nobody's"),
     "trace": Carried("`_meta` of the request, in the members that are reserved for it"),
 }
@@ -327,6 +328,7 @@ MOUNT: dict[str, Carried] = {
     "cancel": Carried("`notifications/cancelled`; the end of the request in the revision without sessions"),
     "error_code": Carried("`data.code` of the error, and its message"),
     "error_transient": Carried("`data.transient` of the error"),
+    "error_details": Carried("`data.details` of the error; `data` and the number, of a server that is none of ours"),
     "metadata": Carried("`_meta` of the request, `interlingua/metadata`"),
     "trace": Carried("`_meta`, in the members that are reserved for it"),
 }

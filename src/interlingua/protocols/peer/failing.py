@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
 
 from ...engine.mounting import RemoteError
-from ...model.errors import ErrorInfo, RunCancelled, RunError, RunTimedOut
+from ...model.errors import ErrorInfo, RunCancelled, RunError
 
 
 def failure(status: str, message: str | None, info: Any) -> RunError:
     """The end of a task that came to nothing. Ours tell code, details and whether it may succeed later."""
-    try:
-        told = msgspec.convert(info, ErrorInfo) if isinstance(info, dict) else None
-    except msgspec.ValidationError:
-        told = None
-    said = message or (told.message if told is not None else "") or "the remote agent said no more"
-    code = told.code if told is not None else None
-    if status == "canceled" or code == "cancelled":
-        return RunCancelled(f"the remote task was cancelled{f': {said}' if message else ''}")
-    if code == "timed_out":
-        return RunTimedOut(said)
-    if told is None:
-        return RemoteError(said)
-    return RemoteError(said, code=code, transient=told.transient, details=told.details)
+    if status != "canceled":
+        with contextlib.suppress(msgspec.ValidationError):
+            told = msgspec.convert(info, ErrorInfo)
+            return RemoteError(told.message, code=told.code, transient=told.transient, details=told.details)
+        return RemoteError(message or "the remote agent said no more")
+    return RunCancelled(f"the remote task was cancelled{f': {message}' if message else ''}")

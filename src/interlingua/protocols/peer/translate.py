@@ -22,6 +22,7 @@ DOOR: dict[str, Carried] = {
     "cancel": Carried("`:cancel`, by way of `cancelling`"),
     "error_code": Carried("`error_info.code` beside `error`"),
     "error_transient": Carried("`error_info.transient` beside `error`"),
+    "error_details": Carried("`error_info.details` beside `error`, where the frame is not larger than the peer takes"),
     "metadata": Carried("`metadata` of the task or the message"),
     "trace": Carried("headers of the request; `metadata` of a frame"),
 }
@@ -44,6 +45,7 @@ MOUNT: dict[str, Carried] = {
     "cancel": Carried("`:cancel`"),
     "error_code": Carried("`error_info.code` beside `error`"),
     "error_transient": Carried("`error_info.transient` beside `error`"),
+    "error_details": Carried("`error_info.details` beside `error`"),
     "metadata": Carried("`metadata` of the task"),
     "trace": Carried("headers of the request; `metadata` of a frame"),
 }
