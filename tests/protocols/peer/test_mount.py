@@ -142,6 +142,25 @@ async def test_objects_go_in_and_come_out_as_they_are(store: Path, kind: str) ->
         assert run.output == {"title": "Zürich/3", "lines": ["a", "ß"], "total": 2}
 
 
+@pytest.mark.parametrize("kind", BINDINGS)
+async def test_an_input_is_sent_once_and_may_be_nearly_as_large_as_a_message(store: Path, kind: str) -> None:
+    async with remote(kind) as there, mounted(store, there.link) as (eng, _):
+        assert there.node.settings.max_msg_bytes == 1024 * 1024
+        said = "ä" * 500_000  # bytes are counted, and these are two each
+        assert (await finish(eng, "words", {"text": said})).output == {"text": said}
+
+
+@pytest.mark.parametrize("kind", BINDINGS)
+async def test_an_input_that_is_larger_than_a_message_fails_and_the_limit_is_named(store: Path, kind: str) -> None:
+    async with remote(kind, max_msg_bytes=5000) as there, mounted(store, there.link) as (eng, _):
+        failed = await finish(eng, "words", {"text": "a" * 5000})
+        assert failed.error is not None
+        assert (failed.error.code, failed.error.transient) == ("too_large", False)
+        assert "takes at most 5000 bytes in one message" in failed.error.message
+        assert await runs_of(there.node) == []
+        assert (await finish(eng, "words", {"text": "short"})).output == {"text": "short"}
+
+
 @pytest.mark.parametrize("kind", ["acp", "http"])
 async def test_a_flood_of_deltas_joins_to_the_result(store: Path, kind: str) -> None:
     async with remote(kind) as there, mounted(store, there.link) as (eng, _):

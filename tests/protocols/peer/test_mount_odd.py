@@ -96,6 +96,18 @@ async def test_an_answer_that_the_node_had_before_from_somebody_else_is_said_to_
         assert late.details == {"question": first.id}
 
 
+@pytest.mark.parametrize("takes_tasks", [True, False])
+async def test_a_node_that_tells_no_limit_is_taken_to_have_the_usual_one(store: Path, takes_tasks: bool) -> None:
+    async with (
+        Puppet(max_msg_bytes=None, task_delegation=takes_tasks).host() as there,
+        mounted(store, there.link) as (eng, _),
+    ):
+        failed = await finish(eng, "Puppet", {"text": "a" * 1024 * 1024})
+        assert failed.error is not None
+        assert (failed.error.code, failed.error.transient) == ("too_large", False)
+        assert "takes at most 1048576 bytes in one message" in failed.error.message
+
+
 async def asked_again(eng: il.Engine, run: str, first: str) -> Any:
     async for event in eng.events(run):
         if isinstance(event.body, QuestionAsked) and event.body.question.id != first:

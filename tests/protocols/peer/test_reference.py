@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
+from interlingua.protocols.peer import frames
+
 from .common import Running, echo, running_node, text
 from .reference import Reference, Version
 
@@ -166,12 +168,23 @@ async def test_the_newer_one_is_told_that_somebody_types_answers_pings_and_gets_
         assert ref.closes == []
 
 
+async def test_the_work_of_a_task_is_not_taken_for_what_its_payload_says_beside_it() -> None:
+    async with together(WAYS[0], "2.48") as (ours, ref):
+        body = {"role": "user", "input": {"parts": text("dig")}, "payload": {"text": "a hole", "deep": 3}}
+        task = (await ours.post("/tasks", body, 201))["id"]
+        frame = await ref.came("task.delegate", task_id=task)
+        assert frame["payload"] == {"role": "user", "parts": text("dig"), "text": "a hole", "deep": 3}
+        read = frames.read(frame)
+        assert isinstance(read, frames.Delegate)
+        assert read.parts == text("dig")
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_what_it_says_about_a_task_counts_if_it_can_be(version: Version) -> None:
     async with together(WAYS[0], version) as (ours, ref):
         task = (await ours.post("/tasks", {"role": "user", "parts": text("dig")}, 201))["id"]
         frame = await ref.came("task.delegate", task_id=task)
-        assert frame["payload"]["parts"] == text("dig")
+        assert frame["payload"] == {"role": "user", "input": {"parts": text("dig")}}
         await ref.update(task, "working")
         await ref.update(task, "banana")
         await ref.update(task, "completed", {"parts": text("a hole")})

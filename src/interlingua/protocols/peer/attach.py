@@ -235,7 +235,7 @@ class Attachment:
                         return
 
     def _delegation(self, given: list[dict[str, Any]]) -> Frame:
-        payload: dict[str, Any] = {"role": "user", "parts": given, "input": {"parts": given}}
+        payload: dict[str, Any] = {"role": "user", "input": {"parts": given}}
         about = {**self._ctx.metadata, **self._trace}
         for name, value in (("skill_id", self._agent.skill), ("context_id", self._context), ("metadata", about)):
             if value is not None:

@@ -251,6 +251,13 @@ def unwrap(value: Any) -> dict[str, Any] | None:
     return inner if isinstance(inner, dict) else value
 
 
+def largest(card: dict[str, Any] | None) -> int:
+    """Bytes of the longest frame that a peer takes. A longer one ends the connection, and would again on the next."""
+    capabilities = (card or {}).get("capabilities")
+    told = capabilities.get("max_msg_bytes") if isinstance(capabilities, dict) else None
+    return told if type(told) is int and told > 0 else MAX_MSG_BYTES
+
+
 def has(card: dict[str, Any] | None, flag: str) -> bool:
     """Whether a peer's card declares a capability. Groups win over flat flags; absent is the same as false."""
     capabilities = (card or {}).get("capabilities")

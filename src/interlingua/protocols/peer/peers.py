@@ -19,9 +19,8 @@ import msgspec
 
 from ...model.errors import NotFound, TooLarge
 from ...store.shelf import Change, Drop, Kept, Post, Put, Settle
-from .card import has
+from .card import MAX_MSG_BYTES, has, largest
 from .frames import now_z
-from .settings import MAX_BYTES
 
 if TYPE_CHECKING:
     from .node import Node
@@ -76,7 +75,7 @@ class Peer:
         self.dial_error: str | None = None
         self.outbox = Outbox(self)
         self._able: tuple[dict[str, Any] | None, dict[str, bool]] = (None, {})  # what was looked up on which card
-        self._limit: tuple[dict[str, Any] | None, int] = (None, MAX_BYTES)  # the same for how much it takes
+        self._limit: tuple[dict[str, Any] | None, int] = (None, MAX_MSG_BYTES)  # the same for how much it takes
 
     @property
     def id(self) -> str:
@@ -106,14 +105,10 @@ class Peer:
 
     @property
     def limit(self) -> int:
-        """Bytes of the longest frame that it takes. A longer one ends the connection, and would again on the next."""
+        """Bytes of the longest frame that it takes."""
         card, limit = self._limit
         if card is not self.known.card:
-            card = self.known.card
-            capabilities = (card or {}).get("capabilities")
-            told = capabilities.get("max_msg_bytes") if isinstance(capabilities, dict) else None
-            limit = told if type(told) is int and told > 0 else MAX_BYTES
-            self._limit = (card, limit)
+            card, limit = self._limit = (self.known.card, largest(self.known.card))
         return limit
 
     def takes(self, size: int) -> bool:

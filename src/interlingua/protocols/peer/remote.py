@@ -80,9 +80,12 @@ class Connection:
 
     def send(self, frame: Frame) -> None:
         data = frames.encode(self._trust.sign(frame) if frame["type"] in frames.SIGNED else frame)
-        limit = self.card.get("capabilities", {}).get("max_msg_bytes") if self.card else None
-        if type(limit) is int and len(data) > limit > 0:
-            raise TooLarge(f"{self._where} takes at most {limit} bytes, and this has {len(data)}")
+        limit = cards.largest(self.card)
+        if self.card and len(data) > limit:
+            raise TooLarge(
+                f"{self._where} takes at most {limit} bytes in one message, and this has {len(data)}; what is "
+                "large can be given as a file, which travels by its address"
+            )
         if tap.current is not None:
             tap.current.sent(data)
         self.channel.send(data)
@@ -91,8 +94,7 @@ class Connection:
         """Delegate a new task, where the wire can do that without a detour: see `overhttp`. False: it was not."""
         if tap.current is not None or not isinstance(self.channel, HttpChannel):
             return False
-        limit = self.card.get("capabilities", {}).get("max_msg_bytes")
-        if type(limit) is int and 0 < limit < len(frames.encode(frame)):
+        if len(frames.encode(frame)) > cards.largest(self.card):
             return False
         return await self.channel.delegate_now(frame, put)
 

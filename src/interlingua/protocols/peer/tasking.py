@@ -145,12 +145,13 @@ class Tasking:
         node, journal = self._node, self._node.journal
         peer = node.sending.choose(named)
         task.kind, task.peer = "delegated", peer.id
-        payload: dict[str, Any] = {"role": task.role, "parts": given, "input": {"parts": given}}
+        free = task.payload if isinstance(task.payload, dict) else {}
+        # Once. Where the creator's own payload holds content too, it is not taken for this: `parts` come first.
+        once = {"parts": given} if parts.has_content(free) else {"input": {"parts": given}}
+        payload: dict[str, Any] = {**free, "role": task.role, **once}
         for name in ("context_id", "skill_id", "title", "description", "message_id"):
             if getattr(task, name) is not None:
                 payload[name] = getattr(task, name)
-        if isinstance(task.payload, dict):
-            payload = {**task.payload, **payload}
         frame = frames.delegate(node.name, task.id, payload, context_id=task.context_id)
         if task.message_id is None:
             task.message_id = frame["message_id"]

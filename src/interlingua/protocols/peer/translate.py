@@ -7,7 +7,7 @@ from ..parity import Carried
 
 DOOR: dict[str, Carried] = {
     "list": Carried("skills of the card, and `/skills`"),
-    "run": Carried("a task, or a message and its reply"),
+    "run": Carried("a task, or a message and its reply; one message has at most `doors.peer.max_msg_bytes`"),
     "stream": Carried("artifact events that append"),
     "structured_in": Carried("a data part"),
     "structured_out": Carried("a data part of the artifact; fragments of it in artifact events"),
@@ -30,7 +30,9 @@ DOOR: dict[str, Carried] = {
 
 MOUNT: dict[str, Carried] = {
     "list": Carried("skills of the card; the node itself where it has none"),
-    "run": Carried("a task, or a message and its reply where the node takes no tasks"),
+    "run": Carried(
+        "a task, or a message and its reply where the node takes no tasks; up to `max_msg_bytes` of its card, or 1 MiB"
+    ),
     "stream": Carried("artifact events that append"),
     "structured_in": Carried("a data part, where the skill tells its schemas"),
     "structured_out": Carried("a data part, where the skill tells its schemas"),
