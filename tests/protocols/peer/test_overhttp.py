@@ -172,7 +172,7 @@ async def test_an_answer_that_does_not_fit_is_refused_by_its_id() -> None:
         wrong = frames.message("Here", "user", [{"type": "data", "content": {"answer": 5}}], task_id=sent["task_id"])
         channel.send(wrong)
         refused = await channel.until("error", message_id=wrong["message_id"])
-        assert refused["code"] == "invalid_request"
+        assert refused["code"] == "invalid_answer"
         channel.send(frames.cancel("Here", sent["task_id"]))
         await channel.until("task.updated", task_id=sent["task_id"], status="canceled")
 
@@ -199,7 +199,7 @@ async def test_a_task_that_cannot_begin_has_failed() -> None:
     async with door() as (_, channel):
         sent = channel.send(delegated("x", skill_id="nobody-has-it"))
         failed = await channel.until("task.updated", task_id=sent["task_id"])
-        assert (failed["status"], failed["error_info"]["code"]) == ("failed", "not_found")
+        assert (failed["status"], failed["error_info"]["code"]) == ("failed", "agent_not_found")
         assert "nobody-has-it" in failed["error"]
         await channel.until("acp.delivered", message_id=sent["message_id"])
 
@@ -240,7 +240,7 @@ async def test_a_credential_goes_with_every_request() -> None:
             await channel.until("acp.message", correlation_id=sent["message_id"])
         async with dialled(address) as channel:
             sent = channel.send(message("hi"))
-            assert (await channel.until("error", message_id=sent["message_id"]))["code"] == "unauthorized"
+            assert (await channel.until("error", message_id=sent["message_id"]))["code"] == "unauthenticated"
 
 
 async def test_an_address_without_a_card_says_so() -> None:

@@ -23,9 +23,14 @@ from .described import usable
 from .mirror import STEP
 
 _TEXT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-_UNNAMED = "input-"
+_NAMED, _UNNAMED = "question-", "input-"
 
 Answer = Callable[[str, list[dict[str, Any]]], None]  # the key of a question, and what to send
+
+
+def named_by(key: str) -> str | None:
+    """What the remote calls a question, where it has a name there."""
+    return key.removeprefix(_NAMED) if key.startswith(_NAMED) else None
 
 
 class _Open:
@@ -57,7 +62,7 @@ class Asking:
                 self._unnamed += 1
             id_ = f"{_UNNAMED}{self._unnamed}"
         else:
-            id_ = f"question-{id_}"
+            id_ = f"{_NAMED}{id_}"
         if self._open is not None and self._open.key == id_:
             if self._open.answer is not None:
                 self._answered(id_, self._open.answer)

@@ -33,7 +33,7 @@ from ...model.errors import (
 )
 from ...model.schemas import Validator
 from . import frames, parts, states
-from .asking import Asking
+from .asking import Asking, named_by
 from .described import Described, along_of, beside_of, input_parts, output_of
 from .failing import failure
 from .mirror import Mirror
@@ -319,14 +319,15 @@ class Attachment:
         if connection is None or connection.over or remote is None:
             return
         id_ = _id(self._ctx.run_id, f"{key}.{self._asking.again(key)}")
+        named = named_by(key)
+        frame = frames.message(
+            self._settings.name, "user", given, message_id=id_, task_id=self._task_id, context_id=self._context,
+            metadata=None if named is None else {frames.QUESTION: named},
+        )  # fmt: skip
         self._answers[id_] = key
         remote.expect(id_, self._inbox)
         try:
-            connection.send(
-                frames.message(
-                    self._settings.name, "user", given, message_id=id_, task_id=self._task_id, context_id=self._context
-                )
-            )
+            connection.send(frame)
         except InterlinguaError as error:  # it is too large
             self._inbox.put(error)
 

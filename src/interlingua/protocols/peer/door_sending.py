@@ -255,9 +255,10 @@ class DoorSending:
             raise states.IllegalState(f"/task_id: task {task.id} is {task.status}", path="/task_id")
         waiting = node.working.outcome(task.run)
         try:
-            if task.status == "input_required":
+            named = frames.answered_in(frame)
+            if task.status == "input_required" or named is not None:
                 scopes.require(surface.caller, "answer")  # by whatever words it is said
-                await node.working.answer(task, frame["parts"], surface.caller)
+                await node.working.answer(task, frame["parts"], surface.caller, named)
             else:
                 said = [parts.to_model(part) for part in frame["parts"]]
                 await node.engine.send(task.run, Message("user", said, id=frame["message_id"]))

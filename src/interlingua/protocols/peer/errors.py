@@ -53,7 +53,8 @@ def envelope(error: InterlinguaError, *, message_id: str | None = None) -> tuple
         code, status, extra = error.error_code, error.status, error.extra
     else:
         code, status = TABLE.get(error.code, (INTERNAL, 500))
-        extra = {"details": error.details} if error.details is not None else {}
+        # Its own code beside the protocol's, which are few: a mount of ours acts by it.
+        extra = {"code": error.code, **({"details": error.details} if error.details is not None else {})}
     told: dict[str, Any] = {"ok": False, "error_code": code, "error": error.message, "message": error.message}
     if message_id is not None and code in (TIMEOUT, TOO_LARGE):
         told["failed_message_id"] = message_id

@@ -29,6 +29,9 @@ SIGNED = frozenset({"acp.message", "acp.reply", "task.delegate", "task.updated",
 
 MAX_ID = 256  # characters of any id
 
+QUESTION = "interlingua/question"
+"""In the metadata of a message on a task: the id of the question that it answers. The task may ask another by then."""
+
 Frame = dict[str, Any]
 
 # -- time and ids ---------------------------------------------------------------------------------------------
@@ -133,6 +136,13 @@ def reply(
 ) -> Frame:
     """The answer to a message. Content and parts are there even when they are null, as the reference has it."""
     return _headed("acp.reply", sender, correlation_id=correlation_id, content=content, parts=parts, **_given(more))
+
+
+def answered_in(body: dict[str, Any]) -> str | None:
+    """The id of the question that a message on a task answers, where its sender says so."""
+    metadata = body.get("metadata")
+    named = metadata.get(QUESTION) if isinstance(metadata, dict) else None
+    return named if isinstance(named, str) else None
 
 
 def delegate(sender: str, task_id: str, payload: dict[str, Any], **more: Any) -> Frame:

@@ -290,7 +290,7 @@ class Inbound:
         """A message on a task that an agent works on answers what that asks."""
         node = self._node
         try:
-            await node.working.answer(task, frame["parts"], node.working.caller_of(peer))
+            await node.working.answer(task, frame["parts"], node.working.caller_of(peer), frames.answered_in(frame))
         except AlreadyAnswered as error:
             session.complain(AlreadyAnswered.code, error.message, frame)
         except InterlinguaError as error:

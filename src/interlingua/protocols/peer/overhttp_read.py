@@ -75,4 +75,8 @@ def words_of(error: BaseException) -> str:
 
 
 def code_in(status: int, told: dict[str, Any]) -> str:
+    """What an error is called: ours say the code of the tree beside the protocol's."""
+    own = told.get("code")
+    if isinstance(own, str) and own:
+        return own
     return str(told.get("error_code") or f"http_{status}").lower().removeprefix("err_")

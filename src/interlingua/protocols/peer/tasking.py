@@ -15,7 +15,7 @@ import msgspec
 from ...model import carrier
 from ...model.card import AgentCard
 from ...model.carrier import Carrier
-from ...model.errors import InvalidRequest, NotFound
+from ...model.errors import AlreadyAnswered, InvalidRequest, NotFound
 from ...model.run import OWNER, Caller
 from ...store.shelf import Change, Document, Drop, Post, Put
 from . import frames, parts, states
@@ -369,13 +369,17 @@ class Tasking:
         if task.status != "input_required":
             late = await node.engine.answered_last(task.run) if task.run is not None else ""
             raise states.IllegalState(f"task {task.id} is {task.status}: it waits for no input{late}", path="/status")
+        named = frames.answered_in(body)
         if task.kind == "run":
-            await node.working.answer(task, given, by)
+            await node.working.answer(task, given, by, named)
             return msgspec.structs.replace(task, status="working", question=None)
         role = "user" if body.get("role") is None else frames.check_role(body["role"])
-        frame = frames.message(node.name, role, given, task_id=task.id, context_id=task.context_id)
+        about = None if named is None else {frames.QUESTION: named}
+        frame = frames.message(node.name, role, given, task_id=task.id, context_id=task.context_id, metadata=about)
 
         def change(task: Task) -> list[Change]:
+            if named is not None and task.question is not None and task.question.get("id") != named:
+                raise AlreadyAnswered(f"task {task.id} no longer asks question {named[:100]}")
             states.move(task.status, "working")
             task.status, task.question, task.updated_at = "working", None, frames.now_z()
             return [status_event(node, task, "working"), *self._letters(task, frame)]

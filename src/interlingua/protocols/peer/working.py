@@ -136,7 +136,7 @@ class Working:
             await self.message(peer, frame, number)
             return
         try:
-            await self.answer(task, frame["parts"], self.caller_of(peer))
+            await self.answer(task, frame["parts"], self.caller_of(peer), frames.answered_in(frame))
         except InterlinguaError as error:
             log.info("message %s on task %s comes too late: %s", frame["message_id"], task.id, error)
         await self._node.settle_in(number, "done")
@@ -414,17 +414,12 @@ class Working:
 
     # -- answers and cancelling ---------------------------------------------------------------------------
 
-    async def answer(self, task: Task, given: list[dict[str, Any]], by: Caller) -> None:
+    async def answer(self, task: Task, given: list[dict[str, Any]], by: Caller, named: str | None) -> None:
         """Answer what a task asks. Raises InvalidAnswer, and then it asks still; or AlreadyAnswered: somebody else was
-        first."""
+        first. `named` is the question that the answer is for: it may be another one than the task asks by now."""
         assert task.run is not None
         engine = self._node.engine
-        open_ = [question for question in await engine.questions(run=task.run) if _may(question, by)]
-        if not open_:
-            if late := await engine.answered_last(task.run):
-                raise AlreadyAnswered(f"task {task.id} asks nothing{late}")
-            raise InvalidRequest(f"task {task.id} asks nothing")
-        question = open_[0]
+        question = await self._asked(task, named) if named is not None else await self._asked_now(task, by)
         errors: list[InvalidAnswer] = []
         for value in answers(question, given):
             try:
@@ -433,6 +428,24 @@ class Working:
             except InvalidAnswer as error:
                 errors.append(error)
         raise errors[0]
+
+    async def _asked(self, task: Task, named: str) -> Question:
+        record = await self._node.engine.question_record(named)
+        if task.run not in record.runs:
+            raise InvalidRequest(f"task {task.id} has not asked question {named[:100]}")
+        if record.state != "open":
+            raise record.too_late()
+        return record.question
+
+    async def _asked_now(self, task: Task, by: Caller) -> Question:
+        assert task.run is not None
+        engine = self._node.engine
+        for question in await engine.questions(run=task.run):
+            if _may(question, by):
+                return question
+        if late := await engine.answered_last(task.run):
+            raise AlreadyAnswered(f"task {task.id} asks nothing{late}")
+        raise InvalidRequest(f"task {task.id} asks nothing")
 
     async def cancel(self, task: Task, by: Caller) -> None:
         assert task.run is not None
