@@ -605,10 +605,6 @@ class Execution(Operations):
         if any(one.done() for one in self._awaited.values()):
             self._tick()  # a branch is about to go on: parked now, nothing would wake it
             return
-        if self.news != self.news_noted:
-            self.news_noted = self.news  # something just came in: let the handler have its turn first
-            self._tick()
-            return
         self.leave("park")
 
     # -- emitting -----------------------------------------------------------------------------------------

@@ -68,7 +68,6 @@ class Inbox:
     cancelling: bool
     rollback: bool
     news = 0  # how often something came in that the handler may wait for
-    news_noted = 0  # how much of that the handler has had a chance to see
     _entered: bool
     _pulling: asyncio.Task[None] | None = None
     _pull_again = False

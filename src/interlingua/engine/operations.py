@@ -108,8 +108,6 @@ class Operations(Tooling):
             if deadline <= now() and not future.done():
                 raise TimeoutError
             self._deadlines[mark] = deadline
-        if not self.blocked:  # else another branch may not have had its turn yet
-            self.news_noted = self.news
         self.blocked += 1
         self._awaited[future] = behind or future
         self._tick()
@@ -123,7 +121,6 @@ class Operations(Tooling):
             self._awaited.pop(future, None)
             if self.blocked:
                 self._stir()  # this branch of the handler goes on, while another waits
-            self.news_noted = self.news
             if self.leaving is None:  # else: its deadlines are what the run is set aside with
                 self._deadlines.pop(mark, None)
             self._tick()
