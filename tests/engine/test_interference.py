@@ -69,22 +69,29 @@ async def test_a_call_that_cannot_be_written_does_not_mix_up_its_neighbours(stor
 
 
 async def test_a_submission_that_is_tried_again_still_gets_its_thread(store: Path) -> None:
-    @il.agent
+    @il.agent(retries=0)  # else it would start before it is written down
     async def counting(ctx: il.Context[None, None]) -> str:
         ctx.state["n"] = 1  # type: ignore[index]
         return "x"
 
     async with engine(store, counting) as eng:
         await eng.create_thread("t")
-        real = eng.store.submit
+        real, neighbours = eng.store.submit, list[asyncio.Future[Any]]()
+
+        async def broken() -> None:
+            assert isinstance(eng.store, SQLStore)
+            await eng.store._write(lambda conn: conn.execute("INSERT INTO nowhere VALUES (1)"))
 
         def beside(submission: Any, then: Any) -> Any:
-            asyncio.ensure_future(eng.cancel("\ud800")).add_done_callback(lambda task: task.exception())
-            return real(submission, then)
+            submitting = asyncio.ensure_future(real(submission, then))
+            neighbours.append(asyncio.ensure_future(broken()))  # in the same transaction, and behind it
+            return submitting
 
         eng.store.submit = beside  # type: ignore[method-assign]
         assert (await finish(eng, "counting", thread="t")).status is il.Status.SUCCEEDED
         assert (await eng.thread("t")).values == {"n": 1}
+        (neighbour,) = neighbours
+        assert isinstance(neighbour.exception(), StoreError)
 
 
 @pytest.mark.parametrize("what", ["messages", "caller", "trace"])

@@ -591,6 +591,34 @@ async def test_what_is_the_owners_is_not_at_the_door() -> None:
         assert node.node.link not in (await http.get("/status")).text
 
 
+async def test_what_is_handed_over_while_another_reads_the_shelf_is_not_handed_out_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_node("Here") as here, running_node("There") as there:
+        await here.connect(there)
+        await here.post("/message:send", {"role": "user", "text": "x"})
+        await there.message()
+        node, store = there.node, there.node.engine.store
+        (first,), _, settle = await node.sending.receive(node.journal.box_in, None, 1)
+        letters, has_read, may_go_on = store.letters, asyncio.Event(), asyncio.Event()
+
+        async def slow(*args: Any, **options: Any) -> Any:
+            found = await letters(*args, **options)
+            has_read.set()
+            await may_go_on.wait()
+            return found
+
+        monkeypatch.setattr(store, "letters", slow)
+        second = asyncio.ensure_future(there.get("/message:recv"))
+        await asyncio.wait_for(has_read.wait(), WAIT)  # the message is new there, and on its way to the first
+        node.inbound.read.clear()
+        settle(True)
+        await asyncio.wait_for(node.inbound.read.wait(), WAIT)
+        may_go_on.set()
+        assert (await second)["messages"] == []
+        assert first["parts"] == text("x")
+
+
 async def test_many_who_read_at_once_are_handed_each_message_once() -> None:
     async with running_node("Here") as here, running_node("There") as there:
         await here.connect(there)
