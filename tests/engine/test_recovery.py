@@ -124,19 +124,21 @@ async def test_an_error_of_the_agents_own_comes_back_as_its_class(store: Path) -
         code = "rate_limited"
         transient = True
 
-    def fetch() -> None:
-        raise RateLimited("slow down", details={"after": 3})
+    def fetch(transient: bool) -> None:
+        raise RateLimited("slow down", details={"after": 3}, transient=transient)
 
     @il.agent(errors=[RateLimited])
-    async def agent(ctx: il.Context[None, None]) -> str:
-        await ctx.step("fetch", fetch)
+    async def agent(ctx: il.Context[None, None], transient: bool) -> str:
+        await ctx.step("fetch", fetch, transient)
         return "?"
 
     async with engine(store, agent) as eng:
-        run = await finish(eng, "agent")
-        assert run.status is il.Status.FAILED
-        assert run.error is not None
-        assert (run.error.code, run.error.transient, run.error.details) == ("rate_limited", True, {"after": 3})
+        for transient in (True, False):
+            run = await finish(eng, "agent", {"transient": transient})
+            assert run.status is il.Status.FAILED
+            assert run.error is not None
+            told = run.error.code, run.error.transient, run.error.details
+            assert told == ("rate_limited", transient, {"after": 3})
 
 
 async def test_now_uuid_and_random_are_the_same_again(store: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import interlingua as il
 from interlingua.model.authority import Policy, Scope, Step
 from interlingua.model.content import ToolResultPart
-from interlingua.model.errors import InvalidRequest, RunTimedOut, ToolFailed, Unavailable
+from interlingua.model.errors import ErrorInfo, InterlinguaError, InvalidRequest, RunTimedOut, ToolFailed, Unavailable
 from interlingua.model.events import ErrorHandled, Said, ToolCall, ToolRefused
 from interlingua.model.team import Binding, Manifest, Server, Team
 from interlingua.model.tools import ToolOutcome, ToolSpec
@@ -211,6 +211,18 @@ async def test_a_call_that_fails_is_the_agents_to_handle_and_else_its_failure(
         told = [said for said in await bodies(eng, run.id, Said) if said.form == "error"]
         assert (told[0].sender, told[0].recipient, told[0].code) == ("lead", "orchestrator", code)
         assert told[0].text == str(error)
+
+
+@pytest.mark.parametrize("transient", [True, False])
+@pytest.mark.parametrize("kind", [RunTimedOut, ToolFailed])
+async def test_a_call_that_fails_says_still_whether_it_may_work_later(
+    store: Path, kind: type[InterlinguaError], transient: bool
+) -> None:
+    async with engine(store) as eng:
+        error = kind("not now", transient=transient, details={"after": 3})
+        eng.add_team(crew(bound(member("lead"), "query")), {"lead": calls("Data", "query")}, Bench(error))
+        run = await finish(eng, "crew", {"text": "go"})
+        assert run.error == ErrorInfo(kind.code, "not now", transient, {"after": 3})
 
 
 async def test_a_server_that_is_down_is_tried_again_as_the_policy_says(store: Path) -> None:

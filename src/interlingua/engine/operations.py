@@ -392,7 +392,9 @@ class Operations(Tooling):
         if record.error is not None:
             own = self.agent.errors.get(record.error.code) if self.agent is not None else None
             if own is not None:
-                raise own(record.error.message, details=record.error.details)
+                error = own(record.error.message, details=record.error.details)
+                error.transient = record.error.transient  # this one's, whatever is usual for its class
+                raise error
             raise StepFailed(name, record.error)
         return values.copy(record.value) if codec is None else codec.decode(record.value, InvalidOutput)
 

@@ -155,7 +155,7 @@ class Tooling(Handling):
 
 def _again(error: ErrorInfo) -> InterlinguaError:
     kind = ERRORS.get(error.code, ToolFailed)
-    return kind(error.message, details=error.details)
+    return kind(error.message, details=error.details, transient=error.transient)
 
 
 def _refusal(code: str, reason: str) -> InterlinguaError:
