@@ -244,6 +244,95 @@ async def test_a_prompt_that_nobody_answers_fails_the_run_as_transient(
         assert (str(answer[0]) if answer else "said nothing") in ended.error.message
 
 
+@contextlib.asynccontextmanager
+async def taking_prompts(*, hangs: bool) -> AsyncIterator[Mount]:
+    """A mount of an agent whose server takes a prompt, and says nothing on its streams: because it hangs from then on,
+    or until it was asked three times whether it is there."""
+    results = {
+        "initialize": {"protocolVersion": 1, "agentInfo": {"name": "far", "version": "1"}},
+        "session/new": {"sessionId": "s"},
+    }
+    over, seen_awake = asyncio.Event(), asyncio.Event()
+    prompt, looks = asyncio.get_running_loop().create_future(), 0
+    handling = set[asyncio.Task[Any]]()
+
+    async def quiet(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        await over.wait()
+
+    async def stream(writer: asyncio.StreamWriter) -> None:
+        ending = asyncio.ensure_future(quiet(writer))
+        id_ = await prompt
+        if not hangs:
+            await seen_awake.wait()
+            done = {"jsonrpc": "2.0", "id": id_, "result": {"stopReason": "end_turn"}}
+            writer.write(b"data: %s\n\n" % json.dumps(done).encode())
+        await ending
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handling.add(asyncio.current_task())  # type: ignore[arg-type]
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await answer(await reader.readuntil(b"\r\n\r\n"), reader, writer)
+        writer.close()
+
+    async def answer(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal looks
+        status, body, on = b"400", b"", head.lower()
+        if prompt.done() and hangs:
+            await over.wait()
+            return
+        if head.startswith(b"GET") and b"acp-connection-id" in on:
+            await (stream(writer) if b"acp-session-id" in on else quiet(writer))
+            return
+        if head.startswith(b"GET"):
+            looks += prompt.done()
+            if looks == 3:
+                seen_awake.set()
+        else:
+            length = int(re.search(rb"content-length: (\d+)", on)[1])  # type: ignore[index]
+            asked = json.loads(await reader.readexactly(length)) if length else {}
+            status = b"202"
+            if asked.get("method") == "session/prompt":
+                prompt.set_result(asked["id"])
+            elif "id" in asked:
+                told = {"jsonrpc": "2.0", "id": asked["id"], "result": results.get(asked["method"], {})}
+                status, body = b"200", json.dumps(told).encode()
+        writer.write(b"HTTP/1.1 %s So\r\nacp-connection-id: c\r\nconnection: close\r\n" % status)
+        writer.write(b"content-length: %d\r\n\r\n%s" % (len(body), body))
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as listening:
+        made = MountSettings()
+        mount = Mount(AddressSource(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/acp", made), made)
+        try:
+            yield mount
+        finally:
+            over.set()
+            await mount.close()
+            await asyncio.wait(handling)
+
+
+async def test_a_server_that_hangs_while_its_agent_works_is_noticed(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("_PULSE", 0.05), ("_SILENCE", 0.2), ("_REACHED_WITHIN", 0.2), ("_ANSWERED_WITHIN", 1.0)):
+        monkeypatch.setattr(f"interlingua.protocols.editor.remote.{name}", seconds)
+    async with taking_prompts(hangs=True) as mount, engine(store, await mount.agent()) as eng:
+        ended = await finish(eng, "far", {"text": "hi"})
+        assert ended.error is not None
+        assert (ended.error.code, ended.error.transient) == ("run_lost", True)
+        assert "it does not answer" in ended.error.message
+
+
+async def test_an_agent_may_be_quiet_for_as_long_as_it_likes_where_its_server_is_awake(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("_PULSE", 0.05), ("_SILENCE", 0.1)):
+        monkeypatch.setattr(f"interlingua.protocols.editor.remote.{name}", seconds)
+    async with taking_prompts(hangs=False) as mount, engine(store, await mount.agent()) as eng:
+        ended = await finish(eng, "far", {"text": "hi"})
+        assert ended.status is il.Status.SUCCEEDED, ended.error
+
+
 async def test_a_thread_stays_with_its_session_though_nobody_answers(store: Path) -> None:
     async with scripted("session/load", 503) as mount, engine(store, await mount.agent(), settings=SETTINGS) as eng:
         peer = await mount.host.peer()

@@ -34,6 +34,8 @@ _LOST = (401, 403, 404, 410)  # with these, the server no longer knows us
 _FORGOTTEN = (404, 410)  # once we had a connection; before, there is nothing of this protocol
 _UNANSWERED = (502, 503, 504)  # what a proxy says for a server that is not there, or a full one for itself
 _REACHED_WITHIN = 10.0  # seconds
+_PULSE = 20.0  # seconds in which nothing was heard of a server, after which it is asked whether it is there
+_SILENCE = 60.0  # seconds of silence after which one that does not say so is gone
 _AGAIN = (0.1, 0.5, 2.0)  # seconds before each attempt to open a broken stream again
 _AUTH_REQUIRED = -32000
 
@@ -114,6 +116,7 @@ class HttpChannel(Queues):
     def __init__(self, url: str, headers: dict[str, str]) -> None:
         super().__init__(redact_text(url))
         self._url = url
+        self._given = headers
         self._client = calls.Client(
             headers=headers,
             timeout=httpx2.Timeout(_ANSWERED_WITHIN, connect=10.0),
@@ -123,6 +126,8 @@ class HttpChannel(Queues):
         self._connection: str | None = None
         self._streams: dict[str | None, _Stream] = {}
         self._theirs: dict[Id, str] = {}  # requests of the agent: the sessions that their answers name
+        self._heard = asyncio.get_running_loop().time()  # when something came of the server, of whatever kind
+        self._feeling: asyncio.Task[None] | None = None
         self._writing = asyncio.get_running_loop().create_task(self._write())
 
     # -- the channel --------------------------------------------------------------------------------------
@@ -132,8 +137,10 @@ class HttpChannel(Queues):
             async with asyncio.timeout(_CLOSING):
                 await self._empty.wait()
         self._lost()
-        self._writing.cancel()
-        await asyncio.gather(self._writing, return_exceptions=True)
+        beside = [task for task in (self._writing, self._feeling) if task is not None]
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         if self._connection is not None:
             with contextlib.suppress(httpx2.HTTPError, OSError, TimeoutError):
                 async with asyncio.timeout(_CLOSING):
@@ -148,6 +155,25 @@ class HttpChannel(Queues):
         for task in reading:
             task.cancel()
         await asyncio.gather(*reading, return_exceptions=True)
+
+    async def _pulse(self) -> None:
+        """Nothing tells that a quiet server hangs, unless it is asked. Its agents may be quiet for as long as they
+        like. A server of ours says something every 15 seconds, and is not asked."""
+        loop = asyncio.get_running_loop()
+        while not self._gone:
+            quiet = loop.time() - self._heard
+            if quiet < _PULSE:
+                await asyncio.sleep(_PULSE - quiet)
+                continue
+            try:
+                await reach(self._url, self._given)
+            except ConnectionError as error:
+                if loop.time() - self._heard >= _SILENCE:
+                    self._lost(_told(error))
+                    return
+                await asyncio.sleep(min(1.0, _PULSE))
+            else:
+                self._heard = loop.time()
 
     def _lost(self, why: str = "") -> None:
         super()._lost(why)
@@ -170,6 +196,7 @@ class HttpChannel(Queues):
         except (httpx2.HTTPError, OSError) as error:
             self._lost(_told(error))  # nobody's answer: all that is open has lost its connection
             return
+        self._heard = asyncio.get_running_loop().time()
         if not answer.is_success:
             said = f"{self._name} answered {answer.status_code}: {answer.text[:500]}"
             forgotten = answer.status_code in _FORGOTTEN and self._connection is not None
@@ -187,6 +214,7 @@ class HttpChannel(Queues):
                 self._lost("no Acp-Connection-Id")
                 return
             self._open(None)
+            self._feeling = asyncio.get_running_loop().create_task(self._pulse())
             self._take(answer.content)
         elif message.method in ("session/close", "session/delete") and session in self._streams:
             self._streams[session].over = True
@@ -255,6 +283,7 @@ class HttpChannel(Queues):
             stream.ready.set()
             reader = Reader(_MAX_EVENT)
             async for chunk in answer.aiter_bytes():
+                self._heard = asyncio.get_running_loop().time()
                 for received in reader.feed(chunk):
                     self._received(received.data.encode(), stream.session)
                 stream.last_id = reader.last_id or stream.last_id
