@@ -73,13 +73,9 @@ async def test_a_server_of_ours_speaks_all_five_and_every_target_that_is_told_wo
             assert not spoken.wrong
             assert spoken.target is not None
             assert spoken.target.startswith(f"{protocol}+http://")
-            if protocol != "editor":  # an editor's agent is one; which one, an option of its sessions says
-                assert {agent.name for agent in spoken.agents} == {"echo", "shout"}
-                assert {agent.description for agent in spoken.agents} == {
-                    "Repeats what it hears.",
-                    "Repeats it louder.",
-                }
-            assert await load_all(parse(spoken.target))
+            assert {agent.name for agent in spoken.agents} == {"echo", "shout"}
+            assert {agent.description for agent in spoken.agents} == {"Repeats what it hears.", "Repeats it louder."}
+            assert {agent.card.key for agent in await load_all(parse(spoken.target))} == {"echo@0.1.0", "shout@0.1.0"}
         assert found["mcp"].protocol_versions == ["2025-11-25"]
         assert found["editor"].protocol_versions == ["1"]
         assert found["peer"].protocol_versions == ["1.0"]

@@ -254,7 +254,7 @@ async def test_a_command_that_is_not_there_is_shown_as_down(tmp_path: Path, prot
     mount = {"target": f"{protocol}:no-such-command-abc", "as": "missing"}
     async with hub(tmp_path, mount, mounting=SLOW) as server:
         (view,) = server.mounts.views()
-        assert (view.state, view.agents) == ("down", [])
+        assert (view.state, view.agents) == ("down", ["missing@0.0.0"])
         assert view.reason == "no-such-command-abc cannot be started: No such file or directory"
     with pytest.raises(Unavailable):
         await try_once(entries(mount)[0])
@@ -355,42 +355,7 @@ async def test_agents_that_vanish_there_go_and_new_ones_come_with_a_refresh(tmp_
             assert told.status_code == 404
 
 
-# -- names and rights -----------------------------------------------------------------------------------------
-
-
-async def test_agents_of_a_mount_can_have_other_names_here(tmp_path: Path, far: Far) -> None:
-    with far.up():
-        mounts = (
-            {"target": f"{far.target}#echo", "as": "parrot"},
-            {"target": far.target, "prefix": "far-", "only": ["confirm"]},
-        )
-        async with hub(tmp_path, *mounts) as server:
-            assert names(server) == ["far-confirm", "local", "parrot"]
-            assert (await run(server, "parrot")).output == {"text": "hi"}
-            assert [view.mount for view in server.mounts.views()] == [
-                f"{far.target}#echo as parrot", f"{far.target} as far-*",
-            ]  # fmt: skip
-        async with hub(tmp_path, {"target": far.target, "as": "x"}, {"target": far.target, "only": ["y"]}) as server:
-            as_, only = server.mounts.views()
-            assert "it has 2 agents" in as_.reason
-            assert "it has no agent y; it has echo, confirm" in only.reason
-
-
-async def test_an_agent_whose_name_is_taken_is_left_out_and_the_others_are_not(
-    tmp_path: Path, far: Far, caplog: pytest.LogCaptureFixture
-) -> None:
-    @il.agent(name="echo")
-    async def mine(text: str) -> str:
-        return f"mine: {text}"
-
-    with far.up():
-        async with hub(tmp_path, far.target, agents=[mine]) as server:
-            (view,) = server.mounts.views()
-            assert view.agents == ["confirm@0.1.0"]
-            assert ["there are two agents echo@0.1.0" in one for one in view.left_out] == [True]
-            assert "`prefix`" in view.left_out[0], "whoever mounts it does not write it"
-            assert "echo@0.1.0 is left out" in caplog.text
-            assert (await run(server, "echo")).output == {"text": "mine: hi"}
+# -- what a mount is given ------------------------------------------------------------------------------------
 
 
 async def test_key_and_headers_of_a_mount_are_sent_and_come_before_the_environment(

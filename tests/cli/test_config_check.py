@@ -116,23 +116,23 @@ def mounted(file: str) -> str:
 def test_a_mounted_agent_whose_name_is_taken_is_told_with_what_to_do_and_is_not_shown_as_served(
     here: Cli, home: Path
 ) -> None:
-    write(home, AGENTS.replace("@il.agent", '@il.agent(version="0.0.0")'), "agents.py")  # as mounts of MCP have it
+    write(home, AGENTS, "agents.py")
     (home / "far.py").write_text(AGENTS + AGENTS.replace("echo", "other"))
     write(home, SERVED + mounted("far.py"))
     done = here("config", "check")
     assert done.code == 2
     assert (
-        "interlingua.toml:3: mounts[0]: echo@0.0.0 is left out: there are two agents echo@0.0.0; give the mount a "
+        "interlingua.toml:3: mounts[0]: echo@0.1.0 is left out: there are two agents echo@0.1.0; give the mount a "
         "`prefix`, or `as` where it has one agent\n"
     ) in done.err
-    assert f"{command('far.py')}: up; other@0.0.0\n" in done.out
+    assert f"{command('far.py')}: up; other@0.1.0\n" in done.out
     assert "all is well" not in done.out
     write(home, SERVED + mounted("far.py") + 'prefix = "far-"\n')
     done = here("config", "check")
     assert (done.code, done.err) == (0, "")
-    assert "up; far-echo@0.0.0, far-other@0.0.0\n" in done.out
+    assert "up; far-echo@0.1.0, far-other@0.1.0\n" in done.out
     write(home, SERVED + mounted("far.py") + 'only = ["echo"]\nas = "echo"\n')
-    assert "interlingua.toml:7: mounts[0].as: echo@0.0.0 is left out" in here("config", "check").err
+    assert "interlingua.toml:7: mounts[0].as: echo@0.1.0 is left out" in here("config", "check").err
 
 
 def test_names_are_looked_at_although_something_else_is_wrong(here: Cli, home: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from ..engine import ways
 from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..model.errors import DefinitionError, InterlinguaError, Invalid
@@ -148,7 +149,7 @@ async def _check_doors(config: Config) -> tuple[Engine, list[str]]:
     except InterlinguaError as error:
         config.problems += error.problems if isinstance(error, WrongConfig) else [Problem("", "", error.message)]
         settings = ServeSettings(host=config["server.host"])  # what else is wrong is seen without them
-    store, keyed, elsewhere = await _check_store(config)
+    store, server, keyed, elsewhere = await _check_store(config)
     auth = Authenticator(StoredKeys(store), None, open_to_all=not keyed and not config.entries["auth.issuers"])
     hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
     try:
@@ -157,6 +158,7 @@ async def _check_doors(config: Config) -> tuple[Engine, list[str]]:
     except InterlinguaError as error:
         config.wrong("", "", error.message)
         engine = Engine(store)
+    engine.server = server
     bound = {"server.host": settings.host}
     bound |= {f"doors.{name}.{_own(name)[1]}": at for name, (at, _) in settings.own_ports.items() if at is not None}
     for path, host in bound.items():
@@ -172,8 +174,9 @@ def _own(door: str) -> tuple[str, str]:
     return ("door_port", "door_host") if door == "peer" else ("port", "host")
 
 
-async def _check_store(config: Config) -> tuple[Store, bool, list[str]]:
-    """The store, closed; whether it has keys, as one that cannot be opened may have; and the agents of its workers."""
+async def _check_store(config: Config) -> tuple[Store, str, bool, list[str]]:
+    """The store, closed; its id among servers; whether it has keys, as one that cannot be opened may have; and the
+    agents of its workers."""
     path = config["store.path"] or own_file()
     store: Store = SQLiteStore(path)
     try:
@@ -182,17 +185,17 @@ async def _check_store(config: Config) -> tuple[Store, bool, list[str]]:
             above = next(one for one in path.absolute().parents if one.exists())
             if not above.is_dir():
                 raise CannotOpen(path, f"{above} is no folder")
-            return store, False, []
+            return store, "", False, []
         await store.open()
         try:
             others = [key for worker in await store.workers() for key in worker.agents]
-            return store, await StoredKeys(store).any(), others
+            return store, await ways.known_id(store), await StoredKeys(store).any(), others
         finally:
             await store.close()
     except InterlinguaError as error:
         # Whoever checks it is its owner, who may read the database's own words.
         config.wrong(config_meaning.place(config, "store.path"), "store.path", str(error))
-        return store, True, []
+        return store, "", True, []
 
 
 async def _try(entry: MountEntry) -> list[Agent[..., Any]] | Exception:
@@ -216,6 +219,8 @@ def _offered(
         return Tried(entry.name, False, reason=reason, wrong=True)
     told = Tried(entry.name, True, [])
     for agent in look:
+        if ways.turned_away(agent.card, engine.server, engine.settings.max_hops) is not None:
+            continue  # a server that mounts this one has it from here
         try:
             engine.exchange([], [agent])
             told.agents.append(agent.card.key)

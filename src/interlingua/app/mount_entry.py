@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
 from ..engine.agents import Agent, NameTaken
 from ..engine.elsewhere import Elsewhere
+from ..engine.mounting import MOUNTED_FROM
 from ..model import values
 from ..model.card import AgentCard
 from ..model.errors import DefinitionError, InvalidRequest
 from .targets import Target, load_to_serve
 
 State = Literal["starting", "up", "down"]
+
+UNSEEN = "0.0.0"  # the version of an agent of which only the name is known
 
 
 class Mounting(msgspec.Struct, kw_only=True, frozen=True):
@@ -46,6 +50,20 @@ class MountEntry(msgspec.Struct, kw_only=True, frozen=True):
     def renamed(self, card: AgentCard) -> AgentCard:
         """A card of an agent of it, as it is here."""
         return msgspec.structs.replace(card, name=self.as_ or f"{self.prefix}{card.name}")
+
+    def unseen(self, cards: list[AgentCard]) -> list[AgentCard]:
+        """Cards for agents that it must have, by what its owner wrote, and that are not among these: nothing is known
+        of them but a name."""
+        there = self.only or ((self.target.agent.partition("@")[0],) if self.target.agent is not None else ())
+        if self.as_ is not None:
+            there = () if cards else (self.as_,)
+        names = {card.name for card in cards}
+        told = "Its mount has not been up yet."
+        return [
+            AgentCard(name, UNSEEN, told, input_text="text", output_text="text", metadata={MOUNTED_FROM: self.shown})
+            for name in there
+            if name not in names
+        ]
 
     @property
     def remembered_as(self) -> str:
@@ -83,9 +101,16 @@ def views(elsewhere: Elsewhere) -> list[MountView]:
     ]  # fmt: skip
 
 
-async def load(entry: MountEntry, target: Target | None = None) -> list[Agent[..., Any]]:
-    """The agents that are wanted of a mount, as they are there. `target`: its own, where that is resolved already."""
-    agents = await load_to_serve(target or entry.target)
+async def load(
+    entry: MountEntry, target: Target | None = None, keep: Callable[[AgentCard], bool] = lambda card: True
+) -> list[Agent[..., Any]]:
+    """The agents that are wanted of a mount, as they are there. `target`: its own, where that is resolved already;
+    `keep`: whether one may be here."""
+    found = await load_to_serve(target or entry.target)
+    agents = [agent for agent in found if keep(agent.card)]
+    if found and not agents:
+        await let_go({agent.card.key: agent for agent in found})
+        return []
     names = [agent.card.name for agent in agents]
     if entry.only:
         if missing := [name for name in entry.only if name not in names]:

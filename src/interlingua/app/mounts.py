@@ -15,17 +15,19 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from ..engine import ways
 from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..engine.ids import now
 from ..engine.mounting import LeftRun, Mounted
 from ..model import values
 from ..model.card import ANY_OBJECT, AgentCard
-from ..model.errors import AgentNotFound, DefinitionError, InterlinguaError, StoreError, Unavailable
+from ..model.errors import AgentNotFound, DefinitionError, InterlinguaError, InvalidInput, StoreError, Unavailable
 from ..model.schemas import Validator
 from ..security.redaction import redact_text
 from ..store.shelf import Put
@@ -56,6 +58,10 @@ class Supervised:
         self._found: dict[str, Agent[..., Any]] = {}  # what is behind its agents, by the key that they have there
         self._offered: dict[str, Agent[..., Any]] = {}  # what is registered here, by the same
         self._remembered: set[str] = set()  # of those: made from a card of the store
+        self._unseen: set[str] = set()  # of those: made from a name alone
+        self._away: dict[str, str] = {}  # agents that it has and that are not mounted: why, by their names here
+        self._away_told: set[str] = set()
+        self._names_told: set[str] = set()  # of agents that have the name of another, which is no agent of this mount
         self._changed = asyncio.Event()  # its state, or what is behind it
         self._look_again = asyncio.Event()
         self._suspect = False  # something ended that was open to it: whether it is there has to be seen, no more
@@ -73,7 +79,8 @@ class Supervised:
     def view(self) -> MountView:
         return MountView(
             self.entry.name, self.state, self.since, [agent.card.key for agent in self.agents],
-            self.reason if self.state == "down" else "", self.tries, self._next_in(), self.left_out,
+            self.reason if self.state == "down" else "", self.tries, self._next_in(),
+            [*self.left_out, *_left_out(self._away)],
         )  # fmt: skip
 
     def _next_in(self) -> float | None:
@@ -93,7 +100,9 @@ class Supervised:
         if before is not None:
             self._offered, before._offered = before._offered, {}
         cards = [card for card in cards if not self.entry.only or card.name in self.entry.only]
-        offered = {card.key: self._stand_in(card) for card in cards}
+        unseen = self.entry.unseen(cards)
+        self._unseen = {card.key for card in unseen}
+        offered = {card.key: self._stand_in(card) for card in [*cards, *unseen]}
         self._remembered = set(offered)
         self._offer(offered)
 
@@ -161,7 +170,10 @@ class Supervised:
                 await reach()
                 if not forced:
                     return
-            await self._is_up(await load(self.entry, target))
+            away: dict[str, str] = {}
+            agents = await load(self.entry, target, partial(self._may_come, away))
+            self._away = away
+            await self._is_up(agents)
         except (InterlinguaError, OSError) as error:
             self._is_down(error)
         except Exception as error:
@@ -196,7 +208,32 @@ class Supervised:
             log.info("mount %s has other agents than before: %s", self.entry.name, names)
         for problem in self.left_out if not same else ():
             log.warning("mount %s: %s", self.entry.name, problem)
+        self._tell_same_names()
+        for said in _left_out({name: why for name, why in self._away.items() if name not in self._away_told}):
+            log.info("mount %s: %s", self.entry.name, said)
+        self._away_told = set(self._away)
         self._tell()
+
+    def _tell_same_names(self) -> None:
+        """Whoever names no version may get another agent than before, by the version that somebody else gave it."""
+        own = {id(agent) for agent in self.agents}
+        others = {agent.card.name: agent.card.key for agent in self._engine.agents.own() if id(agent) not in own}
+        same = {agent.card.key: others[name] for agent in self.agents if (name := agent.card.name) in others}
+        for key, other in same.items():
+            newest = self._engine.agents.find(name := key.partition("@")[0])
+            if key not in self._names_told and newest is not None:
+                log.warning(
+                    "mount %s: %s has the name of %s, which is here; whoever asks for %s gets %s: give the mount a "
+                    "`prefix`, or `as` where it has one agent", self.entry.name, key, other, name, newest.card.key,
+                )  # fmt: skip
+        self._names_told = set(same)
+
+    def _may_come(self, away: dict[str, str], card: AgentCard) -> bool:
+        """Whether an agent of it is mounted. One that has been here before would come again and again."""
+        why = ways.turned_away(card, self._engine.server, self._engine.settings.max_hops)
+        if why is not None:
+            away[f"{self.entry.prefix}{card.name}"] = why
+        return why is None
 
     def _is_down(self, error: Exception) -> None:
         reason = redact_text(getattr(error, "message", "") or str(error) or type(error).__name__)
@@ -268,6 +305,8 @@ class Supervised:
     def _handler(self, key: str) -> Callable[..., Any]:
         async def handler(ctx: Any, input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
             real = await self._behind(key, Mounted(ctx).begun)
+            if key in self._unseen:
+                real.check_input.check(input, InvalidInput)  # it could not be when the run came
             self._running += 1
             try:
                 return await real.fn(ctx=ctx, input=input)
@@ -290,16 +329,24 @@ class Supervised:
 
         return on_cancel
 
+    def _real(self, key: str) -> Agent[..., Any] | None:
+        """What is behind an agent now. One of which only the name was known is that of this name, or the only one."""
+        if key in self._unseen and key not in self._found:
+            name = key.partition("@")[0]
+            named = [one for one in self._found.values() if self.entry.as_ is not None or one.card.name == name]
+            return named[0] if len(named) == 1 else None
+        return self._found.get(key)
+
     async def _behind(self, key: str, begun: bool) -> Agent[..., Any]:
         """The agent itself. A run that had begun waits for it, and others are told to come again later."""
-        real = self._found.get(key)
+        real = self._real(key)
         if (self._closed or self.state == "up") and real is not None:
             return real  # closed: it is mounted no more, and a run that had begun can still be ended well
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.patience):
                 while not self._closed and (self.state == "starting" or (begun and self.state == "down")):
                     await self._changed.wait()
-        real = self._found.get(key)
+        real = self._real(key)
         if self.state == "up" and not self._closed:
             if real is None:
                 raise AgentNotFound(f"the mount {self.entry.name} no longer has an agent {key}")
@@ -309,17 +356,35 @@ class Supervised:
     def _unavailable(self) -> Unavailable:
         if self._closed:
             return Unavailable(f"{self.entry.name} is no longer mounted", details={"mount": self.entry.name})
-        wait = self._next_in()
-        when = "is being tried now" if wait is None else f"is tried again in {math.ceil(wait) or 1} s"
+        wait, when = self._next_try_words()
         return Unavailable(
             f"the mount {self.entry.name} is down: {self.reason or 'it has not answered yet'}; it {when}",
-            details={"mount": self.entry.name, "next_try_in": wait or 0},
+            details={"mount": self.entry.name, "next_try_in": wait},
         )
+
+    def may_have(self, name: str) -> Unavailable | None:
+        """Why an agent is not known that may be one of this mount: it is down, and nobody has seen what it has. The
+        caller may be one who sees nothing of it, and hears no more than what was asked for."""
+        prefix = self.entry.prefix
+        if not prefix or not name.startswith(prefix) or self.state == "up" or self._offered:
+            return None
+        wait, when = self._next_try_words()
+        return Unavailable(f"the mount of {prefix}* is down; it {when}", details={"next_try_in": wait})
+
+    def _next_try_words(self) -> tuple[float, str]:
+        wait = self._next_in()
+        return wait or 0, "is being tried now" if wait is None else f"is tried again in {math.ceil(wait) or 1} s"
 
     async def _let_go(self, agents: dict[str, Agent[..., Any]]) -> None:
         """End what was behind agents, unless a run may still need it: then it ends when it has been idle for long."""
         if not self._running:
             await let_go(agents)
+
+
+def _left_out(away: dict[str, str]) -> list[str]:
+    """Agents that are not mounted: one line for each reason."""
+    reasons = dict.fromkeys(away.values())
+    return [f"left out, {why}: {', '.join(name for name in away if away[name] == why)}" for why in reasons]
 
 
 class Mounts:
@@ -329,6 +394,10 @@ class Mounts:
         self._engine = engine
         self._settings = settings or Mounting()
         self._mounts: dict[str, Supervised] = {}
+        engine.away = self._away
+
+    def _away(self, name: str) -> Unavailable | None:
+        return next((why for mount in self if (why := mount.may_have(name)) is not None), None)
 
     def __iter__(self) -> Any:
         return iter(list(self._mounts.values()))

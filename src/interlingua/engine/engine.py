@@ -6,7 +6,7 @@ import asyncio
 import gc
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -51,7 +51,7 @@ from ..store.base import (
     TakeThread,
 )
 from ..store.opening import open_store
-from . import runlog
+from . import runlog, ways
 from .agents import Agent, Registry
 from .answering import Answering
 from .callbacks import Callbacks
@@ -103,6 +103,8 @@ class Engine(Threads, Teams, Answering):
         self.offer: Offer | None = None  # set by a door that can; for mounts whose wires carry files by address alone
         self.replicas = Replicas(self)
         self.elsewhere = Elsewhere(self)
+        self.server = ""  # the id of its store among servers, once it is open
+        self.away: Callable[[str], Unavailable | None] = lambda name: None  # set by whoever keeps mounts
         self._open = False
         self._counted, self._counted_at = 0, -1.0
         self._keys: set[tuple[str, str]] = set()  # of runs that have begun here and are not in the store yet
@@ -126,6 +128,7 @@ class Engine(Threads, Teams, Answering):
         except BaseException:
             await self.store.close()
             raise
+        self.server = await ways.server_id(self.store)
         self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
         self.store.on_foreign_change = self.worker.foreign_change
         self.store.on_lost = self.worker.lost
@@ -173,6 +176,10 @@ class Engine(Threads, Teams, Answering):
 
     # -- agents -------------------------------------------------------------------------------------------
 
+    def way(self, card: AgentCard) -> list[str]:
+        """The servers that an agent has come by, this one last: for whoever mounts it from here."""
+        return ways.way(card, self.server)
+
     async def card(self, name: str, version: str | None = None) -> AgentCard:
         """The card of an agent, here or in any process that ever shared this store."""
         agent = self.agents.find(name, version)
@@ -182,8 +189,12 @@ class Engine(Threads, Teams, Answering):
         if card is None or MEMBER_OF in card.metadata:
             known = ", ".join(sorted({agent.card.name for agent in self.agents})) or "none"
             wanted = name if version is None else f"{name} {version}"
-            raise AgentNotFound(f"there is no agent {wanted} (there are: {known})")
+            raise self.no_agent(name, f"there is no agent {wanted} (there are: {known})")
         return card
+
+    def no_agent(self, name: str, said: str) -> AgentNotFound | Unavailable:
+        """What is to be raised where there is no agent of a name: that, or that whoever may have it is away."""
+        return self.away(name) or AgentNotFound(said)
 
     async def configure(
         self, name: str, config: Any, *, version: str | None = None, caller: Caller = OWNER,

@@ -32,6 +32,7 @@ from .handling import ESCALATION
 from .ids import now
 from .mounting import MOUNTED_FROM
 from .tasks import Tasks
+from .ways import VIA
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -381,7 +382,7 @@ def _card(team: Team, entry: Member, members: Mapping[str, Member]) -> AgentCard
     steps = [step for steps in (*team.policy.steps.values(), team.policy.default) for step in steps]
     if any(step.to == USER or (step.to == "overseer" and USER in overseers) for step in steps):
         questions.setdefault(ESCALATION.type, ESCALATION.describe())
-    hidden = (MEMBER_OF, MANIFEST, MOUNTED_FROM)
+    hidden = (MEMBER_OF, MANIFEST, MOUNTED_FROM, VIA)
     return msgspec.structs.replace(
         entry.card, name=team.name, description=team.description or entry.card.description, streams=False,
         questions=list(questions.values()),

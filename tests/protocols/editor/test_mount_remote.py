@@ -84,16 +84,6 @@ async def test_an_agent_at_an_address_is_an_agent_here(
             assert statuses == {il.Status.SUCCEEDED, il.Status.CANCELLED}
 
 
-async def test_where_there_are_several_one_can_be_chosen_by_config(tmp_path: Path, store: Path) -> None:
-    async with there(tmp_path) as server:
-        made = mount_of(server, "ws")
-        agent = await made.agent()
-        async with engine(store, agent, settings=SETTINGS) as eng:
-            run = await finish(eng, agent.card.name, {"text": "hi"}, config={"agent": plain.card.key})
-            assert run.output == {"text": "hi"}
-        await made.close()
-
-
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 async def test_nobody_at_an_address_says_so(scheme: str) -> None:
     made = MountSettings()

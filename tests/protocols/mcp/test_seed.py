@@ -54,7 +54,9 @@ async def test_the_capability_is_declared_where_the_example_has_it(store: Path) 
 async def test_the_example_of_listing(store: Path) -> None:
     async with in_process(store, gpa) as (client, _):
         await client.initialize("2024-11-05")
-        assert await exchange(client, {"jsonrpc": "2.0", "id": 1, "method": "agents/list", "params": {}}) == {
+        answer = await exchange(client, {"jsonrpc": "2.0", "id": 1, "method": "agents/list", "params": {}})
+        del answer["result"]["agents"][0]["_meta"]  # where extensions belong
+        assert answer == {
             "jsonrpc": "2.0",
             "id": 1,
             "result": {

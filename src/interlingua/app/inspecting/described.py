@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...protocols.editor import wire
 from .spoken import Listed, Spoken, first_line, flat, list_of, object_of, text_of
 
 
@@ -59,7 +60,7 @@ def described_editor(result: dict[str, Any], target: str) -> Spoken:
     spoken = Spoken(
         protocol="editor", target=target, name=text_of(info.get("name")), version=text_of(info.get("version")),
         protocol_versions=[str(version)], capabilities=flat(result.get("agentCapabilities")),
-        agents=[Listed(text_of(info.get("name")) or "agent", text_of(info.get("title")))],
+        agents=_editor_agents(result) or [Listed(text_of(info.get("name")) or "agent", text_of(info.get("title")))],
     )  # fmt: skip
     methods = result.get("authMethods")
     if isinstance(methods, list) and methods:
@@ -68,3 +69,15 @@ def described_editor(result: dict[str, Any], target: str) -> Spoken:
     if not isinstance(version, int) or isinstance(version, bool):
         spoken.wrong.append(f"its protocolVersion is {version!r}; it is an integer")
     return spoken
+
+
+def _editor_agents(result: dict[str, Any]) -> list[Listed]:
+    """The agents between which a session at one of ours can choose. Others tell of theirs in a session alone."""
+    told = [object_of(one) for one in list_of(object_of(result.get("_meta")).get(wire.META_AGENTS))]
+    names = [text_of(one.get("name")) for one in told]
+    keys = [f"{name}@{text_of(one.get('version'))}" for name, one in zip(names, told, strict=True)]
+    return [
+        Listed(name if names.count(name) == 1 else key, first_line(one.get("description")))
+        for name, key, one in zip(names, keys, told, strict=True)
+        if name
+    ]

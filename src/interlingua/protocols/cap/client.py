@@ -129,7 +129,7 @@ class ServerMount:
 
     def _agent(self, entry: dict[str, Any], others: dict[str, Agent[..., Any]]) -> Agent[..., Any]:
         card, id_ = described.card_of(entry), str(entry["id"])
-        card.metadata = {MOUNTED_FROM: redact_text(self.base), "protocol": "cap", "agent_id": id_}
+        card.metadata |= {MOUNTED_FROM: redact_text(self.base), "protocol": "cap", "agent_id": id_}
         plain, number = card.name, 1
         while card.key in others:  # two names that are one when written plainly
             number += 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from ...engine import ways
 from ...model import team
 from ...model.card import AgentCard, ErrorDefinition, QuestionType, Schema, Skill
 from ...model.errors import InvalidRequest
@@ -15,8 +17,11 @@ from ...model.team import OURS
 _CARD = ("input", "output", "config", "input_text", "output_text", "streams", "questions", "errors", "skills")
 
 
-def manifest(card: AgentCard, id_: str, entry: team.Manifest | None = None, *, prompt: bool = False) -> dict[str, Any]:
-    """An agent as a manifest, with its card in the member that is ours. `entry` is the one with which a team begins.
+def manifest(
+    card: AgentCard, id_: str, entry: team.Manifest | None = None, *, prompt: bool = False, via: Sequence[str] = ()
+) -> dict[str, Any]:
+    """An agent as a manifest, with its card in the member that is ours. `entry` is the one with which a team begins,
+    `via` the servers that the agent has come by, this one last.
 
     How it thinks (prompt, handler, command of a mount) is its owner's business: `prompt` tells that too.
     """
@@ -30,7 +35,8 @@ def manifest(card: AgentCard, id_: str, entry: team.Manifest | None = None, *, p
         told |= {name: whole[name] for name in ("allowed_agents", "delegate_rules", "overseer", "mcp_bindings")}
     plain = msgspec.to_builtins(card)
     ours = {"name": card.name, "version": card.version, "description": card.description, "team": entry is not None}
-    return {**told, OURS: {**ours, **{name: plain[name] for name in _CARD if plain.get(name) is not None}}}
+    known = {name: plain[name] for name in _CARD if plain.get(name) is not None}
+    return {**told, OURS: {**ours, **known, **({"via": list(via)} if via else {})}}
 
 
 class _Ours(msgspec.Struct):
@@ -46,6 +52,7 @@ class _Ours(msgspec.Struct):
     questions: list[QuestionType] = []
     errors: list[ErrorDefinition] = []
     skills: list[Skill] = []
+    via: list[str] = []
 
 
 TEXT: Schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -80,4 +87,5 @@ def card_of(told: dict[str, Any]) -> AgentCard:
         questions=ours.questions,
         errors=ours.errors,
         skills=ours.skills,
+        metadata=ways.came(ours.via),
     )

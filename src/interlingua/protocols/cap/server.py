@@ -204,7 +204,8 @@ class CapDoor:
         for name, id_ in self.book.ids().items():
             agent = self.engine.agents.find(name)
             if agent is not None and scopes.may(caller, "run", agent.card.key):
-                told.append(described.manifest(agent.card, id_, self.book.entry(name), prompt=prompt))
+                via, entry = self.engine.way(agent.card), self.book.entry(name)
+                told.append(described.manifest(agent.card, id_, entry, prompt=prompt, via=via))
         return json_response({"agents": told})
 
 

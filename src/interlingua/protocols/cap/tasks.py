@@ -67,11 +67,13 @@ class TaskBook:
     def card(self, id_: str, caller: Caller, version: str | None = None) -> AgentCard:
         """The agent that is meant by an id. One that the caller may not run is not there, unless it may be seen."""
         wanted = id_.partition("#")[0]
-        agent = self.engine.agents.find(self._name(wanted), version)
+        name = self._name(wanted)
+        agent = self.engine.agents.find(name, version)
         if agent is None or not any(scopes.may(caller, action, agent.card.key) for action in ("run", "read")):
             known = ", ".join(i for n, i in self.ids().items() if scopes.may(caller, "run", n)) or "nobody"
             which = f"{wanted[:80]} in version {version[:80]}" if version is not None else wanted[:80]
-            raise AgentNotFound(f"there is no agent {which} to begin with (there are: {known})")
+            said = f"there is no agent {which} to begin with (there are: {known})"
+            raise AgentNotFound(said) if agent is not None else self.engine.no_agent(name, said)
         return agent.card
 
     def _name(self, id_: str) -> str:

@@ -32,6 +32,8 @@ class Agents(Operations):
             found = known.get(wanted)
             if found is None and (newest := self.engine.agents.find(wanted)) is not None:
                 found = newest.card
+        if found is None and wanted:
+            raise self.engine.no_agent(wanted, f"there is no agent {wanted}")
         if found is None or not scopes.may(caller, action, found.key).allowed:
             raise AgentNotFound(f"there is no agent {wanted}" if wanted else "there is no agent for this caller")
         return found
@@ -46,10 +48,11 @@ class Agents(Operations):
             and scopes.may(caller, "read", card.key).allowed
         ]
         page = found[wanted.offset : wanted.offset + wanted.limit]
-        return json_response([translate.agent(card) for card in page])
+        return json_response([translate.agent(card, self.engine.way(card)) for card in page])
 
     async def get_agent(self, request: Request, caller: Caller) -> Response:
-        return json_response(translate.agent(self._card(request.path_params["agent_id"], caller)))
+        card = self._card(request.path_params["agent_id"], caller)
+        return json_response(translate.agent(card, self.engine.way(card)))
 
     async def descriptor(self, request: Request, caller: Caller) -> Response:
         return json_response(translate.descriptor(self._card(request.path_params["agent_id"], caller)))

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import httpx2
 import msgspec
 
+from ...engine import ways
 from ...engine.agents import Agent
 from ...engine.context import Context
 from ...engine.mounting import LeftRun, RemoteError
@@ -25,6 +26,7 @@ from ...transports.access import ORDINARY, Access, NoSettings
 from .attach import Attachment, Handle, cancel_left
 from .calls import KEY_VARIABLE, Refused, json_of, object_or_empty, words_of
 from .remote import Remote, id_of, names_of
+from .translate import OURS
 
 PAGE = 100
 _SILENCE = 60.0  # seconds without a byte after which a connection counts as dead; ours sends one every 15
@@ -113,6 +115,7 @@ class Mount:
         described = object_or_empty(described)
         metadata = {**object_or_empty(entry.get("metadata")), **object_or_empty(described.get("metadata"))}
         remote = Remote(self.base, identity, metadata, object_or_empty(described.get("specs")))
+        remote.card.metadata |= ways.came(object_or_empty(entry.get(OURS)).get("via"))
         if remote.ours:
             with contextlib.suppress(Refused, msgspec.ValidationError):
                 told = json_of(await http.get(f"/agents/{identity}/errors"))

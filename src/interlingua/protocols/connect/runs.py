@@ -27,6 +27,7 @@ from ...model.errors import (
     RunCancelled,
     RunNotFound,
     ThreadNotFound,
+    Unavailable,
 )
 from ...model.prompts import Given
 from ...model.run import Callback, Caller, Run, RunRequest, Thread
@@ -124,7 +125,7 @@ class Runs(Agents, Threads):
             raise InvalidRequest("agent_id is empty; leave it out to run the default agent", path="/agent_id")
         try:
             return self.runnable(body.agent_id, caller), config
-        except AgentNotFound:
+        except (AgentNotFound, Unavailable):
             if body.agent_id is None:
                 raise
             found = await self.engine.store.instance(body.agent_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -66,6 +67,7 @@ AT_THE_DOOR: tuple[type[InterlinguaError], ...] = (
     SlowBody,
     WrongContentType,
 )  # met before the engine
+OURS = "interlingua"  # the member of a listed agent that holds what the standard has no place for
 OWN_ERRORS = 10_000  # an agent's own errors are numbered from here, in the order of its card
 
 CUSTOM_UPDATE: dict[str, Any] = {
@@ -102,9 +104,11 @@ def agent_id_of(name: str, version: str) -> str:
     return str(uuid.uuid5(_AGENTS, f"{name}@{version}"))
 
 
-def agent(card: AgentCard) -> dict[str, Any]:
+def agent(card: AgentCard, via: Sequence[str] = ()) -> dict[str, Any]:
+    """`via`: the servers that the agent has come by, this one last. Its metadata stay as the standard has them."""
     identity = agent_id(card)
-    return {"agent_id": identity, "id": identity, "metadata": metadata(card)}
+    ours = {OURS: {"via": list(via)}} if via else {}
+    return {"agent_id": identity, "id": identity, "metadata": metadata(card), **ours}
 
 
 def metadata(card: AgentCard) -> dict[str, Any]:

@@ -11,16 +11,19 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ...engine import ways
 from ...engine.agents import Agent
 from ...engine.context import Context
 from ...engine.mounting import LeftRun
+from ...model.card import AgentCard
 from ...model.errors import InterlinguaError, Unavailable
 from ...security.redaction import redact_text
 from ...transports.access import Access
 from ...transports.links import Source
 from ...transports.rpc import ConnectionLost, RpcError
-from .described import agent_named, card_of
+from .described import Choice, agents_of, card_of
 from .host import AddressSource, Host, MountSettings, ProcessSource
+from .peer import Session
 from .turn import Turn, place_of
 
 __all__ = ["Mount", "MountSettings", "load"]
@@ -43,24 +46,23 @@ class Target(Protocol):
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
-    """The agent of editor:COMMAND, editor+http(s)://… or editor+ws(s)://…"""
+    """The agents of editor:COMMAND, editor+http(s)://… or editor+ws(s)://…: all, or the one that #AGENT means."""
     settings = MountSettings.from_environment(target.access)
     source: Source
     if target.kind == "editor":
         source = ProcessSource(target.rest, settings, target.access.env)
     else:
         source = AddressSource(target.rest.removeprefix("editor+"), settings, target.access.headers)
-    return [await Mount(source, settings).agent(target.agent)]
+    return await Mount(source, settings).agents(target.agent)
 
 
 class Mount:
-    """One agent."""
+    """One agent, or several between which a session chooses."""
 
     def __init__(self, source: Source, settings: MountSettings | None = None) -> None:
         self.source = source
         self.settings = settings or MountSettings()
         self._host: tuple[asyncio.AbstractEventLoop, Host] | None = None
-        self._fixed: dict[str, Any] = {}  # options that every session has
 
     @property
     def host(self) -> Host:
@@ -68,7 +70,6 @@ class Mount:
         loop = asyncio.get_running_loop()
         if self._host is None or self._host[0] is not loop:
             self._host = (loop, Host(self.source, self.settings))
-            self._host[1].fixed = self._fixed
         return self._host[1]
 
     def watch(self, tell: Callable[[], None]) -> None:
@@ -80,33 +81,47 @@ class Mount:
         await self.host.close()
 
     async def agent(self, wanted: str | None = None) -> Agent[..., Any]:
-        """The agent; where the other side has several and lets us choose (ours does), the one that is wanted."""
+        """The one that is wanted, or the only one."""
+        return (await self.agents(wanted))[0]
+
+    async def agents(self, wanted: str | None = None) -> list[Agent[..., Any]]:
+        """Where the other side has several and lets us choose (ours does): the one that is wanted, or all of them."""
         host = self.host
-        chosen: tuple[str, str] | None = None
         try:
             session = await host.first_session(place_of(host, None))
-            chosen = agent_named(session.options, wanted)
-            if chosen is not None:
-                await session.set_option("agent", chosen[0])
-                self._fixed = host.fixed = {"agent": chosen[0]}
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(session.commands_known.wait(), _COMMANDS_WITHIN)
+            await _commands(session)
+            choices: list[Choice | None] = [*agents_of(session.options, session.peer.agents, wanted)] or [None]
+            made = [await self._learn(session, choice) for choice in choices]
         except BaseException:
             await host.close()
             raise
+        host.spare(session, choices[-1].value if choices[-1] is not None else None)
+        return made
+
+    async def _learn(self, session: Session, choice: Choice | None) -> Agent[..., Any]:
+        """What a session tells of the agent that it is set to."""
+        if choice is not None and session.chosen("agent") != choice.value:
+            session.commands_known.clear()
+            try:
+                await session.set_option("agent", choice.value)
+            except RpcError as error:
+                raise self.host.refusal(error, session.peer, "session/set_config_option") from error
+            await _commands(session)
         peer = session.peer
+        options = [option for option in session.options if choice is None or option.id != "agent"]
         fallback = self.source.command[0].rpartition("/")[2] if self.source.command else "agent"
         card = card_of(
             redact_text(f"editor:{self.source.name}" if self.source.command else f"editor+{self.source.name}"),
-            peer.info, peer.version, peer.capabilities, peer.auth_methods,
-            [option for option in session.options if option.id not in self._fixed], session.commands, fallback,
+            peer.info, peer.version, peer.capabilities, peer.auth_methods, options, session.commands, fallback,
         )  # fmt: skip
-        if chosen is not None:
-            name, _, version = chosen[0].partition("@")
-            card.name, card.version, card.description = name, version or card.version, chosen[1]
+        if choice is not None:
+            return self._agent(choice.of(card), choice.value)
+        card.metadata |= ways.came(peer.agents.get(card.key))
+        return self._agent(card, None)
 
+    def _agent(self, card: AgentCard, choice: str | None) -> Agent[..., Any]:
         async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
-            return await Turn(self.host, ctx).run(input["text"])
+            return await Turn(self.host, ctx, choice).run(input["text"])
 
         async def on_cancel(left: LeftRun) -> None:
             await self._cancel(left)
@@ -137,3 +152,9 @@ class Mount:
                     await session.peer.rpc.drain()
         except (ConnectionLost, RpcError, InterlinguaError) as error:
             raise Unavailable(f"{self.source.name} could not be told: {error}") from error
+
+
+async def _commands(session: Session) -> None:
+    """Wait until the agent has told its commands. One that has none may tell nothing."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(session.commands_known.wait(), _COMMANDS_WITHIN)

@@ -7,10 +7,13 @@ from typing import Any
 
 import msgspec
 
+from ...engine import ways
 from ...engine.mounting import MOUNTED_FROM
 from ...model.card import AgentCard, Schema, Skill
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
-from . import translate
+from . import translate, wire
+
+_NO_NAME, _NO_VERSION = r"[^A-Za-z0-9._-]+", r"[^0-9A-Za-z.+-]+"
 
 
 class Option(msgspec.Struct):
@@ -57,6 +60,18 @@ def _option(entry: Any) -> Option | None:
     return Option(id_, name, current, choices, description) if choices else None
 
 
+def listed(told: dict[str, Any]) -> dict[str, list[str]]:
+    """The agents that an answer to `initialize` names, as those of ours do: by the value that chooses each, the servers
+    that it has come by."""
+    meta = told.get("_meta")
+    agents = meta.get(wire.META_AGENTS) if isinstance(meta, dict) else None
+    return {
+        f"{one.get('name')}@{one.get('version')}": ways.read(one.get("via"))
+        for one in (agents if isinstance(agents, list) else [])
+        if isinstance(one, dict)
+    }
+
+
 def _choices(entries: list[Any], key: str) -> list[tuple[str, str, str]]:
     return [
         (entry[key], str(entry.get("name") or entry[key]), str(entry.get("description") or ""))
@@ -65,14 +80,31 @@ def _choices(entries: list[Any], key: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def agent_named(options: list[Option], wanted: str | None) -> tuple[str, str] | None:
-    """The value and the description of the choice that a name means, where an option says which agent answers."""
+class Choice(msgspec.Struct, frozen=True):
+    """A choice of an option that says which agent answers."""
+
+    value: str
+    description: str
+    via: list[str]
+
+    def of(self, card: AgentCard) -> AgentCard:
+        """The card of the other side, as that of this agent alone."""
+        name, _, version = self.value.partition("@")
+        return msgspec.structs.replace(
+            card, name=_plain(name, _NO_NAME) or card.name, version=_plain(version, _NO_VERSION) or card.version,
+            description=self.description, metadata=card.metadata | ways.came(self.via),
+        )  # fmt: skip
+
+
+def agents_of(options: list[Option], known: dict[str, list[str]], wanted: str | None) -> list[Choice]:
+    """The choices that are an agent each: the one that a name means, or all that are known to be agents. What others
+    call so may be anything, and stays an option of one agent."""
     for option in options:
-        if option.id == "agent" and wanted is not None:
-            for value, name, description in option.choices:
-                if wanted in (value, name, value.partition("@")[0]):
-                    return value, description
-    return None
+        if option.id == "agent":
+            named = [one for one in option.choices if wanted in (one[0], one[1], one[0].partition("@")[0])][:1]
+            found = named or [one for one in option.choices if one[0] in known]
+            return [Choice(value, description, known.get(value, [])) for value, _, description in found]
+    return []
 
 
 # -- the card -------------------------------------------------------------------------------------------------
@@ -82,10 +114,10 @@ def card_of(
     source: str, info: dict[str, Any], version: int, capabilities: dict[str, Any], auth: list[dict[str, Any]],
     options: list[Option], commands: list[dict[str, Any]], fallback: str,
 ) -> AgentCard:  # fmt: skip
-    name = _plain(info.get("name"), r"[^A-Za-z0-9._-]+") or _plain(fallback, r"[^A-Za-z0-9._-]+") or "agent"
+    name = _plain(info.get("name"), _NO_NAME) or _plain(fallback, _NO_NAME) or "agent"
     return AgentCard(
         name=name,
-        version=_plain(info.get("version"), r"[^0-9A-Za-z.+-]+") or "0.0.0",
+        version=_plain(info.get("version"), _NO_VERSION) or "0.0.0",
         description=str(info.get("title") or ""),
         input={
             "type": "object",

@@ -30,9 +30,8 @@ class Version1:
     open_types = False  # a discriminator that is not known is an error
 
     def initialized(
-        self, name: str, version: str, title: str | None, auth: list[dict[str, Any]], *, logout: bool
+        self, info: dict[str, Any], agents: list[dict[str, Any]], auth: list[dict[str, Any]], *, logout: bool
     ) -> dict[str, Any]:
-        info = {"name": name, "version": version, **({"title": title} if title else {})}
         return {
             "protocolVersion": 1,
             "agentInfo": info,
@@ -46,7 +45,7 @@ class Version1:
                 },
                 "auth": {"logout": {}} if logout else {},
             },
-            "_meta": STEERING,
+            "_meta": {**STEERING, wire.META_AGENTS: agents},
         }  # fmt: skip
 
     def capabilities(self, request: wire.InitializeRequest) -> wire.ClientCapabilities:
@@ -159,9 +158,8 @@ class Version2(Version1):
     open_types = True
 
     def initialized(
-        self, name: str, version: str, title: str | None, auth: list[dict[str, Any]], *, logout: bool
+        self, info: dict[str, Any], agents: list[dict[str, Any]], auth: list[dict[str, Any]], *, logout: bool
     ) -> dict[str, Any]:
-        info = {"name": name, "version": version, **({"title": title} if title else {})}
         session: dict[str, Any] = {
             "prompt": {"image": {}, "audio": {}, "embeddedContext": {}},
             "mcp": {"stdio": {}, "http": {}},
@@ -170,7 +168,7 @@ class Version2(Version1):
         }
         return {
             "protocolVersion": 2, "info": info, "capabilities": {"session": session}, "authMethods": auth,
-            "_meta": STEERING,
+            "_meta": {**STEERING, wire.META_AGENTS: agents},
         }  # fmt: skip
 
     def capabilities(self, request: wire.InitializeRequest) -> wire.ClientCapabilities:

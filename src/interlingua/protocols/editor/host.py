@@ -141,13 +141,13 @@ class Host:
         self._keeper: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._use = Use(settings.idle_timeout, self._too_idle)
-        self._spare: Session | None = None  # used by the next run that wants one like it
-        self._preparing: asyncio.Task[None] | None = None
+        # Both by the agent that its sessions are set to: None where there is nothing to choose.
+        self._spares: dict[str | None, Session] = {}  # used by the next run that wants one like it
+        self._preparing: dict[str | None, asyncio.Task[None]] = {}
         self._noise_told = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.starts = 0
         self.lost: Callable[[], None] = lambda: None  # called when it is gone, unless we let it go
-        self.fixed: dict[str, Any] = {}  # options that every session has
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that nobody waits for."""
@@ -193,7 +193,8 @@ class Host:
             if isinstance(error, RpcError):
                 raise self.refusal(error, peer, "initialize") from error
             raise
-        self._peer, self._link, self._spare = peer, link, None
+        self._peer, self._link = peer, link
+        self._spares.clear()
         keeper.add_done_callback(self._ended)
         self.starts += 1
         self._use.rest()
@@ -229,8 +230,8 @@ class Host:
 
     async def close(self) -> None:
         self._use.stop()
-        if self._preparing is not None:
-            self._preparing.cancel()
+        for preparing in self._preparing.values():
+            preparing.cancel()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
@@ -238,26 +239,30 @@ class Host:
     # -- sessions -----------------------------------------------------------------------------------------
 
     async def first_session(self, place: Place) -> Session:
-        """A session to learn from what the agent offers. The first run that wants one like it has it."""
-        peer = await self.peer()
-        self._spare = await self.new_session(peer, place)
-        return self._spare
+        """A session to learn from what the agent offers."""
+        return await self.new_session(await self.peer(), place)
 
-    async def ready(self, place: Place) -> Session | None:
-        """A session that was made ahead, with the options that every session has."""
-        if self._preparing is not None:
-            await asyncio.wait({self._preparing})
-        spare = self._spare
-        if spare is None or self.open_session(spare.id, place) is not spare:
+    def spare(self, session: Session, agent: str | None) -> None:
+        """A session that nobody has used. The next run that wants one like it has it."""
+        before = self._spares.get(agent)
+        self._spares[agent] = session
+        if before is not None and before is not session and before.peer is session.peer:
+            self.spawn(before.close())
+
+    async def ready(self, place: Place, agent: str | None) -> Session | None:
+        """A session that was made ahead, and is set to this agent."""
+        if agent in self._preparing:
+            await asyncio.wait({self._preparing[agent]})
+        spare = self._spares.get(agent)
+        if spare is None or self.open_session(spare.id, place, agent) is not spare:
             return None
-        self._spare = None
-        return spare
+        return self._spares.pop(agent)
 
     def session_of(self, kind: str, thread: str) -> str | None:
         """The session of a thread of ours, where this connection has had it."""
         return self._peer.of_threads.get((kind, thread)) if self._peer is not None else None
 
-    def open_session(self, id_: str, place: Place) -> Session | None:
+    def open_session(self, id_: str, place: Place, agent: str | None) -> Session | None:
         """A session of the connection that stands, if it is as a run wants it and does nothing else."""
         peer = self._peer
         session = peer.sessions.get(id_) if peer is not None and not peer.rpc.lost else None
@@ -265,39 +270,36 @@ class Host:
             return None
         if session.prompting is not None and not session.prompting.done():
             return None
-        changed = any(option.id in self.fixed and option.current != self.fixed[option.id] for option in session.options)
-        return None if changed else session
+        changed = any(option.id == "agent" and option.current != agent for option in session.options)
+        return None if changed and agent is not None else session
 
-    def prepare(self, peer: Peer, place: Place) -> None:
+    def prepare(self, peer: Peer, place: Place, agent: str | None) -> None:
         """Have a session ready for the next run. Only where sessions cost next to nothing, which others do not say."""
-        if not peer.ours or peer is not self._peer or self._preparing is not None:
+        if not peer.ours or peer is not self._peer or agent in self._preparing:
             return
-        spare = self._spare
+        spare = self._spares.get(agent)
         if spare is None or spare.peer is not peer or spare.place != place:
-            self._preparing = asyncio.get_running_loop().create_task(self._prepare(peer, place))
+            self._preparing[agent] = asyncio.get_running_loop().create_task(self._prepare(peer, place, agent))
 
-    async def _prepare(self, peer: Peer, place: Place) -> None:
+    async def _prepare(self, peer: Peer, place: Place, agent: str | None) -> None:
         try:
-            session = await peer.new(place, agent=self.fixed.get("agent"), timeout=self.settings.start_timeout)
-            for name, value in self.fixed.items():
-                await session.set_option(name, value)
-            before, self._spare = self._spare, session
-            if before is not None and before.peer is peer:
-                self.spawn(before.close())
+            session = await peer.new(place, agent=agent, timeout=self.settings.start_timeout)
+            if agent is not None:
+                await session.set_option("agent", agent)
+            self.spare(session, agent)
         except (RpcError, TimeoutError, ConnectionLost, InterlinguaError) as error:
             log.info("%s made no session ahead: %s", self.source.name, error)  # the next run tries by itself
         finally:
-            self._preparing = None
+            self._preparing.pop(agent, None)
 
-    async def new_session(self, peer: Peer, place: Place) -> Session:
-        if self._preparing is not None:
-            await asyncio.wait({self._preparing})
-        spare, self._spare = self._spare, None
+    async def new_session(self, peer: Peer, place: Place, agent: str | None = None) -> Session:
+        if agent in self._preparing:
+            await asyncio.wait({self._preparing[agent]})
+        spare = self._spares.get(agent)
         if spare is not None and spare.peer is peer and spare.place == place:
-            return spare
-        self._spare = spare
+            return self._spares.pop(agent)
         try:
-            return await peer.new(place, agent=self.fixed.get("agent"), timeout=self.settings.start_timeout)
+            return await peer.new(place, agent=agent, timeout=self.settings.start_timeout)
         except RpcError as error:
             raise self.refusal(error, peer, "session/new") from error
         except TimeoutError as error:

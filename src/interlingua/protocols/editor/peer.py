@@ -21,7 +21,7 @@ from ...transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOU
 from ...transports.rpc import Connection, ConnectionLost, Trace
 from . import translate, wire
 from .batches import send_batch
-from .described import Option, options_of
+from .described import Option, listed, options_of
 
 log = logging.getLogger("interlingua.editor")
 
@@ -148,6 +148,10 @@ class Session:
     def cancel(self) -> None:
         self.peer.rpc.notify("session/cancel", {"sessionId": self.id})
 
+    def chosen(self, name: str) -> Any:
+        """What something is set to."""
+        return next((option.current for option in self.options if option.id == name), None)
+
     async def set_option(self, name: str, value: Any) -> None:
         """Set something, if it is not so already."""
         option = next((option for option in self.options if option.id == name), None)
@@ -243,6 +247,7 @@ class Peer:
         self.version = 1
         self.able = Abilities()
         self.info: dict[str, Any] = {}
+        self.agents: dict[str, list[str]] = {}  # that it names, and the servers that each has come by
         self.capabilities: dict[str, Any] = {}
         self.auth_methods: list[dict[str, Any]] = []
         self._servants = servants  # makes one for a place
@@ -292,6 +297,7 @@ class Peer:
             self.capabilities = _object(told.get("capabilities"))
             self.info = told["info"]
             self.able = Abilities.of_version_2(self.capabilities)
+        self.agents = listed(told)
         methods = told.get("authMethods")
         self.auth_methods = [m for m in methods if isinstance(m, dict)] if isinstance(methods, list) else []
         if auth is not None:

@@ -176,12 +176,16 @@ class EditorConnection:
         else:
             self._methods |= {"auth/login": self._login, "auth/logout": self._logout}
         cards = self.agents()
-        name, version, title = "interlingua", _version(), None
+        info: dict[str, Any] = {"name": "interlingua", "version": _version()}
         if len(cards) == 1:
-            name, version, title = cards[0].name, cards[0].version, cards[0].name
+            info = {"name": cards[0].name, "version": cards[0].version, "title": cards[0].name}
+        agents = [
+            {"name": c.name, "version": c.version, "description": c.description, "via": self.engine.way(c)}
+            for c in cards
+        ]  # fmt: skip
         self._ready = True
         methods = [self.dialect.auth_method(method) for _, method in self._logins()]
-        return self.dialect.initialized(name, version, title, methods, logout=bool(methods))
+        return self.dialect.initialized(info, agents, methods, logout=bool(methods))
 
     def _logins(self) -> list[tuple[Login, LoginMethod]]:
         terminal = self.able.auth is not None and self.able.auth.terminal not in (None, False)
@@ -368,6 +372,7 @@ class EditorConnection:
             raise RpcError(INVALID_PARAMS, "this session has no modes")
         await session.set_option("agent", request.mode_id)
         updates = self.dialect.option_updates(session.options(), booleans=self.booleans, agent=False)
+        updates.append(self.dialect.commands(session.card))
         return Answer({}, lambda: session.updates(updates))
 
     async def _set_config_option(self, params: Any) -> Any:
@@ -379,6 +384,7 @@ class EditorConnection:
         if request.config_id != "agent":
             return told
         updates = self.dialect.option_updates(options, booleans=self.booleans, agent=True)[1:]
+        updates.append(self.dialect.commands(session.card))  # also where it has none: those of the one before are gone
         return Answer(told, lambda: session.updates(updates))
 
     # -- prompts ------------------------------------------------------------------------------------------

@@ -286,7 +286,7 @@ DOOR: dict[str, Carried] = {
 """How what the engine has travels to a client, and back."""
 
 MOUNT: dict[str, Carried] = {
-    "list": Carried("`agentInfo`; the choices of the option `agent` where the other side has several"),
+    "list": Carried("`agentInfo`; the choices of the option `agent` where a server of ours has several"),
     "run": Carried("`session/prompt`"),
     "stream": Carried("`agent_message_chunk`"),
     "structured_in": Carried(

@@ -57,8 +57,9 @@ class Handle(msgspec.Struct):
 
 
 class Turn:
-    def __init__(self, host: Host, ctx: Context[Any, Any]) -> None:
+    def __init__(self, host: Host, ctx: Context[Any, Any], agent: str | None = None) -> None:
         self._host = host
+        self._agent = agent  # what the option of that name is set to, where the other side has several
         self._ctx = ctx
         self._mounted = Mounted(ctx)
         self._place = place_of(host, ctx)
@@ -155,11 +156,11 @@ class Turn:
         """A session that can be prompted at once, where nothing has to be asked for it."""
         thread = self._ctx.thread_id
         if thread is None:
-            return await self._host.ready(self._place)
+            return await self._host.ready(self._place, self._agent)
         known = self._host.session_of(self._kind, thread)  # what a store would tell is known, as long as it is open
         if known is None:
             known = await self._mounted.engine.store.linked(self._kind, thread)
-        return self._host.open_session(known, self._place) if known is not None else None
+        return self._host.open_session(known, self._place, self._agent) if known is not None else None
 
     @property
     def _kind(self) -> str:
@@ -169,7 +170,7 @@ class Turn:
         """The session of this run's thread, or one of its own."""
         thread, store, kind = self._ctx.thread_id, self._mounted.engine.store, self._kind
         if thread is None:
-            return await self._host.new_session(peer, self._place)
+            return await self._host.new_session(peer, self._place, self._agent)
         known = await store.linked(kind, thread)
         if known is not None:
             try:
@@ -181,13 +182,14 @@ class Turn:
             else:
                 peer.of_threads[kind, thread] = known
                 return session
-        session = await self._host.new_session(peer, self._place)
+        session = await self._host.new_session(peer, self._place, self._agent)
         await store.link(kind, thread, session.id)
         peer.of_threads[kind, thread] = session.id
         return session
 
     async def _configure(self, session: Session) -> None:
-        for name, value in {**self._host.fixed, **(self._ctx.config or {})}.items():
+        fixed = {"agent": self._agent} if self._agent is not None else {}
+        for name, value in {**fixed, **(self._ctx.config or {})}.items():
             try:
                 await session.set_option(name, value)
             except RpcError as error:
@@ -342,7 +344,7 @@ class Turn:
         done = self._prompting is None or self._prompting.done()
         if self._ctx.thread_id is None and done and self._mounted.leaving != "hand_back":
             self._host.spawn(session.close())  # nobody will come back to it
-            self._host.prepare(session.peer, self._place)
+            self._host.prepare(session.peer, self._place, self._agent)
 
     # -- what the session says ----------------------------------------------------------------------------
 

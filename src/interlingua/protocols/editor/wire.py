@@ -18,6 +18,10 @@ META_FILE = "interlingua/file"
 """In the `_meta` of a block: name, title and description of a file, where the block has no place for them."""
 META_AGENT = "interlingua/agent"
 """In the `_meta` of session/new: the choice of the option `agent`, as if it had been set right after."""
+META_AGENTS = "interlingua/agents"
+"""In the `_meta` of the answer to `initialize`: the agents that there are, each with name, version, description, and
+`via`, the servers that it has come by, this one last. Of several, each is the choice NAME@VERSION of the option
+`agent`."""
 META_METADATA = "interlingua/metadata"
 """In the `_meta` of a prompt: metadata of the run, for names that `_meta` itself must not have."""
 META_DEADLINE = "interlingua/deadline"

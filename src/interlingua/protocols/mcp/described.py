@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ...engine import ways
 from ...engine.agents import text_field
 from ...engine.mounting import MOUNTED_FROM
 from ...model.card import ANY_OBJECT, AgentCard, Schema
 from ...model.errors import DefinitionError
 from ...model.schemas import Validator, check_refs_local
+from . import wire
 
 _KNOWN = ("name", "description", "inputSchema", "outputSchema", "version")
 
 
 def card_of(entry: dict[str, Any], source: str) -> AgentCard:
     """Nothing is expected of the schemas: what cannot be used is left to the server, which checks by itself."""
-    name, version = entry["name"], entry.get("version")
+    name, meta = entry["name"], entry.get("_meta")
+    meta = meta if isinstance(meta, dict) else {}
+    version = entry.get("version") or meta.get(wire.META_AGENT_VERSION)
     if isinstance(version, str) and name.endswith(f"@{version}"):  # ours names older versions so
         name = name.removesuffix(f"@{version}")
     input_, output = _object_schema(entry.get("inputSchema")), _object_schema(entry.get("outputSchema"))
@@ -32,7 +36,8 @@ def card_of(entry: dict[str, Any], source: str) -> AgentCard:
         output_text=text_field(output),
         streams=True,
         metadata={MOUNTED_FROM: source, "protocol": "mcp", "agent_name": entry["name"]}
-        | ({"mcp": extra} if extra else {}),
+        | ({"mcp": extra} if extra else {})
+        | ways.came(meta.get(wire.META_VIA)),
     )
 
 

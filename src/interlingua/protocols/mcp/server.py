@@ -16,7 +16,7 @@ import msgspec
 from ...engine.engine import Engine
 from ...engine.log import LiveLog
 from ...model.card import AgentCard
-from ...model.errors import AgentNotFound, InterlinguaError, InvalidAnswer, InvalidInput
+from ...model.errors import InterlinguaError, InvalidAnswer, InvalidInput
 from ...model.run import OWNER, Caller, Instance
 from ...security import scopes
 from ...transports import params as params_
@@ -322,7 +322,7 @@ class McpConnection:
         for known in await self._known():
             if name in (known.name, known.card.key):
                 return known
-        raise AgentNotFound(f"there is no agent {name!r}")
+        raise self.engine.no_agent(name, f"there is no agent {name!r}")
 
     def _page(self, call: Call, entries: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         request = params_.read(call.params, wire.ListRequest)
@@ -338,7 +338,10 @@ class McpConnection:
 
     async def _list(self, call: Call) -> dict[str, Any]:
         page, more = self._page(call, await self._known())
-        return {"agents": [translate.agent(known.card, known.name) for known in page], **more}
+        return {
+            "agents": [translate.agent(known.card, known.name, self.engine.way(known.card)) for known in page],
+            **more,
+        }
 
     async def _run(self, call: Call) -> dict[str, Any]:
         request = params_.read(call.params, wire.RunRequest)
@@ -437,7 +440,7 @@ class McpConnection:
         scopes.require(self.caller, "config", card.key)
         made = await self.engine.configure(card.name, request.config, version=card.version, caller=self.caller)
         self.door._changed()
-        return {"agent": translate.agent(card, translate.instance_name(made))}
+        return {"agent": translate.agent(card, translate.instance_name(made), self.engine.way(card))}
 
     async def _destroy(self, call: Call) -> dict[str, Any]:
         self._need_templates(call)

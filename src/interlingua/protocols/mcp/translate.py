@@ -18,7 +18,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -53,7 +53,7 @@ ERRORS: dict[str, int] = {
 # -- agents and tools -----------------------------------------------------------------------------------------
 
 
-def agent(card: AgentCard, name: str) -> dict[str, Any]:
+def agent(card: AgentCard, name: str, via: Sequence[str] = ()) -> dict[str, Any]:
     """Extra members stand beside the name, as published manifests have them. What is absent is left out: null would be
     refused (npm @i-am-bee/acp-sdk)."""
     told: dict[str, Any] = {"name": name}
@@ -65,6 +65,9 @@ def agent(card: AgentCard, name: str) -> dict[str, Any]:
     extra = card.metadata.get("mcp")
     if isinstance(extra, dict):
         told = {**extra, **told}
+    if via:
+        ours = {wire.META_AGENT_VERSION: card.version, wire.META_VIA: list(via)}
+        told["_meta"] = {**told.get("_meta", {}), **ours}
     return told
 
 
@@ -312,7 +315,7 @@ DOOR: dict[str, Carried] = {
 """How what the engine has travels to a client, and back."""
 
 MOUNT: dict[str, Carried] = {
-    "list": Carried("`agents/list`"),
+    "list": Carried("`agents/list`; `0.0.0` is the version of agents whose server tells none"),
     "run": Carried("`agents/run`"),
     "stream": Carried("`notifications/agents/run/progress`"),
     "structured_in": Carried("`input`, as `inputSchema` describes it"),

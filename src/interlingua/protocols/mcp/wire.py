@@ -47,6 +47,11 @@ META_METADATA = "interlingua/metadata"
 META_ERROR = "interlingua/error"
 """In the `_meta` of a tool's result that says why it failed: code, whether trying again may help, details."""
 
+META_VIA = "interlingua/via"
+"""In the `_meta` of an agent that is listed: the servers that it has come by, this one last."""
+META_AGENT_VERSION = "interlingua/version"
+"""In the same: its version, also where its author gave none. `version` beside the name is what the author says."""
+
 EXTENSION = "interlingua/agents"
 """Under capabilities.extensions: where peers look that know extensions and not the agents capability."""
 

@@ -294,7 +294,7 @@ class Node:
     # -- the card -----------------------------------------------------------------------------------------
 
     def skills(self) -> list[skills.Skill]:
-        found = skills.from_cards([agent.card for agent in self.engine.agents], self._declared)
+        found = skills.from_cards([agent.card for agent in self.engine.agents], self._declared, self.engine.way)
         for skill in found:
             if skill.id in self.patches.skill_limitations:
                 skill.limitations = self.patches.skill_limitations[skill.id]

@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +20,7 @@ from ...model.card import AgentCard
 from ...model.errors import InvalidRequest
 
 MAX_QUERY = 1000  # characters that count
-STRUCTURE = ("input_schema", "output_schema", "input_text", "output_text")
+OURS = ("input_schema", "output_schema", "input_text", "output_text", "via")
 
 
 class Skill(msgspec.Struct, omit_defaults=True):
@@ -39,6 +39,7 @@ class Skill(msgspec.Struct, omit_defaults=True):
     output_schema: dict[str, Any] | None = None
     input_text: str | None = None
     output_text: str | None = None
+    via: list[str] | None = None  # the servers that it has come by, this one last
 
     def view(self) -> dict[str, Any]:
         """As it stands on a card and in lists: always with the members that clients read without asking."""
@@ -53,7 +54,7 @@ class Skill(msgspec.Struct, omit_defaults=True):
             "output_modes": self.output_modes,
             "limitations": self.limitations,
         }
-        for name in STRUCTURE:
+        for name in OURS:
             if (value := getattr(self, name)) is not None:
                 told[name] = value
         return told
@@ -62,15 +63,18 @@ class Skill(msgspec.Struct, omit_defaults=True):
 # -- where they come from -------------------------------------------------------------------------------------
 
 
-def from_cards(cards: Iterable[AgentCard], more: Iterable[Skill] = ()) -> list[Skill]:
+def from_cards(
+    cards: Iterable[AgentCard], more: Iterable[Skill] = (), way: Callable[[AgentCard], list[str]] | None = None
+) -> list[Skill]:
     """All skills of a node: its agents, then the skills on their cards, then those that are only advertised.
 
-    An id names one skill. Where two agents have a skill of the same id, the later one is `agent/skill`.
+    An id names one skill. Where two agents have a skill of the same id, the later one is `agent/skill`. `way` gives
+    the servers that an agent has come by.
     """
     cards = list(cards)
     found: dict[str, Skill] = {}
     for card in cards:
-        found.setdefault(card.name, _agent(card))
+        found.setdefault(card.name, _agent(card)).via = way(card) if way is not None else None
     for card in cards:
         for listed in card.skills:
             taken = found.get(listed.id)
@@ -80,6 +84,7 @@ def from_cards(cards: Iterable[AgentCard], more: Iterable[Skill] = ()) -> list[S
             told = Skill(id_, listed.name, listed.description, list(listed.tags), list(listed.examples))
             told.input_modes, told.output_modes = _modes(card)
             told.version, told.agent = card.version, card.name
+            told.via = way(card) if way is not None else None
             found.setdefault(id_, _structured(told, card))
     for skill in more:
         found.setdefault(skill.id, skill)

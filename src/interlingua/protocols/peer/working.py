@@ -19,7 +19,6 @@ from ...model import carrier
 from ...model.card import AgentCard
 from ...model.content import Message
 from ...model.errors import (
-    AgentNotFound,
     AlreadyAnswered,
     Conflict,
     ErrorInfo,
@@ -159,7 +158,8 @@ class Working:
             if skills.answers(card, wanted):
                 return card
         known = ", ".join(card.name for card in cards)
-        raise AgentNotFound(f"there is no skill {str(wanted)[:100]!r}; there are: {known}")
+        wanted = str(wanted)
+        raise self._node.engine.no_agent(wanted, f"there is no skill {wanted[:100]!r}; there are: {known}")
 
     def caller_of(self, peer: Peer) -> Caller:
         """By its key where it has shown one; else by the place that it has among this node's peers."""

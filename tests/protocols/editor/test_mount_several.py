@@ -1,0 +1,80 @@
+"""A mount of a server with several agents: each is an agent here, over one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+import interlingua as il
+from interlingua.app.targets import TargetError, load, parse
+from tests.engine.common import engine, finish
+
+from .mount_common import AGENT, SETTINGS, mount
+from .test_mount_remote import at, careful, mount_of, plain, there
+
+
+class Tone(msgspec.Struct):
+    tone: Literal["cool", "warm"] = "cool"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_where_there_are_several_each_is_an_agent(tmp_path: Path, store: Path, scheme: str, version: Any) -> None:
+    @il.agent(version="2.5", skills=[il.Skill("count", "Count", "Counts what was said")])
+    async def styled(text: str, ctx: il.Context[None, Tone]) -> str:
+        """Says it in a tone."""
+        return f"{ctx.config.tone}: {text}"
+
+    async with there(tmp_path, plain, styled, careful) as server:
+        made = mount_of(server, scheme, version=version)
+        found = await made.agents()
+        cards = {agent.card.name: agent.card for agent in found}
+        assert list(cards) == ["plain", "styled", "careful"]
+        assert (cards["styled"].version, cards["styled"].description) == ("2.5", "Says it in a tone.")
+        assert {name: [skill.id for skill in card.skills] for name, card in cards.items()} == {
+            "plain": [], "styled": ["count"], "careful": [],
+        }  # fmt: skip
+        assert cards["plain"].config is None
+        assert list((cards["styled"].config or {})["properties"]) == ["tone"]
+        async with engine(store, *found, settings=SETTINGS) as eng:
+            for _ in range(2):  # with sessions that were made ahead, and without
+                runs = [finish(eng, name, {"text": "hi"}) for name in ("plain", "styled", "plain", "styled")]
+                told = [run.output for run in await asyncio.gather(*runs)]
+                assert told == [{"text": "hi"}, {"text": "cool: hi"}, {"text": "hi"}, {"text": "cool: hi"}]
+            for name, said in (("plain", "hi"), ("styled", "warm: hi")):  # on one thread, each has its own session
+                config = {"tone": "warm"} if name == "styled" else None
+                run = await finish(eng, name, {"text": "hi"}, config=config, thread="t", create_thread=name == "plain")
+                assert run.output == {"text": said}
+        assert made.host.starts == 1, "one connection is enough for all"
+        await made.close()
+
+
+async def test_an_option_of_another_maker_that_is_called_agent_stays_an_option() -> None:
+    choices = [{"value": one, "name": one.title()} for one in ("build", "plan")]
+    option = {"id": "agent", "name": "Agent", "type": "select", "currentValue": "build", "options": choices}
+    made = mount({"new": {"configOptions": [option]}})
+    (agent,) = await made.agents()
+    assert (agent.card.name, list((agent.card.config or {})["properties"])) == (AGENT, ["agent"])
+    await made.close()
+    made = mount({"new": {"configOptions": [option]}})
+    (agent,) = await made.agents("plan")
+    assert (agent.card.name, agent.card.config) == ("plan", None)
+    await made.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_who_wants_to_run_one_has_to_say_which(tmp_path: Path, scheme: str) -> None:
+    async with there(tmp_path) as server:
+        target = f"editor+{at(server, scheme)}"
+        with pytest.raises(TargetError, match=re.escape(f"{target} has 2 agents: careful, plain")) as raised:
+            await load(parse(target))
+        assert raised.value.hint == f"say which one, for instance {target}#careful"
+        with pytest.raises(TargetError, match=r"there is no agent 'simple' in .*; there are: careful, plain"):
+            await load(parse(f"{target}#simple"))
+        for wanted in ("plain", "plain@0.1.0"):
+            assert (await load(parse(f"{target}#{wanted}"))).chosen.card.key == "plain@0.1.0"
