@@ -110,12 +110,24 @@ def test_a_server_that_fails_is_told_what_it_did(cli: Cli, wrong: str) -> None:
         (["mcp:x", "--protocol", "corba"], "there is no protocol 'corba'", 2),
         (["connect+http://127.0.0.1:1", "--only", "connect.nothing"], "no requirement that can be seen", 2),
         (["connect+http://127.0.0.1:1", "--input", "{"], "--input", 2),
+        (["--protocol", "connect", "some-command"], "an address is needed, not a command", 2),
     ],
 )
 def test_what_cannot_be_checked_is_said(here: Cli, args: list[str], said: str, code: int) -> None:
     done = here("conform", *args)
     assert done.code == code
     assert said in done.err
+
+
+@pytest.mark.parametrize("protocol", ["connect", "mcp", "peer", "editor", "cap"])
+@pytest.mark.parametrize("role", ["--agent", "--asks", "--slow", "--fails"])
+def test_an_agent_that_the_server_does_not_have_is_a_slip_of_whoever_named_it(
+    cli: Cli, address: str, protocol: str, role: str
+) -> None:
+    done = cli("conform", f"{protocol}+{address}/{protocol}", role, "shuot")
+    assert (done.code, done.out) == (2, "")
+    assert f"no agent 'shuot', which {role} names; it has " in done.err
+    assert "shout" in done.err
 
 
 def test_the_help_of_both_is_a_manual(here: Cli, tmp_path: Path) -> None:

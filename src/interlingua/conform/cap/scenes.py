@@ -8,9 +8,9 @@ import json
 
 import msgspec
 
-from ..base import Broken, Gone, NotApplicable, applies, expect, shown
+from ..base import Broken, Gone, NotApplicable, Role, applies, expect, shown
 from ..remembering import once
-from .driver import Driver, Role, manifests
+from .driver import Driver, manifests
 from .wires import ORCHESTRATOR, USER, Json, Refusal, Talk
 
 _ROLES: tuple[Role, ...] = ("agent", "asking", "failing")

@@ -6,11 +6,11 @@ import json
 import re
 from typing import Any
 
-from ..base import applies, expect, member, shown
+from ..base import Role, applies, expect, member, shown
 from ..remembering import once
 from .asking import META_RUN, Answering, accepted, answered
 from .cancelling import taken_back
-from .driver import Agent, Driver, Role, check, pages
+from .driver import Agent, Driver, check, pages
 from .links import Message
 from .talk import Client, Seen, result_of, same, token_of
 
