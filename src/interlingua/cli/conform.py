@@ -40,7 +40,9 @@ def conform(
     ] = None,
     agent: Annotated[str | None, _role("agent", "An agent that answers soon; the first one, without this.")] = None,
     asks: Annotated[str | None, _role("asks", "An agent that asks a question.")] = None,
-    slow: Annotated[str | None, _role("slow", "An agent that runs until it is cancelled.")] = None,
+    slow: Annotated[
+        str | None, _role("slow", "An agent that runs until it is cancelled, and says something every second.")
+    ] = None,
     fails: Annotated[str | None, _role("fails", "An agent that always fails.")] = None,
     input_: Annotated[
         str | None,

@@ -247,10 +247,12 @@ class Heard:
             except TimeoutError:
                 raise Gone(f"{what} did not come within {self._patience:g} s{self._last()}") from None
 
-    async def silent(self, wanted: Callable[[dict[str, Any]], bool], start: int = 0) -> bool:
-        """Whether no such message comes for a moment."""
+    async def silent(
+        self, wanted: Callable[[dict[str, Any]], bool], start: int = 0, within: float | None = None
+    ) -> bool:  # fmt: skip
+        """Whether no such message comes for a moment, or `within` so many seconds."""
         with contextlib.suppress(TimeoutError):
-            async with self._news, asyncio.timeout(self.quiet):
+            async with self._news, asyncio.timeout(self.quiet if within is None else within):
                 while not self.ended:
                     if any(wanted(message) for message in self.messages[start:]):
                         return False

@@ -301,6 +301,8 @@ def answered(message: Message) -> None:
 
 
 def cancelled(params: Message) -> None:
+    if DEFECT.startswith("cancels ignored"):
+        return
     token = running.pop(params.get("requestId"), None)
     if DEFECT == "cancelled and answered":
         fail(params.get("requestId"), 0, "Request cancelled")
@@ -357,8 +359,9 @@ def request(id_: Any, method: str, params: Any) -> None:
         answer(id_, GARBAGE[DEFECT] if DEFECT in GARBAGE and method.startswith("agents/") else result)
     while held and method == "agents/run":
         write(method="notifications/agents/run/progress", params=held.pop(0))
-    for token in late:
-        tell(token, {"text": "on and on "})
+    if method == "ping" and DEFECT != "cancels ignored in silence":
+        for token in (*running.values(), *late):
+            tell(token, {"text": "on and on "})
 
 
 GARBAGE: dict[str, Any] = {

@@ -62,6 +62,7 @@ DEFECTS: dict[str, tuple[str, ...]] = {
     "cancelled and answered": ("mcp.door.cancel",),
     "cancelled and done": ("mcp.door.cancel",),
     "cancelled, but told": ("mcp.door.cancel",),
+    "cancels ignored": ("mcp.door.cancel",),
     "cursor ignored": ("mcp.door.paging", "mcp.door.templates"),  # what is made comes last
     "never destroyed": ("mcp.door.templates",),
     "no word of changes": ("mcp.door.list-changed",),
@@ -126,6 +127,15 @@ async def test_a_defect_is_found_by_its_rule(defect: str) -> None:
 async def test_a_defect_of_deltas_is_found_by_its_rule(defect: str) -> None:
     broken = STORY_DEFECTS[defect]
     assert set(failures(await looked_at(defect, "story", broken))) == set(broken)
+
+
+async def test_that_nothing_is_heard_of_a_run_does_not_show_that_it_was_cancelled() -> None:
+    found = await looked_at("cancels ignored in silence")
+    assert failures(found) == {}
+    told = found["mcp.door.cancel"]
+    assert (told.verdict, told.why.partition(",")[0]) == (
+        "not applicable", "slow tells nothing more after its first word",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("defect", GARBAGE)
