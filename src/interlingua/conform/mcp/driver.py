@@ -169,7 +169,9 @@ class Driver:
         client = await self.client()
         agent = await self.agent(role)
         params = {**client.run_params(agent.name, self.input(agent), token), **members}
-        return await (await client.begin_with(params)).end()
+        seen = await (await client.begin_with(params)).end()
+        await settled(client)
+        return seen
 
 
 # -- scenes that many checks look at --------------------------------------------------------------------------
@@ -202,12 +204,20 @@ async def pages(
     return found
 
 
+async def settled(client: Client) -> None:
+    """What a run tells too late has come, and is not taken for what the next one tells."""
+    with contextlib.suppress(Broken, Gone):
+        await client.alive()
+
+
 @once
 async def plain(d: Driver) -> Seen:
     """A run without a progress token. Its request has a text for an id."""
     client = await d.client()
     agent = await d.agent()
-    return await client.run(agent.name, d.input(agent), id_="run without a token")
+    seen = await client.run(agent.name, d.input(agent), id_="run without a token")
+    await settled(client)
+    return seen
 
 
 @once
@@ -259,6 +269,7 @@ async def pair(d: Driver) -> tuple[Seen, Seen]:
         left, right = [await run.end() for run in begun]
     except (Broken, Gone) as error:
         raise Broken(f"of two runs at once, one is not answered: {error}") from None
+    await settled(client)
     return left, right
 
 
