@@ -19,8 +19,8 @@ async def agents_are_declared(d: Driver) -> None:
 async def the_capability_is_an_object(d: Driver) -> None:
     client = await d.client()
     able = client.capability()
-    if isinstance(able, dict) and "agents" in able:
-        member(able, "agents", dict, "capabilities")
+    applies(isinstance(able, dict) and "agents" in able, "the server declares no agents")
+    member(able, "agents", dict, "capabilities")
 
 
 @check("mcp.intro.extends-mcp", calm=True)
