@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.app.inspecting import addresses, commands
+from interlingua.app.inspecting import addresses, commands, inspect
 from interlingua.conform import raw, suite
 from interlingua.conform.base import Subject, conform
 from interlingua.model.errors import Unavailable
@@ -180,3 +180,16 @@ async def test_of_a_program_that_speaks_none_it_is_told_what_it_did(code: str, s
     found, odd = await commands.look([sys.executable, "-c", code], "x", patience=patience)
     assert not found
     assert said in odd[0]
+
+
+@pytest.mark.parametrize(
+    ("server", "defect", "id_"),
+    [("mcp", "error is null", "mcp.intro.extends-mcp"), ("editor", "error-is-null", "editor.messages.json-rpc")],
+)
+async def test_an_answer_with_an_error_that_is_null_is_one_mistake(server: str, defect: str, id_: str) -> None:
+    broken = Path(__file__).parent.parent / "conform" / server / "broken.py"
+    ((spoken,), _) = await inspect(f"{sys.executable} {broken} '{defect}'")
+    ((wrong),) = spoken.wrong
+    assert spoken.protocol == server
+    assert "an answer has both result and error" in wrong
+    assert f"[{id_}]" in wrong

@@ -20,7 +20,7 @@ import msgspec
 from ..model.errors import Unavailable
 from ..transports import sse
 from ..transports.children import environment
-from .base import Broken, Gone, Subject, shown
+from .base import Broken, Gone, Subject, expect, shown
 
 log = logging.getLogger("interlingua.conform")
 
@@ -192,7 +192,8 @@ class Stream:
 
 class Heard:
     """What came over a wire that carries messages of JSON: every line (or frame) in `lines`, what it held in `frames`,
-    every JSON object in `messages`, with arrays unpacked. `noise` are lines that hold something else."""
+    every JSON object in `messages`, with arrays unpacked. `noise` are lines that hold something else; `doubled` lines with
+    an answer that has both a result and an error, of which one is null and was taken away."""
 
     def __init__(self, patience: float, quiet: float) -> None:
         self._patience = patience
@@ -201,6 +202,7 @@ class Heard:
         self.frames: list[Any] = []
         self.messages: list[dict[str, Any]] = []
         self.noise: list[bytes] = []  # lines that are no JSON objects or arrays
+        self.doubled: list[bytes] = []
         self.ended = False
         self._news = asyncio.Condition()
 
@@ -215,6 +217,8 @@ class Heard:
             self.frames.append(value)
             for one in value if isinstance(value, list) else [value]:
                 if isinstance(one, dict):
+                    if _undoubled(one):
+                        self.doubled.append(line)
                     self.messages.append(one)
                     self.came(one)
                 else:
@@ -265,6 +269,23 @@ class Heard:
 
     def _last(self) -> str:
         return f"; the last line: {shown(self.lines[-1].decode(errors='replace').strip(), 120)}" if self.lines else ""
+
+
+def _undoubled(message: dict[str, Any]) -> bool:
+    """Take a null out of an answer that has both members, as JSON-RPC 1.0 had them: it means what the other one says.
+    That version 2.0 forbids it is one mistake, and not one for every answer."""
+    if not {"jsonrpc", "result", "error"} <= set(message) or None not in (message["result"], message["error"]):
+        return False
+    del message["error" if message["error"] is None else "result"]
+    return True
+
+
+def only_one(heard: Heard) -> None:
+    """Broken where an answer had both."""
+    said = shown(heard.doubled[0].decode(errors="replace").strip()) if heard.doubled else ""
+    expect(
+        not said, f"an answer has both result and error, of which JSON-RPC 2.0 allows one, also if it is null: {said}"
+    )
 
 
 class Pipes(Heard):

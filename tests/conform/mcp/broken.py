@@ -67,11 +67,16 @@ def answer(id_: Any, result: Any) -> None:
         id_ = str(id_)
     if DEFECT == "no id":
         write(result=result)
+    elif DEFECT == "error is null":
+        write(id=id_, result=result, error=None)
     else:
         write(id=id_, result=result)
 
 
 def fail(id_: Any, code: int, text: str) -> None:
+    if DEFECT == "result is null":
+        write(id=id_, result=None, error={"code": code, "message": text})
+        return
     write(id=id_, error={"code": code, "message": text})
 
 

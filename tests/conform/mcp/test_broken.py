@@ -26,6 +26,8 @@ DEFECTS: dict[str, tuple[str, ...]] = {
     "answers notifications": ("mcp.door.never-ends", "mcp.intro.extends-mcp"),  # initialized is one
     "wants agents declared": ("mcp.intro.server-side", "mcp.intro.discover-and-run", "mcp.listing.method",
                               "mcp.listing.params-empty", "mcp.listing.result-agents"),  # nothing is listed
+    "error is null": ("mcp.intro.extends-mcp",),
+    "result is null": ("mcp.intro.extends-mcp",),
     "id is a text": ("mcp.listing.response-id", "mcp.running.response-id"),
     "no id": ("mcp.listing.response-id", "mcp.running.response-id"),
     "no empty params": ("mcp.listing.params-empty",),
