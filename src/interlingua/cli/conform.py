@@ -110,12 +110,12 @@ async def _conform(
     from ..conform.base import Report
     from ..conform.base import conform as check
 
-    found, subject = await _subject(text, protocol)
+    found, subject = await _subject(text, protocol, seen["headers"])
     subject = msgspec.structs.replace(subject, roles=roles, **seen)
     report = Report(found, text)
     checks = suite(found)
     if only is not None:
-        _known(only, checks.ids)
+        _known(only, found, checks.ids)
     async for finding in check(checks, subject, only):
         report.findings.append(finding)
         if not json and (finding.verdict == "fail" or not failures):
@@ -130,7 +130,7 @@ async def _conform(
     return 1 if report.failed else 0
 
 
-async def _subject(text: str, protocol: str | None) -> tuple[str, Subject]:
+async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> tuple[str, Subject]:
     """What a target names, and which protocol to look at."""
     from ..app.inspecting import detected
     from ..app.targets import COMMANDS
@@ -157,18 +157,38 @@ async def _subject(text: str, protocol: str | None) -> tuple[str, Subject]:
     if scheme in ("acp", "acps", "tcp") or named == "acp":
         return protocol or "peer", Subject(address=text)
     if protocol is None:
-        spoken = await detected(text)
+        spoken = await detected(text, headers)
         assert spoken.target is not None
         return spoken.protocol, Subject(address=spoken.target.partition("+")[2])
-    return protocol, Subject(address=text)
+    return protocol, Subject(address=await _below(text, protocol, headers))
 
 
-def _known(only: list[str], ids: list[str]) -> None:
+async def _below(address: str, protocol: str, headers: dict[str, str]) -> str:
+    """Where a protocol is spoken: at the address that was given, or below it."""
+    from ..app.inspecting.addresses import look
+
+    if address.startswith(("http://", "https://")):
+        found, _ = await look(address, headers)
+        for spoken in found:
+            if spoken.protocol == protocol and spoken.target is not None:
+                return spoken.target.partition("+")[2]
+    return address
+
+
+def _known(only: list[str], protocol: str, ids: list[str]) -> None:
+    from ..conform import PROTOCOLS, suite
     from .errors import CommandError
 
     for wanted in only:
-        if not any(name.startswith(wanted) for name in ids):
-            raise CommandError(f"no requirement that can be seen from outside begins with {wanted}")
+        if any(name.startswith(wanted) for name in ids):
+            continue
+        for other in PROTOCOLS:
+            if any(name.startswith(wanted) for name in suite(other).ids):
+                raise CommandError(
+                    f"{wanted} is of the protocol {other}, and the server is looked at as one of {protocol}",
+                    hint=f"ask for the other one: --protocol {other}",
+                )
+        raise CommandError(f"no requirement that can be seen from outside begins with {wanted}")
 
 
 def _counts(findings: list[Finding]) -> dict[str, int]:

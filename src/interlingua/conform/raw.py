@@ -192,8 +192,8 @@ class Stream:
 
 class Heard:
     """What came over a wire that carries messages of JSON: every line (or frame) in `lines`, what it held in `frames`,
-    every JSON object in `messages`, with arrays unpacked. `noise` are lines that hold something else; `doubled` lines with
-    an answer that has both a result and an error, of which one is null and was taken away."""
+    every JSON object in `messages`, with arrays unpacked. `noise` are lines that hold something else; `doubled` have an
+    answer with both a result and an error, of which one is null and was taken away."""
 
     def __init__(self, patience: float, quiet: float) -> None:
         self._patience = patience
