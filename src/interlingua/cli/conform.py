@@ -132,7 +132,7 @@ async def _conform(
 
 async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> tuple[str, Subject]:
     """What a target names, and which protocol to look at."""
-    from ..app.inspecting import detected
+    from ..app.inspecting import addressed, detected
     from ..app.targets import COMMANDS
     from ..conform import PROTOCOLS
     from ..conform.base import Subject
@@ -141,6 +141,7 @@ async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> 
 
     if protocol is not None and protocol not in PROTOCOLS:
         raise CommandError(f"there is no protocol {protocol!r}", hint=f"there are {', '.join(PROTOCOLS)}")
+    text = addressed(text)
     scheme, mark, _ = text.partition("://")
     if not mark or " " in scheme:
         kind, colon, command = text.partition(":")
@@ -156,6 +157,8 @@ async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> 
         return protocol or named, Subject(address=f"{wire}://{text.partition('://')[2]}")
     if scheme in ("acp", "acps", "tcp") or named == "acp":
         return protocol or "peer", Subject(address=text)
+    if scheme in ("ws", "wss"):
+        return protocol or "editor", Subject(address=text)
     if protocol is None:
         spoken = await detected(text, headers)
         assert spoken.target is not None

@@ -89,6 +89,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     roles: Roles = Roles()
     patience: float = 10.0
     """Seconds that an answer may take."""
+    most: int = 64 * 1024 * 1024
+    """Bytes of an answer, a stream or a line that are read: some have no end."""
     quiet: float = 0.2
     """Seconds after which something that must not come is taken not to come."""
 
