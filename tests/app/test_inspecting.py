@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 import interlingua as il
 from interlingua.app.asgi import HttpServer, listen
-from interlingua.app.inspecting import Spoken, detected, inspect
+from interlingua.app.inspecting import Spoken, addressed, detected, inspect
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.app.targets import load_all, parse
 from interlingua.model.errors import Unavailable
@@ -223,3 +223,35 @@ async def test_a_program_that_frames_like_a_language_server_is_told_so() -> None
 async def test_a_program_that_cannot_be_started_says_so() -> None:
     with pytest.raises(Unavailable, match="cannot be started"):
         await inspect("no-such-program --at-all")
+
+
+async def test_what_speaks_over_a_websocket_is_found_there(tmp_path: Path) -> None:
+    async with serving(tmp_path / "store.db", [echo], ServeSettings(port=0)) as server:
+        socket = server.address.replace("http", "ws")
+        for address in (f"{socket}/editor", socket, f"editor+{socket}/editor"):
+            ((spoken,), odd) = await inspect(address)
+            assert (spoken.protocol, spoken.target, spoken.wrong) == ("editor", f"editor+{socket}/editor", [])
+            assert odd == []
+        ((spoken,), _) = await inspect(f"{socket}/connect")  # which has none
+        assert spoken.protocol == "connect"
+    with pytest.raises(Unavailable, match=f"nothing answers at {socket}"):
+        await inspect(socket)
+
+
+async def test_host_and_port_are_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(tmp_path / "store.db", [echo], ServeSettings(port=0)) as server:
+        found, _ = await inspect(server.address.removeprefix("http://") + "/mcp")
+    assert [spoken.target for spoken in found] == [f"mcp+{server.address}/mcp"]
+    for text in ("mcp:8000", "server.py", "./localhost:8000", "python server.py:80", "http://localhost:80"):
+        assert addressed(text) == text
+    assert addressed("[::1]:8000/mcp") == "http://[::1]:8000/mcp"
+    program = tmp_path / "web:80"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert addressed("web:80") == "web:80"
+
+
+async def test_a_name_that_is_no_program_may_be_that_of_a_host() -> None:
+    with pytest.raises(Unavailable, match="if it is an address, write it as one: http://no-such-host"):
+        await inspect("no-such-host")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.app.inspecting import addresses, commands
+from interlingua.app.inspecting import addresses, commands, inspect
 from interlingua.conform import raw, suite
 from interlingua.conform.base import Subject, conform
 from interlingua.model.errors import Unavailable
@@ -86,22 +86,31 @@ ENDLESS = {
 }
 
 
+# whether what must not be waited for is time, and what is told
+ENDS = {
+    "a body": (False, "was answered with more than 4 MB, which is not read"),
+    "an event": (False, "was answered with more than 4 MB, which is not read"),
+    "headers, one by one": (True, "has answered nothing within 0.2 s"),
+    "a body, letter by letter": (True, "it answers so slowly that not all could be tried within 0.6 s"),
+}
+
+
 @pytest.mark.parametrize("what", ENDLESS)
-async def test_an_answer_without_end_is_not_waited_for(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw, "_BODY", MIB)
+async def test_an_answer_without_end_is_not_waited_for(what: str) -> None:
+    slow, said = ENDS[what]
     async with stranger(ENDLESS[what]) as address, asyncio.timeout(20):
-        found, odd = await addresses.look(address, patience=0.2)
-    assert (found, len(odd)) == ([], 1)
+        found, odd = await addresses.look(address, patience=0.2 if slow else 5.0)
+    assert not found
+    assert any(said in one for one in odd), odd
 
 
 @pytest.mark.parametrize("protocol", ["connect", "mcp", "peer", "editor", "cap"])
 async def test_checks_of_a_server_whose_answers_have_no_end_come_to_theirs(
-    protocol: str, monkeypatch: pytest.MonkeyPatch
+    protocol: str,
 ) -> None:
-    monkeypatch.setattr(raw, "_BODY", MIB)
     checks = suite(protocol)
     async with stranger(ENDLESS["a body"]) as address, asyncio.timeout(20):
-        subject = Subject(address=address, patience=0.2, quiet=0.01)
+        subject = Subject(address=address, patience=0.2, quiet=0.01, most=MIB)
         with contextlib.suppress(Unavailable):
             verdicts = {found.verdict async for found in conform(checks, subject, checks.ids[:3])}
             assert verdicts <= {"fail", "not applicable"}
@@ -120,6 +129,26 @@ async def test_where_an_address_sends_on_to_is_told_and_not_followed() -> None:
     assert not found
     assert odd[0].startswith(f"it sends on to another address: look there, at {address}/again")
     assert "sesame" not in odd[0]
+
+
+async def test_an_address_that_sends_on_to_itself_is_told() -> None:
+    async with stranger(answers(b"HTTP/1.1 302 Found\r\nlocation: /\r\ncontent-length: 0\r\n\r\n")) as address:
+        found, odd = await addresses.look(address)
+    assert (found, odd) == ([], ["it answers 302 and sends on to where it was asked: nobody would ever arrive"])
+
+
+@pytest.mark.parametrize("headers", [b"x: " + b"a" * 10 * MIB, b"x: a\r\n" * MIB])
+async def test_headers_that_are_too_long_are_told(headers: bytes) -> None:
+    async with stranger(answers(OK + headers + b"\r\n\r\n")) as address:
+        with pytest.raises(Unavailable, match=f"what listens at {address} answers with headers that are too long"):
+            await addresses.look(address)
+
+
+async def test_who_wants_a_websocket_is_told_with_how_to_look_at_a_node() -> None:
+    async with stranger(answers(b"HTTP/1.1 426 Upgrade Required\r\ncontent-length: 0\r\n\r\n")) as address:
+        found, odd = await addresses.look(address)
+    assert not found
+    assert f"interlingua inspect '{address.replace('http', 'acp')}/TOKEN'" in odd[0]
 
 
 async def test_a_web_page_is_told_to_be_one() -> None:
@@ -154,9 +183,30 @@ async def test_whoever_mixes_up_http_and_https_is_told(tmp_path: Path) -> None:
             await addresses.look(address.replace("http", "https"))
 
 
+async def test_a_certificate_that_nobody_trusts_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls, _ = certificate(tmp_path, "127.0.0.1")
+    page = answers(OK + b"content-type: text/html\r\ncontent-length: 5\r\n\r\nHello")
+    async with stranger(page, tls) as address:
+        address = address.replace("http", "https")
+        with pytest.raises(Unavailable) as refused:
+            await addresses.look(address)
+        assert refused.value.message == (
+            f"the certificate of {address} is not trusted: self-signed certificate; "
+            "if it is yours, name a file that has it: SSL_CERT_FILE=certificate.pem interlingua …"
+        )
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "127.0.0.1.pem"))
+        raw.authorities.cache_clear()
+        try:
+            _, odd = await addresses.look(address)
+        finally:
+            raw.authorities.cache_clear()
+        assert odd == [f"GET {address} is answered with 200 and a web page, for people"]
+
+
 @pytest.mark.parametrize("line", ["y", "{}", '{"jsonrpc": "2.0"}'])
-async def test_a_program_that_never_stops_talking_is_left(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw, "_LINES", 2000)
+async def test_a_program_that_never_stops_talking_is_left(line: str) -> None:
     async with asyncio.timeout(30):
         found, _ = await commands.look(["yes", line], "yes", patience=2.0)
     assert not found
@@ -180,3 +230,16 @@ async def test_of_a_program_that_speaks_none_it_is_told_what_it_did(code: str, s
     found, odd = await commands.look([sys.executable, "-c", code], "x", patience=patience)
     assert not found
     assert said in odd[0]
+
+
+@pytest.mark.parametrize(
+    ("server", "defect", "id_"),
+    [("mcp", "error is null", "mcp.intro.extends-mcp"), ("editor", "error-is-null", "editor.messages.json-rpc")],
+)
+async def test_an_answer_with_an_error_that_is_null_is_one_mistake(server: str, defect: str, id_: str) -> None:
+    broken = Path(__file__).parent.parent / "conform" / server / "broken.py"
+    ((spoken,), _) = await inspect(f"{sys.executable} {broken} '{defect}'")
+    ((wrong),) = spoken.wrong
+    assert spoken.protocol == server
+    assert "an answer has both result and error" in wrong
+    assert f"[{id_}]" in wrong

@@ -91,6 +91,20 @@ def test_a_server_is_checked_requirement_by_requirement(cli: Cli, address: str) 
     assert told["counts"] == {"pass": 1, "fail": 0, "not applicable": 0}
 
 
+def test_one_of_several_protocols_at_an_address_can_be_asked_for(cli: Cli, address: str) -> None:
+    done = cli("conform", address, "--only", "peer.4-1.agent-card")
+    assert done.code == 2
+    assert "peer.4-1.agent-card is of the protocol peer, and the server is looked at as one of connect" in done.err
+    for protocol, id_ in [("peer", "peer.4-1.agent-card"), ("mcp", "mcp.listing.method")]:
+        done = cli("conform", address, "--protocol", protocol, "--only", id_)
+        assert (done.code, done.out.splitlines()[-1]) == (0, f"{protocol}: 1 pass, 0 fail, 0 not applicable")
+
+
+def test_headers_are_sent_to_find_out_what_is_spoken(cli: Cli, wrong: str) -> None:
+    done = cli("conform", wrong, "--header", "x-key: sesame", "--only", "connect.agents.search")
+    assert "connect: " in done.out
+
+
 def test_a_server_that_fails_is_told_what_it_did(cli: Cli, wrong: str) -> None:
     done = cli(
         "conform", f"connect+{wrong}", "--header", "x-key: sesame", "--only", "connect.openapi.operations", "--failures"
@@ -110,12 +124,26 @@ def test_a_server_that_fails_is_told_what_it_did(cli: Cli, wrong: str) -> None:
         (["mcp:x", "--protocol", "corba"], "there is no protocol 'corba'", 2),
         (["connect+http://127.0.0.1:1", "--only", "connect.nothing"], "no requirement that can be seen", 2),
         (["connect+http://127.0.0.1:1", "--input", "{"], "--input", 2),
+        (["connect+http://127.0.0.1:1", "--only", "peer.4-1"], "peer.4-1 is of the protocol peer, and", 2),
+        (["connect+http://127.0.0.1:1", "--only", "peer.4-1"], "--protocol peer", 2),
+        (["--protocol", "connect", "some-command"], "an address is needed, not a command", 2),
     ],
 )
 def test_what_cannot_be_checked_is_said(here: Cli, args: list[str], said: str, code: int) -> None:
     done = here("conform", *args)
     assert done.code == code
     assert said in done.err
+
+
+@pytest.mark.parametrize("protocol", ["connect", "mcp", "peer", "editor", "cap"])
+@pytest.mark.parametrize("role", ["--agent", "--asks", "--slow", "--fails"])
+def test_an_agent_that_the_server_does_not_have_is_a_slip_of_whoever_named_it(
+    cli: Cli, address: str, protocol: str, role: str
+) -> None:
+    done = cli("conform", f"{protocol}+{address}/{protocol}", role, "shuot")
+    assert (done.code, done.out) == (2, "")
+    assert f"no agent 'shuot', which {role} names; it has " in done.err
+    assert "shout" in done.err
 
 
 def test_the_help_of_both_is_a_manual(here: Cli, tmp_path: Path) -> None:

@@ -8,9 +8,21 @@ from collections.abc import AsyncIterator
 import pytest
 
 from interlingua.conform import PROTOCOLS, base, suite
-from interlingua.conform.base import Broken, Gone, Requirement, Subject, Suite, applies, conform, expect, member, shown
+from interlingua.conform.base import (
+    Broken,
+    Gone,
+    Requirement,
+    Roles,
+    Subject,
+    Suite,
+    applies,
+    conform,
+    expect,
+    member,
+    shown,
+)
 from interlingua.conform.sample import sample
-from interlingua.model.errors import Unavailable
+from interlingua.model.errors import InvalidRequest, Unavailable
 from interlingua.model.schemas import Validator
 from tests.requirements.manifest import load_all
 
@@ -164,6 +176,40 @@ async def test_a_server_that_is_not_there_is_no_server_that_fails(made: Suite[Co
 
     with pytest.raises(Unavailable, match="nothing answers"):
         await findings(made, "nowhere")
+
+
+async def test_agents_that_are_named_must_be_there_where_the_server_tells_who_is(made: Suite[Connection]) -> None:
+    @made.check("x.good")
+    async def good(connection: Connection) -> None:
+        pass
+
+    async def names(connection: Connection) -> dict[str, str]:
+        return there
+
+    made.names = names
+    there = {"1": "echo", "echo": "echo", "slow": "slow"}
+    subject = Subject(address="here", roles=Roles(agent="1", slow="slow"))
+    assert [finding.verdict async for finding in conform(made, subject)] == ["pass"]
+    subject = Subject(address="here", roles=Roles(agent="echo", slow="swol"))
+    with pytest.raises(InvalidRequest, match="no agent 'swol', which --slow names; it has echo, slow"):
+        _ = [finding async for finding in conform(made, subject)]
+    there = {}
+    assert [finding.verdict async for finding in conform(made, subject)] == ["pass"]
+
+
+async def test_a_server_whose_agents_cannot_be_listed_is_checked_all_the_same(made: Suite[Connection]) -> None:
+    @made.check("x.good")
+    async def good(connection: Connection) -> None:
+        pass
+
+    async def names(connection: Connection) -> dict[str, str]:
+        raise Broken("the list is a number")
+
+    made.names = names
+    subject = Subject(address="here", roles=Roles(agent="echo"))
+    assert [finding.verdict async for finding in conform(made, subject)] == ["pass"]
+    with pytest.raises(Unavailable, match="nothing answers"):
+        _ = [finding async for finding in conform(made, Subject(address="nowhere", roles=Roles(agent="echo")))]
 
 
 def test_a_member_is_looked_up_by_its_path_and_says_what_is_wrong() -> None:

@@ -97,6 +97,14 @@ async def endless(run: Running) -> dict[str, Any]:
 
 
 @agent(TEXT, TEXT)
+async def counter(run: Running) -> dict[str, Any]:
+    """Goes on as well, and shows it."""
+    while True:
+        await run.show({"text": "on and "})
+        await asyncio.sleep(0.05)
+
+
+@agent(TEXT, TEXT)
 async def witness(run: Running) -> dict[str, Any]:
     return {"text": await stopped.get()}
 

@@ -19,7 +19,7 @@ PAGE = (HERE.parent.parent / "docs" / "findings" / "mcp.md").read_text()
 PATIENCE = 120.0
 
 ACP_ROLES = ["--slow", "endless", "--fails", "breaks"]
-MCP_ROLES = [*ACP_ROLES, "--asks", "careful"]
+MCP_ROLES = ["--slow", "counter", "--fails", "breaks", "--asks", "careful"]
 ENDS = "mcp.door.never-ends"
 
 ACP = {

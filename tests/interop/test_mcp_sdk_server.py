@@ -20,7 +20,7 @@ from .mcp_peers import HERE, driven, interlingua_run, mounted, stdio_command, ta
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # the first test installs the SDK
 
-NAMES = ["echo", "adder", "endless", "witness", "breaks", "careful", "retire"]
+NAMES = ["echo", "adder", "endless", "counter", "witness", "breaks", "careful", "retire"]
 
 
 @pytest.fixture(params=["stdio", "http", "http-modern", "sse"])

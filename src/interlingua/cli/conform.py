@@ -40,7 +40,9 @@ def conform(
     ] = None,
     agent: Annotated[str | None, _role("agent", "An agent that answers soon; the first one, without this.")] = None,
     asks: Annotated[str | None, _role("asks", "An agent that asks a question.")] = None,
-    slow: Annotated[str | None, _role("slow", "An agent that runs until it is cancelled.")] = None,
+    slow: Annotated[
+        str | None, _role("slow", "An agent that runs until it is cancelled, and says something every second.")
+    ] = None,
     fails: Annotated[str | None, _role("fails", "An agent that always fails.")] = None,
     input_: Annotated[
         str | None,
@@ -108,12 +110,12 @@ async def _conform(
     from ..conform.base import Report
     from ..conform.base import conform as check
 
-    found, subject = await _subject(text, protocol)
+    found, subject = await _subject(text, protocol, seen["headers"])
     subject = msgspec.structs.replace(subject, roles=roles, **seen)
     report = Report(found, text)
     checks = suite(found)
     if only is not None:
-        _known(only, checks.ids)
+        _known(only, found, checks.ids)
     async for finding in check(checks, subject, only):
         report.findings.append(finding)
         if not json and (finding.verdict == "fail" or not failures):
@@ -128,9 +130,9 @@ async def _conform(
     return 1 if report.failed else 0
 
 
-async def _subject(text: str, protocol: str | None) -> tuple[str, Subject]:
+async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> tuple[str, Subject]:
     """What a target names, and which protocol to look at."""
-    from ..app.inspecting import detected
+    from ..app.inspecting import addressed, detected
     from ..app.targets import COMMANDS
     from ..conform import PROTOCOLS
     from ..conform.base import Subject
@@ -139,6 +141,7 @@ async def _subject(text: str, protocol: str | None) -> tuple[str, Subject]:
 
     if protocol is not None and protocol not in PROTOCOLS:
         raise CommandError(f"there is no protocol {protocol!r}", hint=f"there are {', '.join(PROTOCOLS)}")
+    text = addressed(text)
     scheme, mark, _ = text.partition("://")
     if not mark or " " in scheme:
         kind, colon, command = text.partition(":")
@@ -154,19 +157,41 @@ async def _subject(text: str, protocol: str | None) -> tuple[str, Subject]:
         return protocol or named, Subject(address=f"{wire}://{text.partition('://')[2]}")
     if scheme in ("acp", "acps", "tcp") or named == "acp":
         return protocol or "peer", Subject(address=text)
+    if scheme in ("ws", "wss"):
+        return protocol or "editor", Subject(address=text)
     if protocol is None:
-        spoken = await detected(text)
+        spoken = await detected(text, headers)
         assert spoken.target is not None
         return spoken.protocol, Subject(address=spoken.target.partition("+")[2])
-    return protocol, Subject(address=text)
+    return protocol, Subject(address=await _below(text, protocol, headers))
 
 
-def _known(only: list[str], ids: list[str]) -> None:
+async def _below(address: str, protocol: str, headers: dict[str, str]) -> str:
+    """Where a protocol is spoken: at the address that was given, or below it."""
+    from ..app.inspecting.addresses import look
+
+    if address.startswith(("http://", "https://")):
+        found, _ = await look(address, headers)
+        for spoken in found:
+            if spoken.protocol == protocol and spoken.target is not None:
+                return spoken.target.partition("+")[2]
+    return address
+
+
+def _known(only: list[str], protocol: str, ids: list[str]) -> None:
+    from ..conform import PROTOCOLS, suite
     from .errors import CommandError
 
     for wanted in only:
-        if not any(name.startswith(wanted) for name in ids):
-            raise CommandError(f"no requirement that can be seen from outside begins with {wanted}")
+        if any(name.startswith(wanted) for name in ids):
+            continue
+        for other in PROTOCOLS:
+            if any(name.startswith(wanted) for name in suite(other).ids):
+                raise CommandError(
+                    f"{wanted} is of the protocol {other}, and the server is looked at as one of {protocol}",
+                    hint=f"ask for the other one: --protocol {other}",
+                )
+        raise CommandError(f"no requirement that can be seen from outside begins with {wanted}")
 
 
 def _counts(findings: list[Finding]) -> dict[str, int]:

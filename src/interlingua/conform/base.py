@@ -18,9 +18,11 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from ..model.errors import InterlinguaError, Unavailable
+from ..model.errors import InterlinguaError, Invalid, InvalidRequest, Unavailable
 
 UNREADABLE = "no sense could be made of what came"
+
+_NAMED = 20  # agents that are named to whoever named none of them
 
 Verdict = Literal["pass", "fail", "not applicable"]
 Driver = TypeVar("Driver")
@@ -66,6 +68,16 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
     input: Any = None  # for `agent`, where what its schema tells is not enough
 
 
+Role = Literal["agent", "asking", "slow", "failing"]
+OPTIONS: dict[Role, str] = {"agent": "--agent", "asking": "--asks", "slow": "--slow", "failing": "--fails"}
+"""How a role is named to `interlingua conform`."""
+WANTED: dict[Role, str] = {
+    "agent": "--agent", "asking": "--asks: one that asks a question", "slow": "--slow: one that runs for a while",
+    "failing": "--fails: one that always fails",
+}  # fmt: skip
+"""The same, for whoever did not name one."""
+
+
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """The server that is looked at: at an address, or a command that speaks over its pipes."""
 
@@ -77,6 +89,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     roles: Roles = Roles()
     patience: float = 10.0
     """Seconds that an answer may take."""
+    most: int = 64 * 1024 * 1024
+    """Bytes of an answer, a stream or a line that are read: some have no end."""
     quiet: float = 0.2
     """Seconds after which something that must not come is taken not to come."""
 
@@ -98,13 +112,21 @@ class Suite(Generic[Driver]):
     """The checks of one protocol. `open` connects: checks share a connection until one of them breaks it, but for
     those that say `fresh`, which get one of their own. Those that say `calm` only read what a server tells of itself:
     nothing is run or changed by them. `lasting` (of the suite, or of a driver): a failed check breaks
-    none, as nothing is shared but what was seen, which need not be looked at again."""
+    none, as nothing is shared but what was seen, which need not be looked at again. `names` tells which agents the
+    server has: all names that each goes by, with the one that people know it by; none where it does not say, or where
+    its list is wrong, which is for checks to tell."""
 
     def __init__(
-        self, protocol: str, open: Callable[[Subject], AbstractAsyncContextManager[Driver]], *, lasting: bool = False  # noqa: A002
-    ) -> None:  # fmt: skip
+        self,
+        protocol: str,
+        open: Callable[[Subject], AbstractAsyncContextManager[Driver]],  # noqa: A002
+        *,
+        names: Callable[[Driver], Awaitable[dict[str, str]]] | None = None,
+        lasting: bool = False,
+    ) -> None:
         self.protocol = protocol
         self.open = open
+        self.names = names
         self.lasting = lasting
         self.checks: list[Check[Driver]] = []
 
@@ -204,7 +226,8 @@ async def conform(
     """Run the checks, and give what came out for each requirement, in the order of the checks.
 
     A requirement that several checks show fails with the first that fails. `only` are ids, or beginnings of ids;
-    `calm`: only what neither runs nor changes anything. Raises Unavailable where the server cannot be reached at all.
+    `calm`: only what neither runs nor changes anything. Raises Unavailable where the server cannot be reached at all,
+    and InvalidRequest where an agent is named that it does not have.
     """
     wanted = None if only is None else tuple(only)
     chosen = [c for c in suite.checks if wanted is None or any(i.startswith(wanted) for i in c.ids)]
@@ -212,6 +235,7 @@ async def conform(
     last = {name: at for at, check in enumerate(chosen) for name in check.ids}
     so_far: dict[str, tuple[Verdict, str]] = {}
     async with _Sharing(suite, subject) as sharing:
+        await sharing.meet()
         for at, check in enumerate(chosen):
             verdict, why = await sharing.run(check)
             for name in check.ids:
@@ -225,6 +249,11 @@ async def conform(
 def _finding(name: str, verdict: Verdict, why: str) -> Finding:
     entry = catalogue()[name]
     return Finding(name, verdict, entry.section, entry.level, entry.text, "" if verdict == "pass" else why)
+
+
+def _unreached(error: InterlinguaError) -> InterlinguaError:
+    """What is wrong with a request is told as it is: it says nothing of the server."""
+    return error if isinstance(error, Invalid) else Unavailable(f"the server cannot be reached: {error.message}")
 
 
 class _Sharing:
@@ -243,6 +272,29 @@ class _Sharing:
     async def __aexit__(self, *_: object) -> None:
         await self._kept.aclose()
 
+    async def meet(self) -> None:
+        """See that the agents that were named are there: what is said of a server because of a slip of the pen is said
+        of nobody. Where it does not tell who is there, checks find out."""
+        roles = {role: name for role in OPTIONS if (name := getattr(self._subject.roles, role)) is not None}
+        if not roles or self._suite.names is None:
+            return
+        try:
+            async with asyncio.timeout(6 * self._subject.patience):
+                known = await self._suite.names(await self._connected(None))
+        except Exception as error:  # whatever is wrong with the list, checks tell it
+            if isinstance(error, InterlinguaError) and not self._reached:
+                raise _unreached(error) from error
+            await self._renew()
+            return
+        for role, name in roles.items():
+            if known and name not in known:
+                there = list(dict.fromkeys(known.values()))
+                more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
+                raise InvalidRequest(
+                    f"the server has no agent {shown(name, 60)!r}, which {OPTIONS[role]} names; "
+                    f"it has {', '.join(there[:_NAMED])}{more}"
+                )
+
     async def run(self, check: Check[Any]) -> tuple[Verdict, str]:
         if check.fresh:
             async with AsyncExitStack() as own:
@@ -250,17 +302,18 @@ class _Sharing:
         verdict = await self._judge(check, None)
         # Whatever a failure left behind is not the next one's, unless there is nothing that it could spoil.
         if verdict[0] == "fail" and not (self._suite.lasting or getattr(self._driver, "lasting", False)):
-            await self._kept.aclose()
-            self._kept, self._driver = AsyncExitStack(), None
+            await self._renew()
         return verdict
+
+    async def _renew(self) -> None:
+        await self._kept.aclose()
+        self._kept, self._driver = AsyncExitStack(), None
 
     async def _judge(self, check: Check[Any], own: AsyncExitStack | None) -> tuple[Verdict, str]:
         patience = self._subject.patience
         try:
             async with asyncio.timeout(6 * patience):
-                driver = await self._connected(own)
-                self._reached = True
-                await check.function(driver)
+                await check.function(await self._connected(own))
         except Broken as error:
             if not self._reached and isinstance(error.__cause__, InterlinguaError):
                 raise error.__cause__ from error
@@ -273,7 +326,7 @@ class _Sharing:
             return "fail", str(error)
         except InterlinguaError as error:
             if not self._reached:
-                raise Unavailable(f"the server cannot be reached: {error.message}") from error
+                raise _unreached(error) from error
             return "fail", error.message
         except (
             Exception
@@ -284,8 +337,10 @@ class _Sharing:
         return "pass", ""
 
     async def _connected(self, own: AsyncExitStack | None) -> Any:
-        if own is not None:
-            return await own.enter_async_context(self._suite.open(self._subject))
-        if self._driver is None:
-            self._driver = await self._kept.enter_async_context(self._suite.open(self._subject))
-        return self._driver
+        if own is None and self._driver is not None:
+            return self._driver
+        driver = await (own or self._kept).enter_async_context(self._suite.open(self._subject))
+        self._reached = True
+        if own is None:
+            self._driver = driver
+        return driver

@@ -11,7 +11,9 @@ import contextlib
 import json
 import logging
 import os
+import ssl
 from collections.abc import AsyncIterator, Callable
+from functools import cache
 from typing import Any, Self
 
 import httpx2
@@ -20,16 +22,18 @@ import msgspec
 from ..model.errors import Unavailable
 from ..transports import sse
 from ..transports.children import environment
-from .base import Broken, Gone, Subject, shown
+from .base import Broken, Gone, Subject, expect, shown
 
 log = logging.getLogger("interlingua.conform")
 
-_LINE = 64 * 1024 * 1024  # bytes of a line that are read
-_BODY = 64 * 1024 * 1024  # bytes of an answer, or of a stream, that are read: some have no end
-_SAID = 256 * 1024 * 1024  # bytes that a command may say in all
-_LINES = 250_000  # lines, too: each takes more memory than it has bytes
+_SAID = 4  # times what one answer may have: what a command may say in all
+_LIGHT = 1024  # bytes that a line counts for at least: short ones take more memory than they have letters
+_UNKNOWN_ISSUERS = (18, 19, 20, 21)  # of OpenSSL: self-signed, or by somebody whom nobody knows
 _PIECE = 64 * 1024  # bytes that are read at once; what waits beyond them is left to the command
 _STDERR = 64 * 1024  # bytes of what a command says on stderr that are kept
+
+
+LONG_HEADERS = "headers that are too long to be read"
 
 
 class Answer(msgspec.Struct):
@@ -50,6 +54,34 @@ class Answer(msgspec.Struct):
             raise Broken(f"an answer with status {self.status} is no JSON: {self.body[:100]!r}") from None
 
 
+@cache
+def authorities() -> ssl.SSLContext:
+    return ssl.create_default_context()  # those of the system, or of SSL_CERT_FILE, as for everything else that we call
+
+
+def trusted(address: str) -> ssl.SSLContext | bool:
+    """Whose certificates are taken. To load them takes longer than many checks, and is for nothing where nothing is
+    encrypted."""
+    return authorities() if address.startswith("https:") else False
+
+
+def megabytes(size: int) -> str:
+    return f"{size / (1024 * 1024):g} MB"
+
+
+def unreached(base: str, error: Exception) -> Unavailable:
+    """That nobody could be spoken to, and why."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return Unavailable(f"nothing answers at {base}: {error}")
+    said = f"the certificate of {base} is not trusted: {cause.verify_message}"
+    if cause.verify_code in _UNKNOWN_ISSUERS:
+        said += "; if it is yours, name a file that has it: SSL_CERT_FILE=certificate.pem interlingua …"
+    return Unavailable(said, transient=False)
+
+
 class Http:
     """Requests to one server, relative to the address that was given."""
 
@@ -57,11 +89,10 @@ class Http:
         assert subject.address is not None
         self.base = subject.address.rstrip("/")
         self.subject = subject
-        # To load the authorities of the system takes longer than many checks, and is for nothing where nothing is
-        # encrypted.
         self._client = httpx2.AsyncClient(
-            timeout=subject.patience, trust_env=False, follow_redirects=False, verify=self.base.startswith("https:")
+            timeout=subject.patience, trust_env=False, follow_redirects=False, verify=trusted(self.base)
         )
+        self.overlong: list[str] = []  # what was answered with more than is read
 
     async def __aenter__(self) -> Http:
         return self
@@ -93,19 +124,25 @@ class Http:
                 received = bytearray()
                 async for piece in answer.aiter_bytes():
                     received += piece
-                    if len(received) > _BODY:
-                        raise Gone(f"the answer to {method} {path} does not end: {_BODY} bytes of it came")
+                    if len(received) > self.subject.most:
+                        self.overlong.append(f"{method} {self.url(path)}")
+                        raise Gone(f"{method} {path} was answered with more than {megabytes(self.subject.most)}")
         except httpx2.TimeoutException:
             raise Gone(f"{method} {path} was not answered within {patience:g} s") from None
         except TimeoutError:
             raise Gone(f"{method} {path} was not answered to the end within {2 * patience:g} s") from None
         except httpx2.ConnectError as error:
-            raise Unavailable(f"nothing answers at {self.base}: {error}") from error
+            raise unreached(self.base, error) from error
         except httpx2.HTTPError as error:
-            raise Gone(f"{method} {path}: {type(error).__name__}: {error}") from error
+            raise self._gone(f"{method} {path or self.base}", error) from error
         except (httpx2.InvalidURL, ValueError) as error:  # an id of the server's may be part of it
             raise Broken(f"{shown(path)} is no path that can be asked for: {error}") from error
         return Answer(answer.status_code, answer.headers, bytes(received))
+
+    def _gone(self, what: str, error: httpx2.HTTPError) -> Gone:
+        if "Receive buffer too long" in str(error):  # as h11 says it
+            return Gone(f"{what} is answered with {LONG_HEADERS}")
+        return Gone(f"{what}: {type(error).__name__}: {error}")
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -122,15 +159,15 @@ class Http:
         try:
             async with asyncio.timeout(self.subject.patience):
                 answer = await self._client.send(request, stream=True)
-            yield Stream(answer, self.subject.patience)
+            yield Stream(answer, self.subject)
         except TimeoutError:
             if answer is not None:
                 raise
             raise Gone(f"{method} {path} was not answered within {self.subject.patience:g} s") from None
         except httpx2.ConnectError as error:
-            raise Unavailable(f"nothing answers at {self.base}: {error}") from error
+            raise unreached(self.base, error) from error
         except httpx2.HTTPError as error:
-            raise Gone(f"{method} {path}: {type(error).__name__}: {error}") from error
+            raise self._gone(f"{method} {path or self.base}", error) from error
         finally:
             if answer is not None:
                 await answer.aclose()
@@ -139,9 +176,10 @@ class Http:
 class Stream:
     """An answer that is an event stream."""
 
-    def __init__(self, answer: httpx2.Response, patience: float) -> None:
+    def __init__(self, answer: httpx2.Response, subject: Subject) -> None:
         self._answer = answer
-        self._patience = patience
+        self._patience = subject.patience
+        self._most = subject.most
         self.status = answer.status_code
         self.headers = answer.headers
         self.received = bytearray()  # the bytes so far, as they came
@@ -155,8 +193,8 @@ class Stream:
     async def _pieces(self) -> AsyncIterator[bytes]:
         async for piece in self._answer.aiter_bytes():
             self.received += piece
-            if len(self.received) > _BODY:
-                raise Gone(f"the stream has no end: {_BODY} bytes of it came")
+            if len(self.received) > self._most:
+                raise Gone(f"the stream has more than {megabytes(self._most)}")
             self.commented = self.commented or piece.startswith(b":") or b"\n:" in piece
             yield piece
 
@@ -167,8 +205,8 @@ class Stream:
             async with asyncio.timeout(2 * self._patience):
                 async for piece in self._answer.aiter_bytes():
                     rest += piece
-                    if len(rest) > _BODY:
-                        raise Gone(f"the answer does not end: {_BODY} bytes of it came")
+                    if len(rest) > self._most:
+                        raise Gone(f"the answer has more than {megabytes(self._most)}")
         except TimeoutError:
             raise Gone(f"the answer did not come to its end within {2 * self._patience:g} s") from None
         return Answer(self.status, self.headers, bytes(rest))
@@ -192,7 +230,8 @@ class Stream:
 
 class Heard:
     """What came over a wire that carries messages of JSON: every line (or frame) in `lines`, what it held in `frames`,
-    every JSON object in `messages`, with arrays unpacked. `noise` are lines that hold something else."""
+    every JSON object in `messages`, with arrays unpacked. `noise` are lines that hold something else; `doubled` have an
+    answer with both a result and an error, of which one is null and was taken away."""
 
     def __init__(self, patience: float, quiet: float) -> None:
         self._patience = patience
@@ -201,6 +240,7 @@ class Heard:
         self.frames: list[Any] = []
         self.messages: list[dict[str, Any]] = []
         self.noise: list[bytes] = []  # lines that are no JSON objects or arrays
+        self.doubled: list[bytes] = []
         self.ended = False
         self._news = asyncio.Condition()
 
@@ -215,6 +255,8 @@ class Heard:
             self.frames.append(value)
             for one in value if isinstance(value, list) else [value]:
                 if isinstance(one, dict):
+                    if _undoubled(one):
+                        self.doubled.append(line)
                     self.messages.append(one)
                     self.came(one)
                 else:
@@ -247,10 +289,12 @@ class Heard:
             except TimeoutError:
                 raise Gone(f"{what} did not come within {self._patience:g} s{self._last()}") from None
 
-    async def silent(self, wanted: Callable[[dict[str, Any]], bool], start: int = 0) -> bool:
-        """Whether no such message comes for a moment."""
+    async def silent(
+        self, wanted: Callable[[dict[str, Any]], bool], start: int = 0, within: float | None = None
+    ) -> bool:  # fmt: skip
+        """Whether no such message comes for a moment, or `within` so many seconds."""
         with contextlib.suppress(TimeoutError):
-            async with self._news, asyncio.timeout(self.quiet):
+            async with self._news, asyncio.timeout(self.quiet if within is None else within):
                 while not self.ended:
                     if any(wanted(message) for message in self.messages[start:]):
                         return False
@@ -265,12 +309,30 @@ class Heard:
         return f"; the last line: {shown(self.lines[-1].decode(errors='replace').strip(), 120)}" if self.lines else ""
 
 
+def _undoubled(message: dict[str, Any]) -> bool:
+    """Take a null out of an answer that has both members, as JSON-RPC 1.0 had them: it means what the other one says.
+    That version 2.0 forbids it is one mistake, and not one for every answer."""
+    if not {"jsonrpc", "result", "error"} <= set(message) or None not in (message["result"], message["error"]):
+        return False
+    del message["error" if message["error"] is None else "result"]
+    return True
+
+
+def only_one(heard: Heard) -> None:
+    """Broken where an answer had both."""
+    said = shown(heard.doubled[0].decode(errors="replace").strip()) if heard.doubled else ""
+    expect(
+        not said, f"an answer has both result and error, of which JSON-RPC 2.0 allows one, also if it is null: {said}"
+    )
+
+
 class Pipes(Heard):
     """A command that speaks lines of JSON. What it says on stderr is in `stderr`, the last of it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, patience: float, quiet: float) -> None:
-        super().__init__(patience, quiet)
+    def __init__(self, process: asyncio.subprocess.Process, subject: Subject) -> None:
+        super().__init__(subject.patience, subject.quiet)
         self._process = process
+        self._most = subject.most
         self.stderr = b""
         self._said = 0  # bytes
         loop = asyncio.get_running_loop()
@@ -281,7 +343,7 @@ class Pipes(Heard):
     async def open(cls, subject: Subject) -> AsyncIterator[Self]:
         """Start the command, and end it and its whole group in the end."""
         pipe = asyncio.subprocess.PIPE
-        pipes = cls(await started(subject, stdin=pipe, stdout=pipe, stderr=pipe), subject.patience, subject.quiet)
+        pipes = cls(await started(subject, stdin=pipe, stdout=pipe, stderr=pipe), subject)
         try:
             yield pipes
         finally:
@@ -298,7 +360,7 @@ class Pipes(Heard):
                 await self.take(bytes(part))
                 part.clear()
             part += rest
-            if len(part) > _LINE or self._too_much():
+            if len(part) > self._most or self._too_much():
                 end_group(self._process)  # it does not stop by itself
                 part.clear()
                 break
@@ -309,7 +371,7 @@ class Pipes(Heard):
             pass  # as long as something waits to be read, asyncio takes the process not to have ended
 
     def _too_much(self) -> bool:
-        return self._said > _SAID or len(self.lines) > _LINES
+        return max(self._said, _LIGHT * len(self.lines)) > _SAID * self._most
 
     async def _read_stderr(self) -> None:
         assert self._process.stderr is not None

@@ -6,7 +6,7 @@ import pytest
 
 from interlingua.conform.base import UNREADABLE, Finding, Roles, Subject, conform
 from interlingua.conform.connect import suite
-from interlingua.model.errors import Unavailable
+from interlingua.model.errors import InvalidRequest, Unavailable
 
 from ..common import failures, findings
 from .broken import KEY, serving
@@ -193,10 +193,10 @@ async def test_a_server_that_garbles_its_answers_gets_a_verdict_on_everything(se
 
 
 async def test_a_server_that_is_not_there_and_a_command_are_told_as_such() -> None:
-    for subject, said in [
-        (Subject(address="http://127.0.0.1:1"), "nothing answers"),
-        (Subject(command=("cat",)), "spoken over HTTP"),
+    for subject, error, said in [
+        (Subject(address="http://127.0.0.1:1"), Unavailable, "nothing answers"),
+        (Subject(command=("cat",)), InvalidRequest, "spoken over HTTP"),
     ]:
-        with pytest.raises(Unavailable, match=said):
+        with pytest.raises(error, match=said):
             async for _ in conform(suite, subject):
                 pass

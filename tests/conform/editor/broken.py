@@ -24,6 +24,7 @@ DEFECTS = {
     "version-1-shape": "answers version 2 in the words of version 1",
     "boolean-markers": "has true for markers in version 2",
     "answers-at-the-end": "answers a prompt of version 2 when its turn is over",
+    "error-is-null": "answers with an error that is null beside the result",
     "banner": "prints a line to stdout before it speaks",
     "empty-array": "answers a batch of notifications with an empty array",
     "whole-batch-fails": "answers a batch with an invalid entry with one error for all of it",

@@ -125,7 +125,9 @@ class Connection:
         if self.defect == "rounds-ids" and isinstance(id_, int):
             id_ = int(float(id_))
         try:
-            return {"jsonrpc": "2.0", "id": id_, "result": await self._called(message["id"], method, params, after)}
+            result = await self._called(message["id"], method, params, after)
+            null = {"error": None} if self.defect == "error-is-null" else {}
+            return {"jsonrpc": "2.0", "id": id_, "result": result, **null}
         except Refused as refused:
             return {"jsonrpc": "2.0", "id": id_, "error": refused.told}
 

@@ -34,6 +34,7 @@ CAUGHT: dict[str, tuple[str, set[str]]] = {
     "version-1-shape": ("editor.v2.initialize", {"editor.v1.negotiation"}),
     "boolean-markers": ("editor.v2.initialize", set()),
     "answers-at-the-end": ("editor.v2.prompt-accepted", set()),
+    "error-is-null": ("editor.messages.json-rpc", set()),
     "banner": ("editor.stdio.agent-stdout-clean", set()),
     "empty-array": (
         "editor.batch.no-empty-response-array",

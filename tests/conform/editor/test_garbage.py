@@ -9,7 +9,7 @@ import pytest
 
 from interlingua.conform import suite
 from interlingua.conform.base import Subject
-from interlingua.model.errors import Unavailable
+from interlingua.model.errors import InvalidRequest, Unavailable
 
 from ..common import ROLES, findings
 
@@ -35,10 +35,14 @@ async def test_garbage_is_told_in_words(seed: int) -> None:
         (Subject(command=(sys.executable, "-c", "")), "does not answer initialize: the process ended"),
         (Subject(address="http://127.0.0.1:9/acp"), "nothing answers at"),
         (Subject(address="ws://127.0.0.1:9/acp"), "there is no WebSocket at"),
-        (Subject(address="gopher://there"), "begins with http or ws"),
     ],
-    ids=["no-command", "it-ends", "no-server", "no-socket", "no-address"],
+    ids=["no-command", "it-ends", "no-server", "no-socket"],
 )
 async def test_a_server_that_is_not_there_is_not_judged(subject: Subject, said: str) -> None:
     with pytest.raises(Unavailable, match=said):
         await findings("editor", subject, ["editor.v1.prompt"])
+
+
+async def test_an_address_of_something_else_is_a_slip_of_whoever_gave_it() -> None:
+    with pytest.raises(InvalidRequest, match="begins with http or ws"):
+        await findings("editor", Subject(address="gopher://there"), ["editor.v1.prompt"])

@@ -67,11 +67,16 @@ def answer(id_: Any, result: Any) -> None:
         id_ = str(id_)
     if DEFECT == "no id":
         write(result=result)
+    elif DEFECT == "error is null":
+        write(id=id_, result=result, error=None)
     else:
         write(id=id_, result=result)
 
 
 def fail(id_: Any, code: int, text: str) -> None:
+    if DEFECT == "result is null":
+        write(id=id_, result=None, error={"code": code, "message": text})
+        return
     write(id=id_, error={"code": code, "message": text})
 
 
@@ -301,6 +306,8 @@ def answered(message: Message) -> None:
 
 
 def cancelled(params: Message) -> None:
+    if DEFECT.startswith("cancels ignored"):
+        return
     token = running.pop(params.get("requestId"), None)
     if DEFECT == "cancelled and answered":
         fail(params.get("requestId"), 0, "Request cancelled")
@@ -357,8 +364,9 @@ def request(id_: Any, method: str, params: Any) -> None:
         answer(id_, GARBAGE[DEFECT] if DEFECT in GARBAGE and method.startswith("agents/") else result)
     while held and method == "agents/run":
         write(method="notifications/agents/run/progress", params=held.pop(0))
-    for token in late:
-        tell(token, {"text": "on and on "})
+    if method == "ping" and DEFECT != "cancels ignored in silence":
+        for token in (*running.values(), *late):
+            tell(token, {"text": "on and on "})
 
 
 GARBAGE: dict[str, Any] = {

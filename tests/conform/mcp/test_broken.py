@@ -26,6 +26,8 @@ DEFECTS: dict[str, tuple[str, ...]] = {
     "answers notifications": ("mcp.door.never-ends", "mcp.intro.extends-mcp"),  # initialized is one
     "wants agents declared": ("mcp.intro.server-side", "mcp.intro.discover-and-run", "mcp.listing.method",
                               "mcp.listing.params-empty", "mcp.listing.result-agents"),  # nothing is listed
+    "error is null": ("mcp.intro.extends-mcp",),
+    "result is null": ("mcp.intro.extends-mcp",),
     "id is a text": ("mcp.listing.response-id", "mcp.running.response-id"),
     "no id": ("mcp.listing.response-id", "mcp.running.response-id"),
     "no empty params": ("mcp.listing.params-empty",),
@@ -62,6 +64,7 @@ DEFECTS: dict[str, tuple[str, ...]] = {
     "cancelled and answered": ("mcp.door.cancel",),
     "cancelled and done": ("mcp.door.cancel",),
     "cancelled, but told": ("mcp.door.cancel",),
+    "cancels ignored": ("mcp.door.cancel",),
     "cursor ignored": ("mcp.door.paging", "mcp.door.templates"),  # what is made comes last
     "never destroyed": ("mcp.door.templates",),
     "no word of changes": ("mcp.door.list-changed",),
@@ -101,6 +104,8 @@ async def looked_at(
 ) -> dict[str, Finding]:
     """`broken` are the rules that it breaks."""
     roles = Roles(agent=agent, asking="careful", slow="slow", failing="broken")
+    if defect in ("shown names", "results are deep"):  # it lists none of them
+        roles = Roles(agent=agent)
     command = (sys.executable, str(SERVER), defect)
     subject = Subject(command=command, roles=roles, quiet=0.05, patience=PATIENCE.get(defect, 10.0))
     only = None if any(name.startswith("mcp.door") for name in broken) else NEAR
@@ -124,6 +129,15 @@ async def test_a_defect_is_found_by_its_rule(defect: str) -> None:
 async def test_a_defect_of_deltas_is_found_by_its_rule(defect: str) -> None:
     broken = STORY_DEFECTS[defect]
     assert set(failures(await looked_at(defect, "story", broken))) == set(broken)
+
+
+async def test_that_nothing_is_heard_of_a_run_does_not_show_that_it_was_cancelled() -> None:
+    found = await looked_at("cancels ignored in silence")
+    assert failures(found) == {}
+    told = found["mcp.door.cancel"]
+    assert (told.verdict, told.why.partition(",")[0]) == (
+        "not applicable", "slow tells nothing more after its first word",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("defect", GARBAGE)

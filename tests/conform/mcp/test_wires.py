@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interlingua.conform.base import Roles, Subject
-from interlingua.model.errors import Unavailable
+from interlingua.model.errors import InvalidRequest, Unavailable
 
 from ..common import failures, findings
 from . import broken
@@ -112,5 +112,5 @@ async def test_a_command_that_is_no_server_is_told() -> None:
         await findings("mcp", Subject(command=("true",), patience=2.0))
     with pytest.raises(Unavailable, match="cannot be started"):
         await findings("mcp", Subject(command=("/no/such/command",)))
-    with pytest.raises(Unavailable, match="a command, or at an address"):
+    with pytest.raises(InvalidRequest, match="a command, or at an address"):
         await findings("mcp", Subject(address="ws://localhost"))

@@ -106,6 +106,23 @@ def test_every_way_shows_something(request: pytest.FixtureRequest) -> None:
     assert all(count > 100 for count in passed.values()), passed
 
 
+@pytest.mark.parametrize(
+    ("roles", "verdict", "why"),
+    [
+        (ROLES, "pass", ""),
+        (Roles(agent="echo"), "not applicable", "this node works on tasks itself, and no slow agent of it was named"),
+    ],
+)
+def test_whether_a_task_can_be_cancelled_is_no_matter_of_luck(
+    served: Process, roles: Roles, verdict: str, why: str
+) -> None:
+    """A task that may have ended by then is none to look at."""
+    subject = Subject(address=served.find(r"(http://\S+/peer)"), roles=roles, patience=20.0)
+    for _ in range(3):
+        (found,) = asyncio.run(findings("peer", subject, ["peer.4-1.task-cancel"])).values()
+        assert (found.verdict, found.why) == (verdict, why)
+
+
 def test_a_task_that_ends_while_its_stream_is_opened_is_read_to_its_end(
     served: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

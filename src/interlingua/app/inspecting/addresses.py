@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from urllib.parse import urljoin
 
 import httpx2
 
 from ...conform.base import Broken, Gone, Subject
-from ...conform.raw import Answer, Http
+from ...conform.raw import LONG_HEADERS, Answer, Http, megabytes
 from ...model.errors import InterlinguaError, Unavailable
 from ...security.redaction import redact_text
 from . import others
 from .described import add_agents, described_editor, described_mcp, described_peer
-from .spoken import LOCKED, Listed, Spoken, first_line, object_of, text_of
+from .spoken import LOCKED, MOST, Listed, Spoken, first_line, object_of, text_of
 
 Probe = Callable[[Http, str, str], Awaitable[Spoken | None]]
 
 _BOTH = {"accept": "application/json, text/event-stream"}
 _LATEST_MCP = "2025-11-25"
+_UPGRADE = 426
 
 
 async def look(
@@ -33,7 +34,7 @@ async def look(
     """Every protocol that is spoken at or below an address; where there is none, what is there instead. Raises
     Unavailable where nothing answers."""
     base = url.rstrip("/")
-    subject = Subject(address=base, headers=headers or {}, patience=patience)
+    subject = Subject(address=base, headers=headers or {}, patience=patience, most=MOST)
     async with Http(subject) as http:
         instead = await _first_look(http, base)
         tries = [
@@ -43,8 +44,26 @@ async def look(
                 (others.a2a, ""), (others.beeai, ""), (others.relay, ""),
             )
         ]  # fmt: skip
-        found = [one for one in await asyncio.gather(*tries) if one is not None]
-    return found, [] if found else [instead]
+        found, slow = await _within(3 * patience, tries)
+        odd = [] if found else [instead]
+        if http.overlong:
+            odd.append(f"{min(http.overlong)} was answered with more than {megabytes(MOST)}, which is not read")
+        if slow:
+            odd.append(f"it answers so slowly that not all could be tried within {3 * patience:g} s")
+    return found, odd
+
+
+async def _within(seconds: float, tries: list[Coroutine[Any, Any, Spoken | None]]) -> tuple[list[Spoken], bool]:
+    """What is found within a time, and whether there might be more."""
+    tasks = [asyncio.ensure_future(one) for one in tries]
+    try:
+        _, slow = await asyncio.wait(tasks, timeout=seconds)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    found = [spoken for task in tasks if not task.cancelled() and (spoken := task.result()) is not None]
+    return found, bool(slow)
 
 
 async def _first_look(http: Http, base: str) -> str:
@@ -55,16 +74,26 @@ async def _first_look(http: Http, base: str) -> str:
     except Gone as error:
         if "was not answered" in str(error):
             return f"something listens at {base}, and has answered nothing within {http.subject.patience:g} s"
+        if LONG_HEADERS in str(error):
+            raise Unavailable(f"what listens at {base} answers with {LONG_HEADERS}", transient=False) from None
         other = base.replace("http://", "https://", 1)
         hint = f"; if it speaks TLS: {other}" if base.startswith("http://") else ""
         raise Unavailable(f"what listens at {base} answers with no HTTP: {error}{hint}", transient=False) from None
     except Unavailable as error:
-        if base.startswith("https://") and "SSL" in error.message and "CERTIFICATE" not in error.message:
+        if base.startswith("https://") and "[SSL" in error.message:
             other = base.replace("https://", "http://", 1)
             raise Unavailable(f"{error.message}; if it speaks no TLS: {other}", transient=False) from None
         raise
     if onward is not None and 300 <= status < 400:
-        return f"it sends on to another address: look there, at {redact_text(urljoin(base + '/', onward))}"
+        there = urljoin(base + "/", onward)
+        if there.rstrip("/") == base:
+            return f"it answers {status} and sends on to where it was asked: nobody would ever arrive"
+        return f"it sends on to another address: look there, at {redact_text(there)}"
+    if status == _UPGRADE:
+        node = base.replace("http", "acp", 1) + "/TOKEN"
+        return (
+            f"it answers {status}: it wants a WebSocket. A node is looked at by its link: interlingua inspect '{node}'"
+        )
     if _status_locked(status):
         return f"it answers {status}: {LOCKED}"
     what = "a web page, for people" if kind == "text/html" else kind or "nothing"

@@ -8,7 +8,7 @@ from ...conform import suite
 from ...conform.base import Subject, conform
 from ...model.errors import InterlinguaError
 from ...transports.children import words_of
-from .spoken import LOCKED, OURS, Spoken
+from .spoken import LOCKED, MOST, OURS, Spoken
 
 _PATIENCE = 5.0  # seconds for an answer
 _AT_MOST = 30.0  # seconds for a protocol
@@ -39,7 +39,7 @@ async def _look(spoken: Spoken, headers: dict[str, str] | None) -> None:
 
 def _subject(target: str, protocol: str, headers: dict[str, str]) -> Subject:
     if target.startswith(f"{protocol}+"):
-        return Subject(address=target.partition("+")[2], headers=headers, patience=_PATIENCE)
+        return Subject(address=target.partition("+")[2], headers=headers, patience=_PATIENCE, most=MOST)
     if target.startswith(f"{protocol}:"):
-        return Subject(command=tuple(words_of(target.partition(":")[2], protocol)), patience=_PATIENCE)
-    return Subject(address=target, headers=headers, patience=_PATIENCE)
+        return Subject(command=tuple(words_of(target.partition(":")[2], protocol)), patience=_PATIENCE, most=MOST)
+    return Subject(address=target, headers=headers, patience=_PATIENCE, most=MOST)

@@ -11,7 +11,7 @@ from typing import Any
 from ...conform.base import Broken, Gone, Subject
 from ...conform.raw import Pipes
 from .described import add_agents, described_editor, described_mcp, described_peer
-from .spoken import Listed, Spoken, object_of
+from .spoken import MOST, Listed, Spoken, object_of
 
 Probe = Callable[[Pipes, str], Awaitable[Spoken | None]]
 
@@ -22,7 +22,7 @@ _ODD = 3  # things that are told of what speaks none
 
 async def look(command: list[str], shown: str, patience: float = 10.0) -> tuple[list[Spoken], list[str]]:
     """Every protocol that a program speaks, and what was odd. Raises Unavailable where it cannot be started."""
-    subject = Subject(command=tuple(command), patience=patience)
+    subject = Subject(command=tuple(command), patience=patience, most=MOST)
     odd: list[str] = []
     tries = [asyncio.ensure_future(_try(probe, subject, shown, odd)) for probe in (_editor, _mcp, _cap, _peer)]
     try:

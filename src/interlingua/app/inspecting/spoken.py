@@ -19,6 +19,7 @@ TITLES = {
     "lsp": "the Language Server Protocol, or something framed like it",
 }
 LOCKED = "it wants credentials: give a header with --header"
+MOST = 4 * 1024 * 1024  # bytes of an answer that are read: what servers tell of themselves is much shorter
 OURS = ("mcp", "connect", "peer", "editor", "cap")
 
 

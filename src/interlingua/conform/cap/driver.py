@@ -12,22 +12,16 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any, Literal
+from typing import Any
 
 from ...model.errors import Unavailable
-from ..base import Broken, Gone, NotApplicable, Subject, Suite, applies
+from ..base import WANTED, Broken, Gone, NotApplicable, Role, Subject, Suite, applies
 from ..remembering import once
 from .wires import ORCHESTRATOR, TEXTS, USER, Json, Refusal, Talk, Wire, opened
-
-Role = Literal["agent", "asking", "slow", "failing"]
 
 ANSWER = "yes"
 SUMMARY = "hello there"
 _POLLS = (0.003, 0.005, 0.01, 0.02, 0.05, 0.1)  # seconds between looks at a task
-_OPTION = {
-    "agent": "--agent", "asking": "--asks: one that asks a question", "slow": "--slow: one that runs for a while",
-    "failing": "--fails: one that always fails",
-}  # fmt: skip
 
 
 class Driver:
@@ -45,7 +39,7 @@ class Driver:
     async def agent(self, role: Role = "agent") -> str:
         """The id of the agent that has a role in the checks."""
         wanted: str | None = getattr(self.subject.roles, role)
-        applies(wanted is not None or role == "agent", f"no agent is named for this ({_OPTION[role]})")
+        applies(wanted is not None or role == "agent", f"no agent is named for this ({WANTED[role]})")
         if wanted is not None:
             return wanted
         if not self.wire.lists:
@@ -204,7 +198,12 @@ async def connected(subject: Subject) -> AsyncIterator[Driver]:
             await driver.tidy()
 
 
-suite: Suite[Driver] = Suite("cap", connected, lasting=True)
+async def names(d: Driver) -> dict[str, str]:
+    found, listed = await d.known(), await d.wire.agents()
+    return {name: name for name in found} if len(found) == len(listed) else {}
+
+
+suite: Suite[Driver] = Suite("cap", connected, names=names, lasting=True)
 
 
 # -- what was said --------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ import json
 
 import msgspec
 
-from ..base import Broken, Gone, NotApplicable, applies, expect, shown
+from ..base import Broken, Gone, NotApplicable, Role, applies, expect, shown
 from ..remembering import once
-from .driver import Driver, Role, manifests
+from .driver import Driver, by_us, manifests
 from .wires import ORCHESTRATOR, USER, Json, Refusal, Talk
 
 _ROLES: tuple[Role, ...] = ("agent", "asking", "failing")
@@ -71,6 +71,12 @@ async def talks(d: Driver) -> list[Talk]:
     return found
 
 
+async def speaks(d: Driver) -> None:
+    """Somebody here has said something. Of who never does, that nothing is refused shows nothing."""
+    said = any(not by_us(told, talk) for talk in await talks(d) for told in talk.said)
+    applies(said or d.refusals, "nobody here says anything, so that what they take is not seen")
+
+
 # -- while somebody works -------------------------------------------------------------------------------------
 
 
@@ -83,6 +89,7 @@ class Interrupted(msgspec.Struct):
 
 @once
 async def slowly(d: Driver) -> Interrupted:
+    await speaks(d)
     talk = await d.begin(await d.agent("slow"))
     d.going.append(talk)
     expect(

@@ -6,7 +6,7 @@ import uuid
 
 from ..base import applies, expect, shown
 from .driver import ANSWER, Driver, by_us, kind, suite, words
-from .scenes import asked, slowly, talks
+from .scenes import asked, slowly, speaks, talks
 from .wires import ORCHESTRATOR, USER, Json, Talk
 
 
@@ -82,6 +82,7 @@ async def whoever_takes_part_says_something(d: Driver) -> None:
 
 @suite.check("cap.delegation.distinct-from-messaging")
 async def a_message_alone_hands_nothing_over(d: Driver) -> None:
+    await speaks(d)
     agent = await d.agent()
     talk = Talk(f"T{uuid.uuid4().int % 10**12}", agent)
     await d.tell(talk, "What do you think of it?", sender=USER)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..base import applies, expect, shown
+from ..base import Role, applies, expect, shown
 from ..raw import Answer
-from .driver import OVER, Driver, Role, answered, at, suite
+from .driver import OVER, Driver, answered, at, suite
 from .threads import fresh, threaded
 
 

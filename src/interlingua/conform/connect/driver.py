@@ -10,20 +10,19 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from ...model.errors import InvalidRequest, Unavailable
-from ..base import Broken, Gone, NotApplicable, Subject, Suite, applies, expect, member, shown
+from ..base import WANTED, Broken, Gone, NotApplicable, Role, Subject, Suite, applies, expect, member, shown
 from ..raw import Answer, Http
 from ..remembering import once
 from ..sample import sample
 from ..schemas import compiled
 from .streams import Flow, Streamed
 
-Role = Literal["agent", "asking", "slow", "failing"]
 Json = dict[str, Any]
 
 OVER = ("error", "success", "timeout", "interrupted", "gone")  # statuses of runs that do not work
@@ -103,7 +102,7 @@ class Driver:
     async def agent(self, role: Role = "agent") -> Agent:
         """The agent that has a role in the checks."""
         wanted = getattr(self.subject.roles, role)
-        applies(wanted is not None or role == "agent", f"no agent is named for this ({_OPTION[role]})")
+        applies(wanted is not None or role == "agent", f"no agent is named for this ({WANTED[role]})")
         found = await every_agent(self)
         if wanted is None:
             applies(found, "the server has no agents")
@@ -185,12 +184,6 @@ class Driver:
             base, _, run = path.rpartition("/")
             with contextlib.suppress(Gone, Unavailable):
                 await self.stop(run, base)
-
-
-_OPTION = {
-    "agent": "--agent", "asking": "--asks: one that asks a question", "slow": "--slow: one that runs for a while",
-    "failing": "--fails: one that always fails",
-}  # fmt: skip
 
 
 @contextlib.asynccontextmanager
@@ -289,4 +282,8 @@ async def briefly(awaited: Awaitable[Seen], what: str) -> Seen:
     return seen
 
 
-suite: Suite[Driver] = Suite("connect", connected, lasting=True)
+async def names(d: Driver) -> dict[str, str]:
+    return {name: agent.name for agent in await every_agent(d) for name in (agent.name, agent.id)}
+
+
+suite: Suite[Driver] = Suite("connect", connected, names=names, lasting=True)

@@ -89,7 +89,9 @@ async def misfits(d: Driver) -> list[tuple[Request, Answer]]:
 
 @once
 async def refused(d: Driver) -> Answer:
-    """The answer to a run of an agent that there is none of."""
+    """The answer to a run of an agent that there is none of, by a server that takes a run of one that there is."""
+    taken = await d.ask("POST", "/runs", await d.request())
+    applies(taken.status == 200, f"not even a run of an agent that is there is taken: {answered('POST /runs', taken)}")
     return await d.ask("POST", "/runs", {"agent_id": NOBODY, "input": {}})
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from ..base import applies, expect, member, shown
+from ..base import Role, applies, expect, member, shown
 from ..remembering import once
 from ..schemas import fits
-from .driver import Driver, Json, Role, answered, at, output_of, result_of, suite
+from .driver import Driver, Json, answered, at, output_of, result_of, suite
 from .runs import succeeded
 
 

@@ -18,7 +18,7 @@ from ...model.errors import InvalidRequest, Unavailable
 from ..base import Broken, Gone, NotApplicable, Subject, Suite, member, shown
 from ..raw import Http
 from .links import HttpLink, Link, Message, SocketLink, StdioLink
-from .reading import is_response
+from .reading import choices, is_response, objects
 from .talk import PING, Client
 
 Seen = TypeVar("Seen")
@@ -270,5 +270,18 @@ async def opened(subject: Subject) -> AsyncIterator[Driver]:
                     link.end_input()  # of all at once, and then they are waited for
 
 
-suite: Suite[Driver] = Suite("editor", opened)
+async def names(driver: Driver) -> dict[str, str]:
+    """The agents of a server that lets one choose. One that is alone has no name here: it is told by a role what to do,
+    as by any other prompt."""
+    client = await driver.either()
+    told = member(await client.answer("session/new", client.opening()), "result", dict, "the answer to session/new")
+    found: dict[str, str] = {}
+    for option in objects(told.get("configOptions")):
+        if option.get("configId", option.get("id")) == "agent":
+            for choice in choices(option):
+                found |= {str(choice.get(name)): str(choice.get("name")) for name in ("value", "name")}
+    return found
+
+
+suite: Suite[Driver] = Suite("editor", opened, names=names)
 check = suite.check

@@ -105,7 +105,12 @@ async def upgraded(subject: Subject, **more: Any) -> websockets.asyncio.client.C
     headers = {**subject.headers, **more.pop("headers", {})}
     try:
         return await websockets.asyncio.client.connect(
-            url, additional_headers=headers, max_size=None, open_timeout=subject.patience, ping_interval=None, **more
+            url,
+            additional_headers=headers,
+            max_size=subject.most,
+            open_timeout=subject.patience,
+            ping_interval=None,
+            **more,
         )
     except (OSError, websockets.exceptions.WebSocketException, ValueError) as error:  # OSError: a timeout too
         raise Unavailable(f"there is no WebSocket at {url}: {str(error) or type(error).__name__}") from error

@@ -43,6 +43,7 @@ async def updates_come_before_the_answer(driver: Driver) -> None:
         return update_of(message, session.id).get("sessionUpdate") in _SAYS
 
     quiet = await client.link.silent(late, ended.last + 1)
+    applies(not quiet or session.updates(*_SAYS, start=ended.first), "the agent says nothing in its turn")
     expect(quiet, f"after the answer to a prompt its turn goes on: {shown(session.updates(start=ended.last + 1))}")
 
 

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 from ..base import Broken, Gone, NotApplicable, applies, expect, shown
+from ..raw import only_one
 from .driver import Driver, check
 from .links import Link, StdioLink
 from .reading import flaw
@@ -23,9 +24,17 @@ async def _talk(client: Client) -> None:
 
 
 def _valid(link: Link) -> None:
+    only_one(link)
     for message in link.messages:
         wrong = flaw(message)
         expect(not wrong, f"a message is no JSON-RPC 2.0, {wrong}: {shown(message)}")
+
+
+@check("editor.messages.json-rpc", calm=True)
+async def the_answer_to_initialize_is_json_rpc(driver: Driver) -> None:
+    await driver.either()
+    for link in driver.links:
+        _valid(link)
 
 
 @check("editor.messages.json-rpc")

@@ -10,25 +10,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from ...model.errors import InvalidRequest, Unavailable
-from ..base import Broken, Gone, NotApplicable, Subject, Suite, applies, expect, member, shown
+from ..base import WANTED, Broken, Gone, NotApplicable, Role, Subject, Suite, applies, expect, member, shown
 from ..remembering import once
 from .links import Link, Message, Way, opened
 from .shapes import made_for
 from .talk import EXTENSION, MODERN, Client, Seen, is_progress, result_of
 
-Role = Literal["agent", "asking", "slow", "failing"]
-
 TOKEN = "abc123"  # noqa: S105 - the one of the document's example
 _PAGES = 100
-_OPTION = {
-    "agent": "--agent", "asking": "--asks: one that asks a question", "slow": "--slow: one that runs for a while",
-    "failing": "--fails: one that always fails",
-}  # fmt: skip
 
 
 class Agent(msgspec.Struct):
@@ -143,7 +137,7 @@ class Driver:
     async def agent(self, role: Role = "agent") -> Agent:
         """The agent that has a role in the checks."""
         wanted = getattr(self.subject.roles, role)
-        applies(wanted is not None or role == "agent", f"no agent is named for this ({_OPTION[role]})")
+        applies(wanted is not None or role == "agent", f"no agent is named for this ({WANTED[role]})")
         found = await self.agents()
         if wanted is None:
             applies(found, "the server lists no agents")
@@ -175,7 +169,9 @@ class Driver:
         client = await self.client()
         agent = await self.agent(role)
         params = {**client.run_params(agent.name, self.input(agent), token), **members}
-        return await (await client.begin_with(params)).end()
+        seen = await (await client.begin_with(params)).end()
+        await settled(client)
+        return seen
 
 
 # -- scenes that many checks look at --------------------------------------------------------------------------
@@ -187,8 +183,10 @@ async def listed(d: Driver) -> list[Any]:
     return await pages(await d.client())
 
 
-async def pages(client: Client, method: str = "agents/list", name: str = "agents") -> list[Any]:
-    """What is listed now, over all pages."""
+async def pages(
+    client: Client, method: str = "agents/list", name: str = "agents", *, whole: bool = False
+) -> list[Any]:  # fmt: skip
+    """What is listed now, over all pages. `whole`: broken where there is no last one."""
     answer = await client.answer(method, {})
     if "error" in answer:
         answer = await client.answer(method)  # that this is needed, is told elsewhere
@@ -199,10 +197,17 @@ async def pages(client: Client, method: str = "agents/list", name: str = "agents
             break
         told = await client.ask(method, {"cursor": told["nextCursor"]})
         more = [item for item in member(told, name, list, where) if item not in found]
+        expect(more or not whole, f"nextCursor of {method} leads to nothing new")
         if not more:
             break
         found = found + more
     return found
+
+
+async def settled(client: Client) -> None:
+    """What a run tells too late has come, and is not taken for what the next one tells."""
+    with contextlib.suppress(Broken, Gone):
+        await client.alive()
 
 
 @once
@@ -210,7 +215,9 @@ async def plain(d: Driver) -> Seen:
     """A run without a progress token. Its request has a text for an id."""
     client = await d.client()
     agent = await d.agent()
-    return await client.run(agent.name, d.input(agent), id_="run without a token")
+    seen = await client.run(agent.name, d.input(agent), id_="run without a token")
+    await settled(client)
+    return seen
 
 
 @once
@@ -262,6 +269,7 @@ async def pair(d: Driver) -> tuple[Seen, Seen]:
         left, right = [await run.end() for run in begun]
     except (Broken, Gone) as error:
         raise Broken(f"of two runs at once, one is not answered: {error}") from None
+    await settled(client)
     return left, right
 
 
@@ -316,5 +324,11 @@ async def connected(subject: Subject) -> AsyncIterator[Driver]:
         yield driver
 
 
-suite: Suite[Driver] = Suite("mcp", connected)
+async def names(d: Driver) -> dict[str, str]:
+    items = await pages(await d.client(), whole=True)
+    found = {name: name for item in items if isinstance(item, dict) and isinstance(name := item.get("name"), str)}
+    return found if len(found) == len(items) else {}
+
+
+suite: Suite[Driver] = Suite("mcp", connected, names=names)
 check = suite.check

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from ..base import Broken, Gone, NotApplicable, Subject, expect, shown
-from ..raw import Answer
+from ..raw import Answer, only_one
 from .driver import Driver, check
 from .links import Message
 from .talk import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Client, Refused, is_answer
@@ -113,6 +113,8 @@ async def nothing_ends_the_server(d: Driver) -> None:
 @check("mcp.intro.extends-mcp")
 async def nothing_but_messages_comes(d: Driver) -> None:
     """Whatever the server says of itself has no place between the messages."""
+    for link in d.links:
+        only_one(link)
     noise = [line for link in d.links for line in link.noise]
     said = shown(noise[0].decode(errors="replace").strip(), 120) if noise else ""
     expect(not noise, f"something comes that is no message: {said}")

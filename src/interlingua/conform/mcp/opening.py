@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..base import Broken, applies, expect, member, shown
+from ..raw import only_one
 from .driver import Driver, check, listed, plain
 from .talk import is_answer, result_of
 
@@ -19,8 +20,8 @@ async def agents_are_declared(d: Driver) -> None:
 async def the_capability_is_an_object(d: Driver) -> None:
     client = await d.client()
     able = client.capability()
-    if isinstance(able, dict) and "agents" in able:
-        member(able, "agents", dict, "capabilities")
+    applies(isinstance(able, dict) and "agents" in able, "the server declares no agents")
+    member(able, "agents", dict, "capabilities")
 
 
 @check("mcp.intro.extends-mcp", calm=True)
@@ -30,6 +31,7 @@ async def an_ordinary_session_works(d: Driver) -> None:
         member(client.told, "supportedVersions", list, "the result of server/discover")
         await client.ask("agents/list", {})
         await client.discover()
+        only_one(client.link)
         return
     where = "the result of initialize"
     told = client.told
@@ -44,6 +46,7 @@ async def an_ordinary_session_works(d: Driver) -> None:
     result_of(await client.answer("ping"), "ping")
     strays = [m for m in client.link.messages if is_answer(m) and "error" in m and m.get("id") is None]
     expect(not strays, f"notifications/initialized is answered: {shown(strays[:1])}")
+    only_one(client.link)
 
 
 @check("mcp.intro.server-side", calm=True)

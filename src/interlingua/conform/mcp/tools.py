@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from typing import Any
 
-from ..base import applies, expect, member, shown
+from ..base import Role, applies, expect, member, shown
 from ..remembering import once
 from .asking import META_RUN, Answering, accepted, answered
-from .cancelling import taken_back
-from .driver import Agent, Driver, Role, check, pages
+from .cancelling import META_KEY, has_ended, taken_back
+from .driver import Agent, Driver, check, pages
 from .links import Message
 from .talk import Client, Seen, result_of, same, token_of
 
@@ -33,11 +34,12 @@ async def tool(d: Driver, role: Role = "agent") -> tuple[Agent, str]:
     return agent, member(found, "name", str, "a tool")
 
 
-async def called(d: Driver, client: Client, role: Role, token: Any = None) -> Any:
+async def called(d: Driver, client: Client, role: Role, token: Any = None, **meta: Any) -> Any:
     """Begin a call of the tool that an agent with a role is."""
     agent, name = await tool(d, role)
-    meta = {} if token is None else {"_meta": {"progressToken": token}}
-    return await client.begin_with({"name": name, "arguments": d.input(agent), **meta}, method="tools/call")
+    told = {**meta, **({} if token is None else {"progressToken": token})}
+    params = {"name": name, "arguments": d.input(agent), **({"_meta": told} if told else {})}
+    return await client.begin_with(params, method="tools/call")
 
 
 @check("mcp.tools.call")
@@ -114,6 +116,8 @@ async def a_tool_asks_and_is_cancelled_as_a_run_is(d: Driver) -> None:
     member(told, "_meta", dict, "the result of tools/call").get(META_RUN)
     if d.subject.roles.slow is not None:
         busy = await d.busy()
-        run = await called(d, busy, "slow", "slow tool")
-        await run.begun()
+        key = {META_KEY: uuid.uuid4().hex}
+        run = await called(d, busy, "slow", "slow tool", **key)
+        applies(await run.begun(), "the tool that should be slow was answered at once")
         await taken_back(busy, run)
+        await has_ended(await called(d, busy, "slow", "looking again", **key))

@@ -48,6 +48,7 @@ async def messages_go_through_pipes(node: Node) -> None:
     with contextlib.suppress(NotApplicable):
         await node.hear()
     expect(not node.line.closed, "the process ended, although its input is open")
+    applies(node.line.frames, "the process says nothing")
     noise = node.line.pipes.noise
     expect(not noise, f"something else than JSON objects is on standard output: {noise[0][:100] if noise else b''!r}")
 

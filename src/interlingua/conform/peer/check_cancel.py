@@ -17,7 +17,7 @@ def _cancelled(story: Story) -> None:
 
 @check("peer.4-1.task-cancel")
 async def a_task_can_be_cancelled(node: Node) -> None:
-    story = await stories(node).create()
+    story = await stories(node).lasting()
     answer = await node.ask("POST", f"{story.path}:cancel")
     if answer.status != 200 and (await story.look()).get("status") in ("completed", "failed"):
         applies(False, "the task ended before it could be cancelled")

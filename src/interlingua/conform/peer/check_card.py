@@ -22,7 +22,8 @@ async def the_card_is_at_the_well_known_address(node: Node) -> None:
     applies(node.first is not None, "it is seen over the HTTP API alone: give its address")
     assert node.first is not None
     expect(node.first.status == 200, f"GET /.well-known/acp.json is answered with {told(node.first)}")
-    member(node.first.json(), "", dict, "GET /.well-known/acp.json")
+    card = member(node.first.json(), "", dict, "GET /.well-known/acp.json")
+    expect(card, "GET /.well-known/acp.json is answered with an empty object")
 
 
 @check("peer.4-1.agent-card", calm=True)
@@ -136,7 +137,9 @@ async def capabilities_are_an_object(node: Node) -> None:
 
 @check("peer.5-2.identity", calm=True)
 async def the_identity_is_a_key_or_null(node: Node) -> None:
-    identity = (await node.card()).get("identity")
+    card = await node.card()
+    applies("identity" in card, "the card has no identity")
+    identity = card["identity"]
     if identity is not None:
         expect(isinstance(identity, dict), f"identity of the card is neither an object nor null: {shown(identity)}")
         member(identity, "public_key", str, "identity of the card")

@@ -132,6 +132,7 @@ async def a_failed_message_is_named_by_its_id(node: Node) -> None:
 
 @check("peer.6.failed-message-id-others")
 async def other_errors_name_no_message(node: Node) -> None:
+    await node.sends()
     answer = await node.post({"parts": [text("no role")], "message_id": new_id()})
     applies(answer.status == 400, f"a message without role is answered with {told(answer)}")
     body = member(answer.json(), "", dict, "the error")

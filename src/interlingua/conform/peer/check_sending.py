@@ -79,6 +79,7 @@ _refuses("peer.2-2.no-inline-bytes", wrong=("file with bytes",))
 
 @check("peer.1-1.role-not-defaulted")
 async def a_message_without_role_goes_nowhere(node: Node) -> None:
+    await node.sends()
     seen = await refusals(node)
     for name, leaked in seen.leaked.items():
         raise Broken(f"a message with {name} went out as one of {shown(leaked.get('role'))}: {shown(leaked)}")
@@ -215,11 +216,11 @@ async def an_id_that_is_given_is_used(node: Node) -> None:
     given = new_id()
     sent = await node.send(message_id=given)
     body = sent.answer.json()
-    for where, made in (("the answer", body if isinstance(body, dict) else {}), ("the message", sent.frame or {})):
-        if "message_id" in made:
-            expect(
-                made["message_id"] == given, f"the message_id {given} becomes {shown(made['message_id'])} in {where}"
-            )
+    told_of = {"the answer": body if isinstance(body, dict) else {}, "the message": sent.frame or {}}
+    seen = {where: made["message_id"] for where, made in told_of.items() if "message_id" in made}
+    applies(seen, "the id that the message has in the end is not to be seen")
+    for where, made in seen.items():
+        expect(made == given, f"the message_id {given} becomes {shown(made)} in {where}")
 
 
 @once

@@ -41,6 +41,7 @@ async def skills_can_be_queried(node: Node) -> None:
     await _offered(node)
     answer = await node.ask("POST", "/skills/query", {"query": "x", "limit": 1})
     expect(answer.status == 200, f"{QUERY} is answered with {told(answer)}")
+    member(answer.json(), "", dict, QUERY)
 
 
 @check("peer.11.capability")

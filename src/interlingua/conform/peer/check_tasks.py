@@ -80,7 +80,7 @@ async def _step(story: Story, name: str, before: str, after: str) -> None:
         applies(not absent(answer), f"there is no way to tell of it: {told(answer)}")
         expect(answer.status == 200, f"a task cannot go from {before} to {after}: {told(answer)}")
     told_states = story.states
-    seen = told_states if told_states else [view.get("status") for view in story.views]
+    seen = told_states if told_states else story.statuses
     expect(after in seen, f"a task did not go from {before} to {after}, but through {', '.join(map(str, seen))}")
     if told_states and before in told_states:
         follows = any(a == before and b == after for a, b in itertools.pairwise(told_states))
@@ -120,7 +120,7 @@ def _state(ident: str, story: str, state: str, ends: bool) -> None:
     @check(f"peer.3-2.{ident}")
     async def the_state_is_what_it_says(node: Node) -> None:
         found: Story = await getattr(stories(node), story)()
-        seen = found.states + [view.get("status") for view in found.views]
+        seen = found.states + found.statuses
         if state not in seen and found.trouble:
             applies(False, found.trouble)
         expect(state in seen, f"a task was never {state}, but {', '.join(dict.fromkeys(map(str, seen)))}")

@@ -222,6 +222,9 @@ class Node:
         wire = wire or await self.wire_if_any()
         start = len(wire.frames) if wire is not None else 0
         sent = Sent(body, await self.post(body, path), why="no peer of ours is connected to see what is sent")
+        if wire is None and sent.answer.status == 200:
+            names = b'"message_id"' in sent.answer.body
+            applies(names, f"{sent.why}, and POST {path} is answered without a message_id: {told(sent.answer)}")
         if wire is None or sent.answer.status != 200:
             sent.why = f"POST {path} was answered with {told(sent.answer)}" if sent.answer.status != 200 else sent.why
             return sent

@@ -13,6 +13,7 @@ import msgspec
 
 from ...transports import sse
 from ..base import Gone, Subject, shown
+from ..raw import trusted
 
 
 class Event(msgspec.Struct):
@@ -47,7 +48,7 @@ class Feed:
         # A stream may be silent for as long as it likes, so that reading has no time of its own.
         timeout = httpx2.Timeout(subject.patience, read=None)
         headers = {"accept": "text/event-stream", **subject.headers}
-        async with httpx2.AsyncClient(timeout=timeout, trust_env=False, verify=url.startswith("https:")) as client:
+        async with httpx2.AsyncClient(timeout=timeout, trust_env=False, verify=trusted(url)) as client:
             try:
                 async with asyncio.timeout(subject.patience):
                     answer = await client.send(client.build_request("GET", url, headers=headers), stream=True)

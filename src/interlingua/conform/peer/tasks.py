@@ -9,6 +9,7 @@ program.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any, Literal
 
 from ..base import Broken, NotApplicable, applies, shown
@@ -57,6 +58,12 @@ class Story:
     @property
     def events(self) -> list[Event]:
         return [] if self.feed is None else [e for e in self.feed.events if e.body.get("task_id") == self.id]
+
+    @property
+    def statuses(self) -> list[Any]:
+        """Those that it was seen with, in answers to what was asked of it and then whenever it was looked at."""
+        told = [body.get("status") for answer in self.answers.values() if isinstance(body := _read(answer), dict)]
+        return [*(status for status in told if status in STATES), *(view.get("status") for view in self.views)]
 
     @property
     def states(self) -> list[Any]:
@@ -117,6 +124,13 @@ class Story:
         applies(not missing, f"no task was seen {' and '.join(missing)}: {self.trouble or 'it went another way'}")
 
 
+def _read(answer: Answer) -> Any:
+    try:
+        return answer.json()
+    except Broken:
+        return None
+
+
 def _tells(event: Event, id_: str, state: Any) -> bool:
     return event.body.get("task_id") == id_ and event.body.get("state") == state
 
@@ -155,6 +169,7 @@ class Tasks:
         feed = await self.node.feed_if_any()
         body, answer = await self.ask(role, **more)
         applies(answer.status in (200, 201), f"no task can be created: {told(answer)}")
+        applies(isinstance(task_of(answer).get("id"), str), f"the new task has no id: {told(answer)}")
         return Story(self.node, answer, body, feed)
 
     @once
@@ -179,6 +194,13 @@ class Tasks:
         role = getattr(self.node.subject.roles, name)
         applies(role is not None, f"this node works on tasks itself, and no {name} agent of it was named")
         return str(role)
+
+    async def lasting(self) -> Story:
+        """A new task that does not end by itself: whether one that does is still there is a matter of luck."""
+        kind = "driven"
+        with contextlib.suppress(NotApplicable):  # nobody works on it
+            kind = await self.kind()
+        return await self.create(self._role("slow") if kind == "itself" else None)
 
     # -- the stories --------------------------------------------------------------------------------------
 

@@ -1,0 +1,88 @@
+"""Servers that answer everything alike: nothing of a protocol is seen of them, so next to nothing passes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from interlingua.conform.base import Roles, Subject
+from interlingua.model.errors import Unavailable
+
+from .common import findings
+
+ROLES = Roles(agent="a", asking="b", slow="c", failing="d")
+
+ANSWERS = {
+    "not found": (404, b'{"detail": "Not Found"}'), "refused": (400, b"{}"), "nothing": (200, b""),
+    "an object": (200, b"{}"), "a list": (200, b"[]"),
+}  # fmt: skip
+
+# What even they keep.
+KEPT = {
+    ("an object", "peer"): {
+        "peer.4-1.skills-query",  # is there; what it tells is for others
+        "peer.0.curl-compatible",  # curl alone gets as far as anybody
+    },
+    ("a list", "peer"): {
+        "peer.4-1.message-recv", "peer.4-1.peers", "peer.4-1.discover",  # which may be empty
+        "peer.0.curl-compatible",
+    },
+}  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def answering(status: int, body: bytes) -> AsyncIterator[str]:
+    """The address of a server that has one answer."""
+    head = f"HTTP/1.1 {status} So\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            while True:
+                asked = (await reader.readuntil(b"\r\n\r\n")).lower()
+                _, told, length = asked.partition(b"content-length:")
+                if told:
+                    await reader.readexactly(int(length.partition(b"\r\n")[0]))
+                writer.write(head + body)
+                await writer.drain()
+        tasks.discard(task)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def passed(protocol: str, subject: Subject) -> set[str]:
+    try:
+        found = await findings(protocol, subject)
+    except Unavailable:
+        return set()  # it is no server of the protocol at all
+    return {name for name, finding in found.items() if finding.verdict == "pass"}
+
+
+@pytest.mark.parametrize("protocol", ["connect", "mcp", "peer", "editor", "cap"])
+@pytest.mark.parametrize("answer", ANSWERS)
+async def test_a_server_that_answers_everything_alike_passes_nothing(answer: str, protocol: str) -> None:
+    async with answering(*ANSWERS[answer]) as address:
+        subject = Subject(address=address, roles=ROLES, patience=0.3, quiet=0.02)
+        assert await passed(protocol, subject) == KEPT.get((answer, protocol), set())
+
+
+@pytest.mark.parametrize("protocol", ["mcp", "peer", "editor", "cap"])
+async def test_a_program_that_says_nothing_passes_nothing(protocol: str) -> None:
+    command = (sys.executable, "-c", "import sys; sys.stdin.read()")
+    subject = Subject(command=command, roles=ROLES, patience=0.3, quiet=0.02)
+    assert await passed(protocol, subject) == set()
