@@ -592,6 +592,12 @@ class Execution(Operations):
         extra = 0.0 if self._clock_from is None else self.loop.time() - self._clock_from
         return self.log.row.ran + int(extra * 1e6)
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether only somebody else can wake it: not time, and not what has come in already."""
+        waits = self.blocked > 0 and self.active == 0 and not any(one.done() for one in self._awaited.values())
+        return waits and self.next_deadline() is None and self.news == self.news_noted
+
     def park_if_idle(self) -> None:
         """Set the run aside, where its handler does nothing but wait."""
         self._park = None
