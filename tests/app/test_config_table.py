@@ -41,6 +41,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "doors.peer.tls_key": {"doors.peer.tls_cert": __file__},
 }
 SAMPLES: dict[str, Any] = {
+    "bus.url": "nats://192.0.2.1",
     "server.advertise": "http://192.0.2.1:8000",
     "server.metrics": "192.0.2.1:9100",
     "doors.peer.config": "node.json", "doors.peer.relay": "acp+ws://192.0.2.1", "doors.peer.transport_modes": "p2p",

@@ -40,8 +40,9 @@ def test_a_port_alone_is_on_loopback(text: str, host: str, port: int) -> None:
 @pytest.mark.parametrize("text", ["", "host", "host:", "localhost:x", "1:99999", "1:²"])
 def test_what_is_no_address_is_refused_before_anything_begins(text: str) -> None:
     config = read(None, {"server_metrics": text}, {})
-    with pytest.raises(InvalidRequest, match="HOST:PORT"):
-        config_meaning.work_settings(config)
+    config_meaning.work_settings(config)
+    with pytest.raises(InvalidRequest, match=r"--metrics: server\.metrics: is HOST:PORT"):
+        config.check()
 
 
 async def test_a_worker_without_doors_tells_how_it_is_doing(store: Path) -> None:

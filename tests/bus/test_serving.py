@@ -12,9 +12,9 @@ import pytest
 
 from interlingua.app import config_meaning
 from interlingua.app.config import read
-from interlingua.app.paths import default_bus
+from interlingua.app.paths import find_bus
 from interlingua.app.serve import ServeSettings, serving
-from interlingua.bus.base import BusSettings
+from interlingua.bus.base import BusSettings, RemoteBus
 from interlingua.cli.session import engine_at
 
 from .common import Heard
@@ -42,11 +42,27 @@ async def test_a_command_beside_a_server_finds_the_bus_by_its_variables(
 ) -> None:
     monkeypatch.setenv("INTERLINGUA_BUS", nats_url)
     monkeypatch.setenv("INTERLINGUA_BUS_PREFIX", "command")
+    await _works_beside_a_server(store, store, nats_url)
+
+
+async def test_a_command_beside_a_server_finds_the_bus_where_it_finds_the_store(
+    store: Path, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "interlingua.toml").write_text(
+        f'[store]\npath = "{store}"\n[bus]\nurl = "{nats_url}"\nprefix = "command"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("INTERLINGUA_STORE", raising=False)
+    await _works_beside_a_server(store, None, nats_url)
+
+
+async def _works_beside_a_server(store: Path, named: Path | None, nats_url: str) -> None:
     settings = ServeSettings(port=0, bus=BusSettings(url=nats_url, prefix="command"), engine=SETTINGS)
     async with serving(store, [forever], settings) as server:
         server.engine.store.on_foreign_change = lambda: None
         heard = Heard()
-        async with asyncio.timeout(20), engine_at(store) as command:
+        async with asyncio.timeout(20), engine_at(named) as command:
+            assert isinstance(command.bus, RemoteBus)
             run = await submit(command, "forever")
             async for event in command.events(run):
                 if event.kind == "thought":
@@ -72,7 +88,7 @@ def test_every_setting_of_the_bus_has_its_place(tmp_path: Path, monkeypatch: pyt
     for name in BusSettings.__struct_fields__:
         variable = "INTERLINGUA_BUS" if name == "url" else f"INTERLINGUA_BUS_{name.upper()}"
         monkeypatch.setenv(variable, str(getattr(wanted, name)))
-    assert default_bus() == wanted
+    assert find_bus() == wanted
 
 
 def test_a_server_whose_bus_does_not_let_it_in_says_so_and_ends(tmp_path: Path) -> None:

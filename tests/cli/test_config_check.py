@@ -144,6 +144,32 @@ def test_names_are_looked_at_although_something_else_is_wrong(here: Cli, home: P
         assert said in done.err, said
 
 
+def test_all_that_is_wrong_with_the_server_is_told_at_once_and_a_start_says_the_same(here: Cli, home: Path) -> None:
+    write(
+        home,
+        f'{SERVED}[server]\nadvertise = "nowhere"\nmetrics = "9100x"\n[bus]\nurl = "http://bus"\n'
+        '[auth]\njwks_url = ["https://a/keys", "https://b/keys", "https://c/keys"]\n'
+        '[[auth.issuers]]\nissuer = "http://one.example.org"\naudience = ["us"]\n'
+        '[[auth.issuers]]\nissuer = "https://two.example.org"\njwks_url = "http://two.example.org/keys"\n'
+        '[doors.peer]\navailability_mode = "sometimes"\n[doors.mcp]\nport = 18350\n[doors.cap]\nport = 18350\n',
+    )
+    wanted = (
+        "interlingua.toml:4: server.advertise: is an address such as http://10.0.0.5:8000, not 'nowhere'",
+        "interlingua.toml:5: server.metrics: is HOST:PORT, or a port of this machine, not '9100x'",
+        "interlingua.toml:7: bus.url: ",
+        "interlingua.toml:9: auth.jwks_url: there are more of them than issuers without one",
+        "interlingua.toml:13: auth.issuers[1]: needs an audience",
+        "interlingua.toml:17: doors.peer.availability_mode: ",
+    )
+    checked, served = here("config", "check"), here("serve")
+    for done in (checked, served):
+        assert done.code == 2
+        for said in wanted:
+            assert done.err.count(said) == 1, (said, done.err)
+    assert "port 18350 is wanted 2 times" in checked.err
+    assert "Traceback" not in checked.err + served.err
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -9,7 +9,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from interlingua.app.paths import find_store
+from interlingua.app.config import read
+from interlingua.app.paths import find_bus, find_store
+from interlingua.bus.base import BusSettings
 from interlingua.store.opening import is_postgres, shown
 
 from ..postgres import forget, fresh
@@ -154,6 +156,43 @@ def test_a_program_that_starts_agents_does_not_choose_their_store_by_its_folder(
     assert stores(home) == ["data/interlingua/interlingua.db"]
     stdio(INTERLINGUA_CONFIG="interlingua.toml")
     assert stores(home) == ["data/interlingua/interlingua.db", "folder.db"]
+
+
+# -- and its bus ----------------------------------------------------------------------------------------------
+
+
+def test_the_bus_is_that_of_the_file_where_the_store_is(
+    there: Callable[..., Path], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there()
+    assert find_bus() == BusSettings()
+    write(home, '[store]\npath = "folder.db"\n[bus]\nurl = "nats://${WHERE}"\nca = "ca.pem"\n')
+    monkeypatch.setenv("WHERE", "one")
+    assert find_bus() == BusSettings(url="nats://one", ca=home / "ca.pem")
+    assert find_bus(here=False) == BusSettings(), "a folder that somebody else chose"
+    monkeypatch.setenv("INTERLINGUA_BUS", "nats://two")
+    assert find_bus() == BusSettings(url="nats://two", ca=home / "ca.pem")
+    assert find_bus(Path("other.db")) == BusSettings(url="nats://two")
+    monkeypatch.setenv("INTERLINGUA_STORE", "other.db")
+    assert find_bus() == BusSettings(url="nats://two")
+
+
+def test_a_server_of_a_target_has_the_bus_of_its_folder_where_it_has_its_store(home: Path) -> None:
+    file = write(home, '[store]\npath = "folder.db"\n[server]\nport = 1\n[bus]\nurl = "nats://one"\nprefix = "p"\n')
+    config = read(None, {"bus_prefix": "q"}, {}, store_from=file)
+    assert config.problems == []
+    assert (config["store.path"], config["bus.url"], config["bus.prefix"]) == (home / "folder.db", "nats://one", "q")
+    assert config["server.port"] == 8000
+    other = read(None, {"store_path": Path("other.db")}, {}, store_from=file)
+    assert (other["store.path"], other["bus.url"]) == (Path("other.db"), None)
+
+
+def test_a_bus_that_cannot_be_told_is_said(cli: Cli, home: Path) -> None:
+    write(home, '[store]\npath = "folder.db"\n[bus]\nurl = "nats://${MISSING}"\n')
+    done = cli("runs", "list")
+    assert done.code == 2
+    assert "interlingua.toml:4: bus.url: MISSING is not in the environment" in done.err
+    assert cli("runs", "list", "--store", "folder.db").code == 3, "the file is not needed then, and there is no store"
 
 
 # -- files with mistakes --------------------------------------------------------------------------------------

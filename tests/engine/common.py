@@ -9,7 +9,9 @@ from typing import Any
 import interlingua as il
 from interlingua.model.events import Body
 
-QUICK = il.Settings(park_after=0, cancel_grace=0.5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
+QUICK = il.Settings(
+    park_after=0, max_listening=0, cancel_grace=0.5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0
+)
 PATIENT = il.Settings(park_after=60, cancel_grace=0.5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
 
 

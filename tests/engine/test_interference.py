@@ -579,10 +579,10 @@ async def test_an_agent_that_works_beside_a_wait_is_not_parked(store: Path) -> N
         async for event in eng.events(run.id):
             if event.kind == "delta":
                 break
-        execution._park_if_idle()  # as if it had waited long enough: but it has just said something
+        execution.park_if_idle()  # as if it had waited long enough: but it has just said something
         assert execution.leaving is None
         execution._active_at -= 3600
-        execution._park_if_idle()  # and now it has been silent for an hour
+        execution.park_if_idle()  # and now it has been silent for an hour
         assert execution.leaving == "park"
 
 

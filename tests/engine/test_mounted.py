@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import interlingua as il
@@ -477,3 +478,72 @@ async def test_an_answer_that_was_on_its_way_when_its_question_was_withdrawn_is_
         assert [body.text for body in await bodies(again, run.id, Thought)] == ["it asks no more", "it is done"]
         assert await bodies(again, run.id, RunRestarted) == []
         assert (await again.question_record(asked.id)).state == "answered"
+
+
+# -- who stays in memory to listen ----------------------------------------------------------------------------
+
+
+def listening(answered: asyncio.Event) -> Agent[..., Any]:
+    """Asks for as long as the remote side does."""
+
+    async def handler(ctx: il.Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002
+        async def moved_on() -> None:
+            await answered.wait()
+
+        try:
+            said = await Mounted(ctx).ask_while(moved_on, "pick", {"message": "Which?"}, {"type": "string"}, key="pick")
+        except il.QuestionExpired:
+            said = "answered there"
+        return {"said": said}
+
+    return Agent(card(), handler, shape="async", ctx_param="ctx")
+
+
+async def asked_of(eng: il.Engine) -> str:
+    run = await submit(eng, "far")
+    await question(eng, run.id)
+    return run.id
+
+
+async def listens(eng: il.Engine, run: str) -> None:
+    """Until it is decided that it stays."""
+    async with asyncio.timeout(20):
+        while eng.worker.execution(run) not in eng.worker.listeners:
+            await asyncio.sleep(0)
+
+
+async def test_of_runs_that_wait_for_what_may_be_answered_there_those_with_the_newest_questions_stay(
+    store: Path,
+) -> None:
+    answered = asyncio.Event()
+    settings = msgspec.structs.replace(QUICK, max_listening=2)
+    async with engine(store, listening(answered), settings=settings) as eng:
+        first, second = await asked_of(eng), await asked_of(eng)
+        for run in (first, second):
+            await listens(eng, run)
+        third = await asked_of(eng)
+        await listens(eng, third)
+        await parked(eng, first)
+        row = await eng.store.run(first)
+        assert row is not None
+        assert row.wake_at is not None, "it will look"
+        answered.set()
+        for run in (second, third):
+            assert (await eng.wait(run, timeout=20)).output == {"said": "answered there"}
+        assert not (await eng.run(first)).status.final
+        await eng.answer((await question(eng, first)).id, "here")
+        assert (await eng.wait(first, timeout=20)).output is not None
+        assert len(eng.worker.listeners) == 0
+
+
+async def test_a_run_that_listens_is_answered_here_and_cancelled_here_like_any_other(store: Path) -> None:
+    settings = msgspec.structs.replace(QUICK, max_listening=2)
+    async with engine(store, listening(asyncio.Event()), settings=settings) as eng:
+        one, two = await asked_of(eng), await asked_of(eng)
+        for run in (one, two):
+            await listens(eng, run)
+        await eng.answer((await question(eng, one)).id, "here")
+        assert (await eng.wait(one, timeout=20)).output == {"said": "here"}
+        await eng.cancel(two)
+        assert (await eng.wait(two, timeout=20)).status is il.Status.CANCELLED
+        assert len(eng.worker.listeners) == 0

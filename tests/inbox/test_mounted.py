@@ -206,6 +206,29 @@ async def test_a_deadline_of_ours_ends_the_run_there_too(store: Path, tmp_path: 
         assert (await closed(other.engine, there.question.id)).state == "withdrawn"
 
 
+async def stays(eng: il.Engine, run: str) -> None:
+    """Until it is decided that a waiting run is not set aside."""
+    async with asyncio.timeout(20):
+        while eng.worker.execution(run) not in eng.worker.listeners:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("protocol", ["connect", "cap"])
+async def test_a_run_that_waits_for_long_hears_at_once_that_its_question_was_answered_there(
+    store: Path, tmp_path: Path, protocol: str
+) -> None:
+    settings = with_settings(QUICK, max_listening=1)
+    async with second(tmp_path) as other, hub(store, other, protocol, "solo", settings) as (eng, _):
+        run = await submit(eng, "front", {"text": "it"})
+        there, here = await asked(other.engine), await asked(eng)
+        await stays(eng, here.question.run)
+        await other.engine.answer(there.question.id, {"approved": True}, door="test")
+        record = await closed(eng, here.question.id)
+        assert record.state == "withdrawn"
+        assert record.reason.startswith("it was answered at http://")
+        assert (await eng.wait(run.id, timeout=30)).output == {"text": "True None"}
+
+
 @pytest.mark.parametrize("protocol", ["connect", "cap"])
 async def test_a_run_that_was_set_aside_looks_again_whether_its_question_is_still_asked(
     store: Path, tmp_path: Path, protocol: str, monkeypatch: pytest.MonkeyPatch

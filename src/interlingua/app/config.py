@@ -18,7 +18,7 @@ import msgspec
 
 from ..model.errors import InvalidRequest
 from ..store.opening import is_postgres, shown
-from . import config_file
+from . import config_file, config_table
 from .config_file import NoVariable, Written, expanded, names_variables
 from .config_setting import Entries, Setting
 from .config_table import ENTRIES, SECTIONS, SETTINGS
@@ -105,15 +105,19 @@ def read(
     store_from: Path | None = None,
 ) -> Config:  # fmt: skip
     """All settings. What is wrong is in `problems`; only a file that is no TOML raises. `store_from`: where no file is
-    read, this one still says which store it is, where nothing else does."""
+    read, this one still says which store it is, and which bus is beside it, where nothing else says the store."""
     environ = os.environ if environ is None else environ
+    flags = flags or {}
     config = Config(file)
+    store = config_table.setting("store.path")
     if file is not None:
         _take_file(config, config_file.read(file), environ)
+    elif store_from is not None and flags.get(store.parameter) is None and not environ.get(store.variable):
+        written = config_file.read(store_from)
+        _take_store(config, written, environ)
+        _take_bus(config, written, environ)
     _take_variables(config, environ)
-    _take_flags(config, flags or {})
-    if file is None and store_from is not None and not config.given("store.path"):
-        _take_store(config, config_file.read(store_from), environ)
+    _take_flags(config, flags)
     return config
 
 
@@ -124,6 +128,14 @@ def store_in(file: Path) -> Path | None:
     config.check()
     found: Path | None = config["store.path"]
     return found
+
+
+def bus_in(file: Path) -> dict[str, Any]:
+    """What a file says of the bus, whatever else is wrong in it. Raises where that cannot be told."""
+    config = Config(file)
+    _take_bus(config, config_file.read(file), os.environ)
+    config.check()
+    return {path.removeprefix("bus."): config[path] for path in config.values if config.given(path)}
 
 
 # -- the file -------------------------------------------------------------------------------------------------
@@ -159,6 +171,11 @@ def _take_store(config: Config, written: Written, environ: Mapping[str, str]) ->
     if isinstance(table, dict):
         table = {key: value for key, value in table.items() if key == "path" or f"store.{key}" not in known}
     _take_file(config, msgspec.structs.replace(written, tables={"store": table}), environ)
+
+
+def _take_bus(config: Config, written: Written, environ: Mapping[str, str]) -> None:
+    if "bus" in written.tables:
+        _take_file(config, msgspec.structs.replace(written, tables={"bus": written.tables["bus"]}), environ)
 
 
 def _tree() -> dict[str, Any]:

@@ -82,7 +82,10 @@ DOORS: tuple[Setting, ...] = (
         "doors.mcp.idle", "number", 1800.0,
         "Seconds after which a session is forgotten that has no stream and sends nothing. Its runs go on.", least=0,
     ),
-    _S("doors.mcp.max_sessions", "whole", 1000, "Sessions that may be open.", least=1),
+    _S(
+        "doors.mcp.max_sessions", "whole", 1000,
+        "Sessions that may be open; one caller leaves a tenth to others.", least=1,
+    ),
     _S("doors.mcp.max_requests", "whole", 10_000, "Requests without a session that may be open.", least=1),
     _S(
         "doors.mcp.keep_bytes", "whole", 16 * MIB,
@@ -98,7 +101,10 @@ DOORS: tuple[Setting, ...] = (
         "doors.editor.idle", "number", 300.0,
         "Seconds after which a connection is forgotten that has no stream and sends nothing.", least=0,
     ),
-    _S("doors.editor.max_connections", "whole", 1000, "Connections that may be open.", least=1),
+    _S(
+        "doors.editor.max_connections", "whole", 1000,
+        "Connections that may be open; one caller leaves a tenth to others.", least=1,
+    ),
     _S("doors.editor.max_streams", "whole", 1000, "Sessions of one connection that may have a stream.", least=1),
     _S(
         "doors.editor.keep_bytes", "whole", MIB,
@@ -108,7 +114,10 @@ DOORS: tuple[Setting, ...] = (
     *_door("cap", "CAP"),
     *_body("cap", 16 * MIB),
     _S("doors.cap.keep_alive", "number", 15.0, "Seconds after which a silent stream gets a comment.", least=0),
-    _S("doors.cap.max_streams", "whole", 1000, "Streams that may be open at the same time.", least=1),
+    _S(
+        "doors.cap.max_streams", "whole", 1000,
+        "Streams that may be open; one caller leaves a tenth to others.", least=1,
+    ),
     _S("doors.cap.page", "whole", 100, "The most tasks that one page holds.", least=1),
     *_door("peer", "the Agent Communication Protocol"),
     _S(
@@ -173,7 +182,7 @@ DOORS: tuple[Setting, ...] = (
         "doors.peer.max_unread", "whole", 10_000,
         "Messages of one peer that nobody has read: it is not read from until somebody has.", least=1,
     ),
-    _S("doors.peer.max_streams", "whole", 2_000, "Streams that may be open at the same time.", least=1),
+    _S("doors.peer.max_streams", "whole", 2_000, "Streams that may be open; one caller has a tenth of them.", least=1),
     _S("doors.peer.keep_events", "whole", 100_000, "Events of the node that can be read again.", least=1),
     _S(
         "doors.peer.keep_messages", "number", 30 * 86_400.0, "Seconds that messages are kept after they are done.",

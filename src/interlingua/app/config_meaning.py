@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
+from ..bus import address
 from ..bus.base import BusSettings
 from ..engine.settings import Settings
-from ..model.errors import InvalidRequest
+from ..model.errors import InterlinguaError, InvalidRequest
 from ..protocols.cap.server import CapSettings
 from ..protocols.connect.operations import ConnectSettings
 from ..protocols.editor.server import EditorSettings
@@ -46,17 +49,20 @@ _PREFIX = re.compile(r"[A-Za-z0-9._-]*")
 
 
 async def serve_settings(config: Config) -> ServeSettings:
-    """What the server is made with. Raises what is wrong; issuers are asked for their keys."""
+    """What the server is made with; what is wrong becomes problems of the config. Issuers are asked for their keys."""
     host = config["server.host"]
     ports = {}
     for name in DOORS:
         port, at = ("door_port", "door_host") if name == "peer" else ("port", "host")
         if config[f"doors.{name}.{port}"] is not None and config[f"doors.{name}.enabled"]:
             ports[name] = (config[f"doors.{name}.{at}"], config[f"doors.{name}.{port}"])
+    advertise = None
+    with _told(config, "server.advertise"):
+        advertise = advertised(config["server.advertise"])
     return ServeSettings(
         host=host,
         port=config["server.port"],
-        advertise=advertised(config["server.advertise"]),
+        advertise=advertise,
         elsewhere=config["server.elsewhere"],
         allowed_hosts=config["server.allowed_hosts"],
         allowed_origins=config["server.allowed_origins"],
@@ -76,13 +82,31 @@ async def serve_settings(config: Config) -> ServeSettings:
 
 
 def work_settings(config: Config) -> WorkSettings:
-    """What a process that runs agents is made with, with doors or without."""
-    if config["server.metrics"] is not None:
-        probes.place(config["server.metrics"])  # what is wrong with it is said before anything begins
+    """What a process that runs agents is made with, with doors or without; what is wrong becomes problems."""
+    metrics, bus = None, BusSettings()
+    with _told(config, "server.metrics"):
+        if config["server.metrics"] is not None:
+            probes.place(config["server.metrics"])
+        metrics = config["server.metrics"]
+    with _told(config, "bus.url"):
+        wanted = _of(BusSettings, config, "bus")
+        if wanted.url is not None:
+            address.parse(wanted)
+        bus = wanted
     return WorkSettings(
-        metrics=config["server.metrics"], mounting=_of(Mounting, config, "mounting"),
-        bus=_of(BusSettings, config, "bus"), engine=engine_settings(config),
-    )  # fmt: skip
+        metrics=metrics, mounting=_of(Mounting, config, "mounting"), bus=bus, engine=engine_settings(config)
+    )
+
+
+@contextlib.contextmanager
+def _told(config: Config, path: str, where: str | None = None) -> Iterator[None]:
+    """What is wrong with a setting is told together with all else that is wrong."""
+    try:
+        yield
+    except WrongConfig as error:
+        config.problems += error.problems
+    except InterlinguaError as error:
+        config.wrong(place(config, path) if where is None else where, path, error.message)
 
 
 def advertised(text: str | None) -> str | None:
@@ -91,7 +115,7 @@ def advertised(text: str | None) -> str | None:
         return None
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
-        raise InvalidRequest(f"--advertise (server.advertise) is an address such as http://10.0.0.5:8000, not {text!r}")
+        raise InvalidRequest(f"is an address such as http://10.0.0.5:8000, not {text!r}")
     return text.rstrip("/")
 
 
@@ -101,8 +125,8 @@ def engine_settings(config: Config) -> Settings:
 
 
 def options(config: Config) -> dict[str, Any]:
-    """What doors are made with, by protocol."""
-    return {
+    """What doors are made with, by protocol; what is wrong with the node becomes problems."""
+    found: dict[str, Any] = {
         "connect": _of(ConnectSettings, config, "doors.connect", limits=_of(HttpLimits, config, "doors.connect")),
         "mcp": (
             _of(McpWeb, config, "doors.mcp", http=_of(HttpLimits, config, "doors.mcp")),
@@ -113,8 +137,10 @@ def options(config: Config) -> dict[str, Any]:
             EditorSettings(limits=_of(Limits, config, "doors.editor")),
         ),
         "cap": _of(CapSettings, config, "doors.cap", limits=_of(HttpLimits, config, "doors.cap")),
-        "peer": node(config),
     }
+    with _told(config, "doors.peer"):
+        found["peer"] = node(config)
+    return found
 
 
 def _of(cls: type[T], config: Config, section: str, **more: Any) -> T:
@@ -174,25 +200,27 @@ def place(config: Config, path: str) -> str:
 
 
 async def issuers(config: Config) -> list[Issuer]:
+    """Who makes tokens that count here; what is wrong with one becomes a problem."""
     entries, keys = config.entries["auth.issuers"], list(config["auth.jwks_url"])
     audience, scopes = config["auth.audience"], config["auth.scopes"]
     if len(keys) > sum(entry["jwks_url"] is None for entry in entries):
-        raise InvalidRequest("there are more --jwks-url (auth.jwks_url) than --issuer: each belongs to one, in order")
+        path = "auth.jwks_url"
+        config.wrong(place(config, path), path, "there are more of them than issuers without one")
     if audience and not entries:
-        raise InvalidRequest("--audience (auth.audience) and --issuer belong together: a token is for somebody")
+        path = "auth.audience"
+        config.wrong(place(config, path), path, "needs an issuer (--issuer): somebody makes the tokens")
     found = []
     for entry in entries:
         names = entry["audience"] or audience
-        if not names:
-            raise InvalidRequest(
-                f"{entry.origin}: --issuer {entry['issuer']} and --audience (auth.audience) belong together: a token "
-                "is for somebody"
-            )
         url = entry["jwks_url"] or (keys.pop(0) if keys else None)
-        one = await issuer(entry["issuer"], names, url, entry["scopes"] or scopes)
-        if entry["algorithms"]:
-            one = msgspec.structs.replace(one, algorithms=tuple(entry["algorithms"]))
-        found.append(one)
+        if not names:
+            config.wrong(entry.origin, entry.path, "needs an audience (--audience): a token is for somebody")
+            continue
+        with _told(config, entry.path, entry.origin):
+            one = await issuer(entry["issuer"], names, url, entry["scopes"] or scopes)
+            if entry["algorithms"]:
+                one = msgspec.structs.replace(one, algorithms=tuple(entry["algorithms"]))
+            found.append(one)
     return found
 
 

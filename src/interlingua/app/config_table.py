@@ -177,6 +177,12 @@ SETTINGS: tuple[Setting, ...] = (
         least=1,
     ),
     _S(
+        "limits.max_listening", "whole", 100,
+        "Runs that stay in memory while they wait for an answer which may be given where their agent is mounted from, "
+        "to hear of it when it is. Beyond that, those that wait longest are set aside, and look from time to time.",
+        least=0,
+    ),
+    _S(
         "limits.max_sync_threads", "whole", 256, "Threads for agents and steps that are plain functions.", least=1,
     ),
     _S(

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ..bus.base import BusSettings
 from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings
@@ -276,6 +277,7 @@ async def hosting(
     agents: Iterable[Agent[..., Any]],
     settings: NodeSettings,
     engine: Settings | None = None,
+    bus: BusSettings | None = None,
 ) -> AsyncIterator[Hosting]:
     """A node with its ports, until the context ends."""
     if settings.default_agent is not None:
@@ -284,7 +286,7 @@ async def hosting(
         if settings.default_agent not in names:
             raise InvalidRequest(f"--default-agent: there is no agent {settings.default_agent!r} among those given")
     ports = OwnPorts()
-    made = Engine(store, agents=agents, settings=engine or Settings())
+    made = Engine(store, agents=agents, bus=bus, settings=engine or Settings())
     made.reminders.serves = True
     async with made as running:
         host = Hosting(Node(running, settings))

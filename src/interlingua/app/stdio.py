@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..bus.base import BusSettings
 from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings
 from ..model.errors import InvalidRequest
 from ..transports.pipes import PipeChannel
 from .installed import protocols
-from .paths import default_bus
 from .trace import WireTrace
 
 
@@ -26,6 +26,7 @@ async def serve_stdio(
     *,
     trace: Path | None = None,
     settings: Settings | None = None,
+    bus: BusSettings | None = None,
 ) -> None:
     """Serve agents until the peer closes our input, or somebody wants us to end."""
     speaking = {p.name: p.stdio for p in protocols() if p.stdio is not None}
@@ -35,7 +36,7 @@ async def serve_stdio(
     wire = WireTrace(trace, protocol) if trace is not None else None
     # A client that has hung up waits a few seconds for us, and kills us then; the next process goes on with the rest.
     settings = settings or Settings(shutdown_grace=2.0)
-    async with Engine(store, agents=agents, bus=default_bus(), settings=settings) as engine:
+    async with Engine(store, agents=agents, bus=bus, settings=settings) as engine:
         channel = PipeChannel(*pipes)
         serving = asyncio.ensure_future(serve(engine, channel, wire))
         loop = asyncio.get_running_loop()

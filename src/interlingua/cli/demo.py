@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import store_option
-from .tour import Wire, command, say
+from .tour import Wire, command, path, say
 
 if TYPE_CHECKING:
     from ..app.demo import Process
@@ -48,10 +48,17 @@ async def _demo(store: Path, *, kept: bool, team: bool) -> int:
     from .tour_doors import five_doors, five_mounts
     from .tour_runs import asked_and_answered, killed
 
+    stays = interactive()
     say("Interlingua", "Write an agent once. Every agent protocol speaks to it.")
     if kept and store.exists() and await _has_keys(store):  # noqa: ASYNC240 - nothing else goes on yet
         say("", "This store has keys, so its server wants one, and the tour has none to send. Leave --store out.")
         return 0
+    say(
+        "",
+        "A tour in five parts, which takes a minute. Each line with a $ is a real request to a real server; below it "
+        "stands what matters of the answer."
+        + (" You can paste every such line into another terminal in this folder." if stays else ""),
+    )
     crew = team_folder() if team else None
     files = [str(example(name)) for name in EXAMPLES]
     with tempfile.TemporaryDirectory(prefix="interlingua-demo-") as other:
@@ -65,8 +72,8 @@ async def _demo(store: Path, *, kept: bool, team: bool) -> int:
                 await killed(wire, server)
                 if team and (code := await with_team(wire, crew, store)):
                     return code
-                _farewell(server.address, store if kept else None)
-                if interactive():
+                _farewell(store if kept else None, stays=stays)
+                if stays:
                     await _stay(server.address)
     return 0
 
@@ -105,20 +112,18 @@ async def _wire(server: Process) -> AsyncIterator[Wire]:
         await wire.close()
 
 
-def _farewell(address: str, store: Path | None) -> None:
-    import os
-
+def _farewell(store: Path | None, *, stays: bool) -> None:
     from ..app.demo import example
 
-    file = example("echo")
-    where = Path(os.path.relpath(file.parent))
-    if len(str(where)) > len(str(file.parent)):
-        where = file.parent
-    say("Now you", "Read the examples: each takes a minute. Then try:")
-    option = f" --store {store}" if store is not None else ""
-    command(f"run {where / 'mailcomposer.py'} --thread lunch 'To: ada@example.org. Subject: Lunch.'{option}")
-    command(f"run {where / 'counter.py'} '{{\"to\": 20}}'{option}    (and press Ctrl-C)")
-    command(f"serve {where / 'echo.py'}{option}")
+    option = f" --store {path(store)}" if store is not None else ""
+    say(
+        "Now you",
+        "Read the examples: each takes a minute. Then try them. The first asks you, the second is cancelled by Ctrl-C, "
+        "and the third is a server of your own:",
+    )
+    command(f"run {path(example('mailcomposer'))} --thread lunch 'To: ada@example.org. Subject: Lunch.'{option}")
+    command(f"run {path(example('counter'))} '{{\"to\": 20}}'{option}")
+    command(f"serve {path(example('echo'))}{option}{' --port 0' if stays else ''}")  # the usual port is ours
 
 
 async def _stay(address: str) -> None:
@@ -130,20 +135,20 @@ async def _stay(address: str) -> None:
 
     from ..app.installed import protocols
     from .render import error_console
-    from .tour import prompt
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    say("Still up", "Everything above can be pasted into another terminal, and so can these:")
+    say("Still up", "The servers of the tour go on, and so do their doors:")
     table = Table("door", "address", box=None, pad_edge=False)
-    for protocol in protocols():
-        if protocol.door is not None:
-            table.add_row(protocol.title, address + protocol.prefix)
+    doors = [protocol for protocol in protocols() if protocol.door is not None]
+    for protocol in doors:
+        table.add_row(protocol.title, address + protocol.prefix)
     error_console().print(table)
-    prompt(f"interlingua inspect {address}")
-    for kind, path in (("connect", "/connect"), ("mcp", "/mcp"), ("peer", "/peer"), ("cap", "/cap")):
-        prompt(f"interlingua run '{kind}+{address}{path}#echo' hello")
+    say("", "What speaks there, and the same agent by each of them:")
+    command(f"inspect {address}")
+    for protocol in doors:
+        command(f"run '{protocol.name}+{address}{protocol.prefix}#echo' hello")
     say("", "Ctrl-C stops.")
     await stop.wait()
     asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)

@@ -231,7 +231,7 @@ async def _peer(targets: list[str], flags: Flags, store: Path | None, form: LogF
     import logging
     import signal
 
-    from ..app.paths import find_store
+    from ..app.paths import find_bus, find_store
     from ..app.peer import hosting, settings_of
     from ..app.targets import load_to_serve, parse
 
@@ -241,7 +241,7 @@ async def _peer(targets: list[str], flags: Flags, store: Path | None, form: LogF
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with hosting(find_store(store), agents, settings) as host:
+    async with hosting(find_store(store), agents, settings, bus=find_bus(store)) as host:
         if form is LogFormat.JSON:  # whoever reads lines of JSON wants nothing else; the link is a secret
             fields = {"address": host.control, "name": host.node.name}
             logging.getLogger("interlingua").info("a node is up at %s", host.control, extra={"fields": fields})

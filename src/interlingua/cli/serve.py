@@ -67,7 +67,9 @@ async def _open(
     from ..app import config_meaning
     from ..app.serve import serving
 
-    return serving(store, agents, await config_meaning.serve_settings(config), mounts)
+    settings = await config_meaning.serve_settings(config)
+    config.check()
+    return serving(store, agents, settings, mounts)
 
 
 def _show(server: Server, form: LogFormat) -> None:

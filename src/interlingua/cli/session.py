@@ -45,14 +45,14 @@ async def engine_at(
     store: Path | None, agents: Iterable[Agent[..., Any]] = (), *, create: bool = False
 ) -> AsyncIterator[Engine]:
     """An engine on a store. `create`: the store that was asked for may be new."""
-    from ..app.paths import default_bus, find_store
+    from ..app.paths import find_bus, find_store
     from ..engine.engine import Engine
     from ..store.opening import CannotOpen
 
     path = find_store(store)
     if store is not None and not create and not _is_there(path):
         raise NotFound(f"there is no store {path}")
-    engine = Engine(path, agents=agents, bus=default_bus())
+    engine = Engine(path, agents=agents, bus=find_bus(store))
     try:
         await engine.start()
     except (sqlite3.Error, OSError) as error:  # it was opened, and cannot be written beside

@@ -97,7 +97,6 @@ async def _stay(config: Config, form: LogFormat, again: Callable[[], Config], op
 
     mounts = config_meaning.mounts(config)
     own = await sources.load_all(config)
-    config.check()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     agents = [agent for source in own for agent in source.agents]

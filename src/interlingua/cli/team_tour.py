@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .tour import Wire, command, say
+from .tour import Wire, command, path, program, prompt, say, show
 from .tour_doors import new_task
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ async def with_team(wire: Wire, folder: Path | None, store: Path) -> int:
         asker = None if ask else Says(screen)
         code, _ = await follow(engine, run, screen, interrupts=interrupts, ask=ask, asker=asker)
         if not code:
-            await _audited(engine, run, screen.conversation.label)
+            await _audited(engine, run, screen.conversation.label, store)
     return code
 
 
@@ -67,21 +67,25 @@ class Says:
         return {"text": _ANSWER}
 
 
-async def _audited(engine: Engine, run: str, label: str) -> None:
+async def _audited(engine: Engine, run: str, label: str, store: Path) -> None:
     from ..app.audit import export
     from ..engine.ids import now
     from ..model.audit_check import verify
     from ..security.signing import SigningKey, genuine
 
-    say("", "Who did what for whom is on record, every event chained to the one before. One file proves it:")
-    command(f"audit export {label}")
+    say("", "Who did what for whom is on record, every event chained to the one before. An export of it proves itself:")
+    exported = f"audit export {label} --store {path(store)} --output -"
+    command(exported, "audit verify -")
     with tempfile.TemporaryDirectory(prefix="interlingua-demo-") as folder:
         key = SigningKey.load_or_create(Path(folder) / "audit.key")
         lines = [line async for line in export(engine, run, key, now=now(), task=label)]
     report = verify(lines, genuine, lambda public: public == key.public)
+    show(
+        f"{report.events} events of {report.runs} runs: "
+        + ("nothing was changed" if report.ok else report.problems[0].message)
+    )
+    say("", "With Europe's numbers turned into Africa's:")
+    prompt(f"{program()} {exported} | sed s/Europe/Africa/g | {program()} audit verify -")
     forged = [line.replace(b"Europe", b"Africa") for line in lines]
     found = verify(forged, genuine, lambda public: public == key.public)
-    command(f"audit verify audit-{label}.jsonl")
-    told = "nothing was changed" if report.ok else report.problems[0].message
-    say("", f"{report.events} events of {report.runs} runs: {told}. With Europe's numbers turned into Africa's:")
-    say("", found.problems[0].message if found.problems else "nobody would notice")
+    show(found.problems[0].message if found.problems else "nobody would notice")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
+import sys
+from pathlib import Path
 from typing import Any
 
 from .errors import CommandError
@@ -64,11 +68,27 @@ def say(title: str, text: str) -> None:
     console.print(Text(text))
 
 
-def command(line: str) -> None:
-    prompt(f"interlingua {line}")
+def command(*lines: str) -> None:
+    """A line for our own program, or several that pass on what they say to the next."""
+    prompt(" | ".join(f"{program()} {line}" for line in lines))
+
+
+def program() -> str:
+    """How our program is started in another terminal in this folder: by its name, where a shell finds it by that."""
+    script = Path(sys.argv[0])
+    if script.name == "__main__.py":
+        return f"{path(Path(sys.executable))} -m interlingua"
+    found = shutil.which(script.name)
+    return script.name if found and Path(found).resolve() == script.resolve() else path(script)
+
+
+def path(file: Path) -> str:
+    """A file as a shell in this folder takes it, in the shorter of both ways."""
+    return shlex.quote(min(os.path.relpath(file), str(file.absolute()), key=len))
 
 
 def prompt(line: str) -> None:
+    """A line that is carried out, and that whoever reads it can carry out as well."""
     from rich.text import Text
 
     from .render import error_console

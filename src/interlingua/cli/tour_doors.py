@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import CommandError
-from .tour import Wire, prompt, say, show, show_json
+from .tour import Wire, command, path, say, show, show_json
 
 STATELESS = "2026-07-28"
 _META = {"io.modelcontextprotocol/protocolVersion": STATELESS, "io.modelcontextprotocol/clientCapabilities": {}}
@@ -49,7 +49,9 @@ async def five_doors(wire: Wire, file: Path, store: Path) -> None:
     told = await wire.ask("POST", "/peer/message:send", message)
     show_json(told["reply"]["parts"])
 
-    say("Agent Client", "What editors speak: JSON-RPC with a program over its stdin and stdout.")
+    say(
+        "Agent Client", "What editors speak: they start a program, and talk JSON-RPC with it over its stdin and stdout."
+    )
     await _editor(file, store)
 
     say("CAP", "Teams: tasks are delegated, and results come back as messages.")
@@ -58,7 +60,9 @@ async def five_doors(wire: Wire, file: Path, store: Path) -> None:
         "context_summary": "hello CAP",
     }  # fmt: skip
     task = (await wire.ask("POST", "/cap/messages", notice))["task_id"]
-    async with wire.stream("GET", f"/cap/tasks/{task}/events") as answer:
+    events = f"/cap/tasks/{task}/events"
+    wire.shown("GET", events, None, None, "-N")
+    async with wire.stream("GET", events) as answer:
         async for line in answer.aiter_lines():
             told = json.loads(line[5:]) if line.startswith("data:") else {}
             if told.get("sender_id") == "echo" and told.get("recipient_id") == "user":
@@ -80,7 +84,7 @@ def _body_of(file: Path) -> list[str]:
 
 
 async def _editor(file: Path, store: Path) -> None:
-    prompt(f"interlingua stdio --as editor {file.name}")
+    command(f"stdio --as editor {path(file)} --store {path(store)}")
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "interlingua", "stdio", "--as", "editor", str(file), "--store", str(store),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
@@ -121,6 +125,7 @@ async def five_mounts(wire: Wire, mounted: list[tuple[str, str]]) -> None:
     )
     for agent, target in mounted:
         show(f"    {agent:<10} {target}")
+    say("", "Here all five are called by Agent Connect, as the first is:")
     for agent, _ in mounted:
         body = {"agent_id": agent, "input": {"text": "write it once"}}
         told = await (wire.ask if agent == mounted[0][0] else wire.quietly)("POST", "/connect/runs/wait", body)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..model.events import QuestionAnswered
 from .errors import CommandError
-from .tour import Wire, command, prompt, say, show, show_json
+from .tour import Wire, command, path, say, show, show_json
 from .tour_doors import mcp_headers, mcp_run
 
 if TYPE_CHECKING:
     from ..app.demo import Process
+    from ..engine.engine import Engine
+    from ..model.run import Question
 
 _MAIL = "org.agntcy.mailcomposer"
 _TO = 8
@@ -25,30 +29,47 @@ async def asked_and_answered(wire: Wire, store: Path) -> None:
 
     say(
         "3  asked in one protocol, answered in another",
-        "This agent asks before it sends a mail. An MCP client calls it, which cannot be asked anything:",
+        "This agent asks before it sends a mail. It is called by an MCP client that cannot be asked anything:",
     )
     mail = {"message": "To: ada@example.org. Subject: Lunch. At noon?"}
     told = await wire.ask("POST", "/mcp", mcp_run(_MAIL, mail), mcp_headers(_MAIL))
     show(told["error"]["message"])
     run = told["error"]["data"]["run"]
     say("", "The question is one record, wherever it was asked; the run waits, for a minute or a month:")
-    command("questions list")
+    command(f"questions list --store {path(store)}")
     async with engine_at(store) as engine:
         (asked,) = await inbox.entries(engine, await engine.question_records(QuestionFilter(run=run)))
         tables.questions([asked], json=False, all_=False)
+        answer: Any = {"approved": True}
         if interactive():
-            from .ask import AskAtTerminal
-
-            say("", "You decide:")
-            answer: Any = await AskAtTerminal().ask(asked.record.question)
-        else:
-            answer = {"approved": True}
-    say("", "The answer goes in by Agent Connect:")
-    await wire.ask("POST", f"/connect/runs/{run}", answer)
+            say("", "You decide, here or in another terminal:")
+            answer = await _decided(engine, asked.record.question)
+    if answer is not None:
+        say("", "The answer goes in by Agent Connect:")
+        await wire.ask("POST", f"/connect/runs/{run}", answer)
     say("", "And the MCP client, asking again for the same run, has its result:")
     again = mcp_run(_MAIL, mail, **{"interlingua/run": run})
     told = await wire.ask("POST", "/mcp", again, mcp_headers(_MAIL))
     show_json(told["result"]["output"])
+
+
+async def _decided(engine: Engine, question: Question) -> Any:
+    """What somebody says here; None where somebody elsewhere was first."""
+    from .ask import AskAtTerminal
+    from .watch import first
+
+    async def elsewhere() -> None:
+        async with contextlib.aclosing(engine.events(question.run)) as events:  # type: ignore[type-var]
+            async for event in events:
+                if isinstance(event.body, QuestionAnswered) and event.body.question == question.id:
+                    answer = event.body.answer
+                    say("", f"answered by {answer.by} through {answer.door}")
+                    return
+
+    try:
+        return await first([elsewhere(), AskAtTerminal().ask(question)])
+    except EOFError:
+        raise CommandError("no answer was given, so the tour ends here") from None
 
 
 async def killed(wire: Wire, server: Process) -> None:
@@ -56,11 +77,11 @@ async def killed(wire: Wire, server: Process) -> None:
     say("4  kill -9", "This run counts slowly. We read its stream, and kill the server in the middle.")
     body = {"agent_id": "counter", "input": {"to": _TO, "delay": 0.25}, "stream_mode": "custom"}
     run = (await wire.ask("POST", "/connect/runs", body))["run_id"]
-    path = f"/connect/runs/{run}/stream"
+    stream = f"/connect/runs/{run}/stream"
     from_the_start = {"last-event-id": "0"}  # without, a stream begins with what comes next
-    wire.shown("GET", path, None, from_the_start, "-N")
+    wire.shown("GET", stream, None, from_the_start, "-N")
     heard, last = "", ""
-    async with wire.stream("GET", path, headers=from_the_start) as answer:
+    async with wire.stream("GET", stream, headers=from_the_start) as answer:
         async for line in answer.aiter_lines():
             if line.startswith("id:"):
                 last = line[3:].strip()
@@ -68,18 +89,18 @@ async def killed(wire: Wire, server: Process) -> None:
             if heard.count(" ") >= _TO // 2:
                 break
     show(heard)
-    prompt(f"kill -9 {server.pid}")
+    pid = server.pid
     await server.kill()
     say(
         "",
-        "Nothing was said goodbye to. Another process takes up the store, and the stream is read on from where it was:",
+        f"Process {pid} is gone, by kill -9: it finished nothing. Another one takes up its store, on its port, and the "
+        "stream is read on from where it was:",
     )
-    prompt("interlingua serve …")
     await server.start()
     headers = {"last-event-id": last}
-    wire.shown("GET", path, None, headers, "-N")
+    wire.shown("GET", stream, None, headers, "-N")
     more = ""
-    async with wire.stream("GET", path, headers=headers) as answer:
+    async with wire.stream("GET", stream, headers=headers) as answer:
         async for line in answer.aiter_lines():
             more += _text_of(line)
             if "all together" in more:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..model.delta import ABSENT, Joiner
 from ..model.errors import AlreadyAnswered, Conflict, InvalidAnswer, NotFound
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine
 
 _PAGE = 1000
+
+T = TypeVar("T")
 
 
 class Watch:
@@ -62,7 +64,7 @@ class Watch:
             jobs = [self._read(after), self._obey(interrupts)]
             if self._asker is not None:
                 jobs.append(self._ask_all(self._asker))
-            return await _first(jobs)
+            return await first(jobs)
 
     # -- the log ------------------------------------------------------------------------------------------
 
@@ -167,7 +169,7 @@ class Watch:
         raise AssertionError
 
 
-async def _first(jobs: list[Coroutine[Any, Any, ExitCode]]) -> ExitCode:
+async def first(jobs: Sequence[Coroutine[Any, Any, T]]) -> T:
     """The result of whichever is done first; the others are ended."""
     tasks = [asyncio.create_task(job) for job in jobs]
     try:

@@ -59,7 +59,9 @@ async def _open(
     from ..app import config_meaning
     from ..app.work import working
 
-    return working(store, agents, config_meaning.work_settings(config), mounts)
+    settings = config_meaning.work_settings(config)
+    config.check()
+    return working(store, agents, settings, mounts)
 
 
 def _show(place: Workplace, form: LogFormat) -> None:

@@ -26,7 +26,8 @@ def workers(
     bus: Annotated[
         str | None,
         typer.Option(
-            "--bus", metavar="URL", help="The NATS server that they share; without it `$INTERLINGUA_BUS`.",
+            "--bus", metavar="URL", help="The NATS server that they share; without it `$INTERLINGUA_BUS`, "
+            "else that of the config file, where the store is.",
             show_default=False,
         ),
     ] = None,
@@ -46,7 +47,7 @@ def workers(
 async def _workers(store: Path | None, bus: str | None, json: bool) -> None:
     import msgspec
 
-    from ..app.paths import default_bus, find_store
+    from ..app.paths import find_bus, find_store
     from ..model.errors import NotFound
     from ..store.opening import is_postgres, open_store
     from .render import as_json
@@ -54,7 +55,7 @@ async def _workers(store: Path | None, bus: str | None, json: bool) -> None:
     where = find_store(store)
     if not is_postgres(where) and not where.exists():
         raise NotFound(f"there is no store {where}")
-    settings = default_bus()
+    settings = find_bus(store)
     if bus is not None:
         settings = msgspec.structs.replace(settings, url=bus)
     # No engine: that would be one more of those that are counted.

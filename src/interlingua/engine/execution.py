@@ -84,6 +84,7 @@ class Execution(Operations):
     task: asyncio.Task[None] | None = None
     ctx: Any = None
     gate: Gate | None = None  # where the runs of its agent are counted
+    listens = 0  # how many branches of the handler would miss something if it were set aside
     _entered = False
     _counted_idle = False
     _active_at = 0.0
@@ -537,7 +538,7 @@ class Execution(Operations):
                 self.log.row.crashes = 0  # it came as far as it could: the crashes were not its doing
                 self.log.touch()
             if self._park is None and self.leaving is None and self.agent is not None and self.agent.parkable:
-                self._park = self.loop.call_later(self.worker.settings.park_after, self._park_if_idle)
+                self._park = self.loop.call_later(self.worker.settings.park_after, self.park_if_idle)
         else:
             if self._park is not None:
                 self._park.cancel()
@@ -591,13 +592,20 @@ class Execution(Operations):
         extra = 0.0 if self._clock_from is None else self.loop.time() - self._clock_from
         return self.log.row.ran + int(extra * 1e6)
 
-    def _park_if_idle(self) -> None:
+    @property
+    def at_rest(self) -> bool:
+        """Whether only somebody else can wake it: not time, and not what has come in already."""
+        waits = self.blocked > 0 and self.active == 0 and not any(one.done() for one in self._awaited.values())
+        return waits and self.next_deadline() is None and self.news == self.news_noted
+
+    def park_if_idle(self) -> None:
+        """Set the run aside, where its handler does nothing but wait."""
         self._park = None
         if self.over or self.leaving is not None or not self.blocked or self.active:
             return
         left = self._active_at + max(self.worker.settings.park_after, _A_TURN) - self.loop.time()
         if left > 0:
-            self._park = self.loop.call_later(left, self._park_if_idle)
+            self._park = self.loop.call_later(left, self.park_if_idle)
             return
         deadline = self.next_deadline()
         if deadline is not None and deadline - now() < _NOT_WORTH_PARKING:
@@ -605,6 +613,10 @@ class Execution(Operations):
         if any(one.done() for one in self._awaited.values()):
             self._tick()  # a branch is about to go on: parked now, nothing would wake it
             return
+        if self.listens:
+            asked_at = max((one.asked_at for one in self.open_questions.values()), default=0)
+            if self.worker.listeners.stays(self, asked_at):
+                return
         self.leave("park")
 
     # -- emitting -----------------------------------------------------------------------------------------

@@ -210,9 +210,9 @@ class Mounted:
         **more: Any,
     ) -> Any:  # fmt: skip
         """As `ask`, for as long as the remote side asks: `moved_on` returns when it does not any more. Then what is
-        asked here is withdrawn, and Gone raised, unless somebody has answered here at that very moment. A run that was
-        set aside is woken from time to time to look."""
-        with contextlib.ExitStack() as looking:
+        asked here is withdrawn, and Gone raised, unless somebody has answered here at that very moment. For that the
+        run stays in memory, where not too many do; one that was set aside is woken from time to time to look."""
+        with self._run.worker.listeners.listening(self._run), contextlib.ExitStack() as looking:
             if key in self.asked():  # it was set aside, and is not again before it has looked
                 looking.enter_context(self._run.busy())
                 asyncio.get_running_loop().call_later(_LOOK_WITHIN, looking.close)

@@ -25,6 +25,9 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     """Of what one run may emit."""
     max_hops: int = 16
     """Mounts that a call may go through, here and elsewhere. Beyond that it fails: probably mounts form a loop."""
+    max_listening: int = 100
+    """Runs that stay in memory while they wait for an answer which may be given where their agent is mounted from, to
+    hear of it when it is. Beyond that, those that wait longest are set aside, and look from time to time."""
     max_sync_threads: int = 256
     """Threads for agents and steps that are plain functions."""
     processes: int = 2

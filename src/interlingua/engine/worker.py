@@ -42,6 +42,7 @@ from .between import ANYBODY, Between
 from .execution import Execution
 from .gates import Gate, Gates
 from .ids import new_id, now
+from .listening import Listeners
 from .log import LiveLog
 from .meters import Meters
 from .offers import Offers
@@ -75,6 +76,7 @@ class Worker:
         self.threads = 0  # plain functions that are running
         self.abandoned = 0  # handlers that would not stop
         self.gates = Gates(registry, settings.agents)
+        self.listeners = Listeners(settings.max_listening)
         self.meters = Meters()
         self.processes = ProcessPool(settings.processes)
         self.others = Between(self, bus) if isinstance(bus, RemoteBus) else None
@@ -341,6 +343,7 @@ class Worker:
 
     def ended(self, execution: Execution) -> None:
         self.running -= 1
+        self.listeners.left(execution)
         gate, execution.gate = execution.gate, None
         if gate is not None:
             gate.free()

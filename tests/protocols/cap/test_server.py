@@ -545,6 +545,27 @@ async def test_more_streams_than_allowed_are_refused(store: Path) -> None:
                 break
 
 
+async def test_one_caller_cannot_have_all_streams(store: Path) -> None:
+    mine, yours = await key(store, "mine", "*"), await key(store, "yours", "*")
+    async with (
+        door(store, *PLAIN, max_streams=2) as server, Peer(server, mine) as one, Peer(server, yours) as other,
+    ):  # fmt: skip
+        for peer, task in ((one, "T1"), (other, "T2")):
+            await peer.post(notice(task, "patient", "x"))
+        async with one.http.stream("GET", "/tasks/T1/events") as first:
+            pieces = first.aiter_bytes()
+            await anext(pieces)
+            assert "you have 1 streams open already" in (await one.get("/tasks/T1/events", 503))["error_message"]
+            async with other.http.stream("GET", "/tasks/T2/events") as second:
+                assert second.status_code == 200
+        status = 503
+        async with asyncio.timeout(20):
+            while status == 503:  # until it is noticed that the first has ended
+                async with one.http.stream("GET", "/tasks/T1/events") as again:
+                    status = again.status_code
+        assert status == 200
+
+
 # -- who may say what -----------------------------------------------------------------------------------------
 
 

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+import interlingua as il
 from interlingua.protocols.cap.stdio import StdioDoor
+from interlingua.store.base import RunFilter
 from interlingua.transports.pipes import PipeChannel
 
 from ... import warm_python
 from ...cli.conftest import env  # noqa: F401 - a fixture
-from ...engine.common import engine
+from ...engine.common import engine, parked
 from .door_common import Json, message, notice, words
 
 AGENTS = """
@@ -45,6 +47,20 @@ async def patient(text: str) -> str:
 @il.agent
 async def failing(text: str) -> str:
     raise ValueError(text)
+
+@il.agent
+async def listening(text: str, ctx: il.Context) -> str:
+    await ctx.thought("I am all ears")
+    return f"{text}: {(await ctx.receive()).text}"
+
+@il.agent
+async def above(text: str, ctx: il.Context) -> str:
+    return str((await ctx.call(listening, text=text))["text"])
+
+@il.agent
+async def slow(text: str, ctx: il.Context) -> str:
+    await ctx.sleep(1)
+    return text
 """
 
 MANIFESTS = {
@@ -252,6 +268,47 @@ def test_a_task_that_waits_when_the_peer_has_gone_is_taken_up_by_the_next_proces
         other.hear(recipient_id="user")
         other.say(message("T1", "curious", "blind"))
         assert other.hear(sender_id="curious", metadata={"final": True})["content"] == "love is blind"
+
+
+def test_so_is_one_that_waits_for_a_message(start: Any) -> None:
+    with start() as other:
+        other.say(notice("T1", "listening", "heard", metadata={"stream": True}))
+        other.hear(type="activity")
+        assert [line["type"] for line in other.end()] == []
+    with start() as other:
+        other.say(notice("T1", "listening", "heard", metadata={"stream": True}))
+        other.say(message("T1", "listening", "you"))
+        assert other.hear(sender_id="listening", metadata={"final": True})["content"] == "heard: you"
+
+
+def test_what_only_somebody_else_could_wake_is_not_waited_for_and_what_goes_on_by_itself_is(start: Any) -> None:
+    with start() as other:
+        other.say(notice("T1", "above", "never"))
+        other.say(notice("T2", "slow", "in the end"))
+        (line,) = other.end()
+        assert line["content"] == "in the end"
+
+
+async def test_nor_is_a_run_waited_for_that_was_set_aside(store: Path) -> None:
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+
+    @il.agent
+    async def listening(text: str, ctx: il.Context[None, None]) -> str:
+        return f"{text}: {(await ctx.receive()).text}"
+
+    async with engine(store, listening) as eng:
+        channel, peer = PipeChannel(theirs_in, theirs_out), PipeChannel(ours_in, ours_out)
+        serving = asyncio.ensure_future(StdioDoor(eng, channel).run())
+        peer.send(json.dumps(notice("T1", "listening", "x")).encode())
+        async with asyncio.timeout(20):
+            while not (runs := await eng.runs(RunFilter())):
+                await eng.next_hint("work")
+            await parked(eng, runs[0].id)
+            await peer.close_writing()
+            await serving
+        await peer.close()
+        await channel.close()
 
 
 def test_an_error_is_not_answered_with_an_error(start: Any) -> None:

@@ -408,16 +408,21 @@ async def test_a_session_that_nobody_reads_holds_up_no_other(store: Path) -> Non
         assert len(text(before)) == FLOOD * 100_006
 
 
-async def test_a_connection_is_its_callers_own(store: Path) -> None:
+async def keys(store: Path, *names: str) -> list[str]:
+    """Keys of the store, and what to send."""
     kept = open_store(store)
     await kept.open()
-    keys = StoredKeys(kept)
     secrets = []
-    for name in ("one", "two"):
+    for name in names:
         secret, record = make_key(name, ["*"], 0)
-        await keys.put(record)
+        await StoredKeys(kept).put(record)
         secrets.append(secret)
     await kept.close()
+    return secrets
+
+
+async def test_a_connection_is_its_callers_own(store: Path) -> None:
+    secrets = await keys(store, "one", "two")
     async with (
         up(store) as (server, _),
         clients(server, authorization=f"Bearer {secrets[0]}") as client,
@@ -498,6 +503,25 @@ async def test_connections_and_streams_are_limited(store: Path) -> None:
         client.connection = ""
         initialize = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}}
         assert (await client.raw(initialize)).status_code == 503
+
+
+async def test_one_caller_cannot_have_all_connections(store: Path) -> None:
+    mine, yours = await keys(store, "mine", "yours")
+    async with (
+        up(store, max_connections=2) as (server, _),
+        clients(server, authorization=f"Bearer {mine}") as client,
+        clients(server, authorization=f"Bearer {yours}") as other,
+    ):
+        await client.begin()
+        client.connection = ""
+        initialize = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}}
+        assert (await client.raw(initialize)).status_code == 429
+        with pytest.raises(websockets.exceptions.InvalidStatus) as raised:
+            await websockets.asyncio.client.connect(
+                client.url.replace("http", "ws"), additional_headers={"authorization": f"Bearer {mine}"}
+            )
+        assert raised.value.response.status_code == 429
+        await other.begin()
 
 
 async def test_who_asks_without_reading_answers_is_told_to_read(store: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -146,6 +147,20 @@ async def test_clients_that_begin_again_and_again_push_out_their_own_sessions_fi
                 await loud.begin()
             assert (await quiet.ask("ping")).status == 200
             assert (await loud.ask("ping")).status == 200
+
+
+async def test_one_caller_cannot_have_all_sessions_however_busy_they_are(store: Path) -> None:
+    async with up(store, max_sessions=2) as (server, web), contextlib.AsyncExitStack() as stack:
+        web.auth = ByName()
+        first, second, other = [await stack.enter_async_context(clients(server)) for _ in range(3)]
+        for client, name in ((first, "loud"), (second, "loud"), (other, "quiet")):
+            client.headers = {"x-name": name, "x-scopes": "*"}
+        await first.begin()
+        await first.listen()
+        full = await second.post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}})
+        assert full.status == 429
+        await other.begin()
+        assert (await first.ask("ping")).status == 200
 
 
 # -- unlucky moments ------------------------------------------------------------------------------------------

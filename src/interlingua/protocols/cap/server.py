@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +26,7 @@ from ...model.status import Status
 from ...model.team import ORCHESTRATOR, USER, instance_of
 from ...security import scopes
 from ...security.auth import Authenticator
+from ...security.shares import has_share
 from ...transports import params
 from ...transports.http import HttpLimits, header, json_response, read_json, trace
 from ...transports.jsonrpc import RpcError
@@ -46,7 +48,7 @@ class CapSettings(msgspec.Struct, kw_only=True, frozen=True):
     keep_alive: float = 15.0
     """Seconds after which a silent stream gets a comment."""
     max_streams: int = 1000
-    """Streams that may be open at the same time."""
+    """Streams that may be open at the same time; one caller leaves a tenth of them to others."""
     page: int = 100
     """The most tasks that one page holds."""
 
@@ -58,7 +60,7 @@ class CapDoor:
         self.settings = settings or CapSettings()
         self.desk = Desk(engine)
         self.book = self.desk.book
-        self._streams = 0
+        self._streams: Counter[str] = Counter()  # by caller
         self._stopping: asyncio.Event | None = None
         self._stopped = False
 
@@ -97,9 +99,10 @@ class CapDoor:
         except InterlinguaError as error:
             return refusal(error, *addressed(value))
         where = f"{request.scope.get('root_path', '')}/tasks/{quote(taken.task_id, safe='')}"
-        if "text/event-stream" in (header(request, b"accept") or "") and not self._full:
+        if "text/event-stream" in (header(request, b"accept") or "") and not self._full(caller):
             # Whoever wants to hear of the task need not ask twice.
-            return self._streaming(await self.book.find(taken.task_id, caller), START, {"location": where})
+            found = await self.book.find(taken.task_id, caller)
+            return self._streaming(found, caller, START, {"location": where})
         return json_response(msgspec.to_builtins(taken), 202, {"location": where})
 
     async def cancel(self, request: Request, caller: Caller) -> Response:
@@ -170,22 +173,25 @@ class CapDoor:
             raise InvalidRequest(
                 f"the task has {found.run.seq} events, and {last} is beyond the end; read from the start"
             )
-        if self._full:
-            raise Overloaded(f"{self._streams} streams are open already; try again later")
-        return self._streaming(found, after, {})
+        if full := self._full(caller):
+            raise Overloaded(f"{full}; try again later")
+        return self._streaming(found, caller, after, {})
 
-    @property
-    def _full(self) -> bool:
-        return self._streams >= self.settings.max_streams or self._stopped
+    def _full(self, caller: Caller) -> str:
+        """Why there is no room for another stream of a caller; empty where there is."""
+        total, held, limit = self._streams.total(), self._streams[caller.id], self.settings.max_streams
+        if self._stopped or total >= limit:
+            return f"{total} streams are open already"
+        return f"you have {held} streams open already" if has_share(caller, held, limit) else ""
 
-    def _streaming(self, found: Found, after: Place, headers: dict[str, str]) -> Response:
+    def _streaming(self, found: Found, caller: Caller, after: Place, headers: dict[str, str]) -> Response:
         headers = {"cache-control": "no-cache", **headers}
-        return StreamingResponse(self._stream(found, after), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(self._stream(found, caller, after), media_type="text/event-stream", headers=headers)
 
-    async def _stream(self, found: Found, after: Place) -> AsyncIterator[bytes]:
+    async def _stream(self, found: Found, caller: Caller, after: Place) -> AsyncIterator[bytes]:
         self._stopping = self._stopping or asyncio.Event()
         part = found.part.run if found.part is not None and found.view.below else None
-        self._streams += 1
+        self._streams[caller.id] += 1
         try:
             updates = follow(
                 self.engine, found.run.id, found.view, after, keep_alive=self.settings.keep_alive, part=part
@@ -194,7 +200,7 @@ class CapDoor:
                 async for piece in pieces:
                     yield b"".join(encode(one.data, id=one.id, event=one.kind) for one in piece) or KEEP_ALIVE
         finally:
-            self._streams -= 1
+            self._streams -= Counter([caller.id])  # who has none left is forgotten
 
     # -- agents -------------------------------------------------------------------------------------------
 

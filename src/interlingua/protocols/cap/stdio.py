@@ -20,6 +20,7 @@ from ...model.errors import AgentNotFound, InterlinguaError, InvalidRequest, Too
 from ...model.run import OWNER
 from ...model.status import Status
 from ...model.team import ORCHESTRATOR, USER
+from ...store.base import RunFilter
 from ...transports.channel import Channel, TooLong
 from ...transports.rpc import Trace
 from . import wire
@@ -27,6 +28,9 @@ from .conversation import Update
 from .desk import Desk, Taken, log
 from .follow import follow
 from .server import addressed, error_message
+
+_LOOK_EVERY = 0.2  # seconds, once the peer says no more
+_ALL = 1_000_000
 
 
 class StdioDoor:
@@ -47,13 +51,40 @@ class StdioDoor:
                 for frame in frames:
                     await self._take(frame)
                 await self._channel.drain()
-            while any(not task.done() for run, task in self._followed.items() if run not in self._resting):
+            while await self._goes_on():
                 self._news.clear()
-                await self._news.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_EVERY):
+                        await self._news.wait()
         finally:
             for task in self._followed.values():
                 task.cancel()
             await asyncio.gather(*self._followed.values(), return_exceptions=True)
+
+    async def _goes_on(self) -> bool:
+        """Whether something that was begun may still say something, without being told anything."""
+        open_ = [run for run, task in self._followed.items() if not task.done() and run not in self._resting]
+        for run in open_:
+            if not await self._at_rest(run):
+                return True
+        return False
+
+    async def _at_rest(self, run: str) -> bool:
+        """Whether a run, and all that it has called, waits for others. One that was set aside until somebody tells it
+        something has no owner and no time to wake at; one that another process has goes on there."""
+        store, worker = self._engine.store, self._engine.worker
+        rows = await store.runs(RunFilter(root=run, sealed=True, limit=_ALL))
+        left = [row for row in rows if not row.status.final]
+        if all(row.id != run for row in left):
+            return False  # it has ended, and that is yet to be told
+        if any([await store.inbox(run=row.id) for row in left]):
+            return False
+        for row in left:  # nothing is waited for from here on, so that nothing changes
+            here = worker.execution(row.id)
+            owned = row.status is Status.PENDING or row.worker is not None or row.wake_at is not None
+            if owned if here is None else not here.at_rest:
+                return False
+        return True
 
     async def _take(self, frame: bytes) -> None:
         if not frame.strip():

@@ -31,6 +31,7 @@ from ...engine.replicas import Replica
 from ...model.errors import InterlinguaError
 from ...model.run import Caller
 from ...security.auth import Authenticator
+from ...security.shares import has_share
 from ...store.shelf import Document
 from ...transports.http import read_body
 from ...transports.jsonrpc import PARSE_ERROR
@@ -170,7 +171,7 @@ class WebDoor:
         self.editors = EditorDoor(engine, editor)
         self.connections: dict[str, HttpConnection] = {}
         self.placed = Placed(engine, "editor", self.settings.idle, self._let_go)
-        self._sockets: set[WebSocketChannel] = set()
+        self._sockets: dict[WebSocketChannel, str] = {}  # with whose they are
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -275,7 +276,7 @@ class WebDoor:
         if CONNECTION in request.headers:  # one whose first attempt failed may try again
             connection, refused = self._find(request.headers, caller), 400
         else:
-            self._room()
+            self._room(caller)
             connection, refused = HttpConnection(self, caller), 200
             self.connections[connection.id] = connection
         connection.enter()
@@ -286,11 +287,14 @@ class WebDoor:
         status = refused if sent(answer).error else 200
         return Response(answer, status, {CONNECTION: connection.id}, "application/json")
 
-    def _room(self) -> None:
+    def _room(self, caller: Caller) -> None:
         if self._closed:
             raise Refused(503, "the server stops")
-        if len(self.connections) + len(self._sockets) >= self.settings.max_connections:
+        held = [*self._sockets.values(), *(one.caller.id for one in self.connections.values())]
+        if len(held) >= self.settings.max_connections:
             raise Refused(503, f"there are {self.settings.max_connections} connections already")
+        if has_share(caller, held.count(caller.id), self.settings.max_connections):
+            raise Refused(429, f"you have {held.count(caller.id)} connections already")
 
     def _find(self, headers: Mapping[str, str], caller: Caller) -> HttpConnection:
         wanted = headers.get(CONNECTION)
@@ -306,7 +310,7 @@ class WebDoor:
     async def socket(self, websocket: WebSocket) -> None:
         try:
             caller = await self.auth.authenticate(websocket.headers)
-            self._room()
+            self._room(caller)
         except Refused as error:
             await websocket.send_denial_response(refusal(error.status, error.error))
             return
@@ -318,12 +322,12 @@ class WebDoor:
         except WebSocketDisconnect:
             return
         channel = WebSocketChannel(ServerSocket(websocket))
-        self._sockets.add(channel)
+        self._sockets[channel] = caller.id
         try:
             await self._serve(channel, caller)
         finally:
             await channel.close()
-            self._sockets.discard(channel)
+            self._sockets.pop(channel, None)
 
     async def _serve(self, channel: WebSocketChannel, caller: Caller) -> None:
         try:

@@ -25,6 +25,7 @@ from ...engine.replicas import Replica
 from ...model.errors import InterlinguaError, Overloaded
 from ...model.run import Caller
 from ...security.auth import Authenticator
+from ...security.shares import has_share
 from ...store.shelf import Document
 from ...transports import tap
 from ...transports.http import json_response, read_body
@@ -258,13 +259,18 @@ class WebDoor:
 
     def _make_room(self, caller: Caller) -> None:
         """Many clients never say that they go: the one that has been silent longest makes room, among those of the
-        caller who has the most. Who begins again and again pushes nobody else out."""
-        if len(self.sessions) >= self.settings.max_sessions:
-            count = Counter([caller.id, *(found.caller.id for found in self.sessions.values())])
+        caller who has the most. Who begins again and again pushes nobody else out, and has never all of them."""
+        limit = self.settings.max_sessions
+        count = Counter([caller.id, *(found.caller.id for found in self.sessions.values())])
+        alone = has_share(caller, count[caller.id] - 1, limit)
+        if alone or len(self.sessions) >= limit:
             idle = [found for found in self.sessions.values() if isinstance(found, Session) and found.free]
+            idle = [found for found in idle if not alone or found.caller.id == caller.id]
             if idle:
                 self.forget(min(idle, key=lambda found: (-count[found.caller.id], found.idle_since or 0.0)))
-        self._room(len(self.sessions), self.settings.max_sessions)
+            elif alone:
+                raise Refused(429, f"you have {count[caller.id] - 1} open already")
+        self._room(len(self.sessions), limit)
 
     # -- HTTP+SSE -----------------------------------------------------------------------------------------
 
