@@ -596,7 +596,7 @@ class Execution(Operations):
     def at_rest(self) -> bool:
         """Whether only somebody else can wake it: not time, and not what has come in already."""
         waits = self.blocked > 0 and self.active == 0 and not any(one.done() for one in self._awaited.values())
-        return waits and self.next_deadline() is None and self.news == self.news_noted
+        return waits and self.next_deadline() is None
 
     def park_if_idle(self) -> None:
         """Set the run aside, where its handler does nothing but wait."""
