@@ -11,7 +11,7 @@ import pytest
 import interlingua as il
 from interlingua.engine.questions import question_codec
 from interlingua.model.errors import InvalidAnswer
-from interlingua.model.forms import choices, form, in_words, true_form, usable_answer
+from interlingua.model.forms import choices, form, in_words, spoken, true_form, usable_answer, written_answer
 from interlingua.model.run import Option, Question
 from interlingua.model.schemas import Validator
 
@@ -173,6 +173,35 @@ def test_options_of_a_few_words_are_those_words() -> None:
 @pytest.mark.parametrize("schema", [{"type": "string"}, {"enum": [1, 2]}, {"type": "array"}, {}])
 def test_other_answers_are_no_choice(schema: dict[str, Any]) -> None:
     assert choices(asked(schema)) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "value"),
+    [
+        (str, "two words", "two words"),
+        (str, "5", "5"),
+        (str, "[1]", "[1]"),
+        (int, "5", 5),
+        (bool, "yes", True),
+        (bool, "No", False),
+        (bool, "true", True),
+        (Literal["red", "blue"], "red", "red"),
+        (list[int], "[1, 2]", [1, 2]),
+        (Person, '{"name": "Ada"}', {"name": "Ada"}),
+        (Person, "Ada", {"name": "Ada"}),
+        (int | str, "5", 5),
+        (int | str, "five", "five"),
+        (None, "null", None),
+    ],
+    ids=str,
+)
+def test_an_answer_in_words_is_what_its_schema_makes_of_them(answer: Any, text: str, value: Any) -> None:
+    assert written_answer(asked(schema_of(answer)), text) == value
+
+
+@pytest.mark.parametrize(("answer", "wanted"), [(str, "as the next message"), (list[int], "JSON that fits")])
+def test_a_question_in_words_says_how_to_answer(answer: Any, wanted: str) -> None:
+    assert wanted in spoken(asked(schema_of(answer)))
 
 
 def test_a_form_is_read_by_the_schema_that_it_is_of() -> None:

@@ -298,7 +298,8 @@ def spoken(question: Question) -> str:
     if question.options:
         told += [f"- {option.id}: {option.label}" for option in question.options]
     member = _only_member(question.answer_schema)
-    if member is None or member[1].get("type") not in ("string", "boolean", "integer", "number"):
+    inner = question.answer_schema if member is None else member[1]
+    if inner.get("type") not in ("string", "boolean", "integer", "number"):
         told.append("Answer with JSON that fits:\n" + fenced(question.answer_schema))
     else:
         told.append("Write your answer as the next message.")
@@ -312,17 +313,20 @@ def written_answer(question: Question, text: str) -> Any:
     except ValueError:
         value = text.strip()
     schema = question.answer_schema
-    if isinstance(value, dict) or schema.get("type") != "object":
-        return value
+    if schema.get("type") != "object":
+        return _meant(schema, value, text)
     member = _only_member(schema)
-    if member is None:
+    if isinstance(value, dict) or member is None:
         return value
     name, inner = member
+    return {name: _meant(inner, value, text)}
+
+
+def _meant(inner: Schema, value: Any, text: str) -> Any:
+    """A word that was written. What reads as JSON may be no more than a text."""
     if inner.get("type") == "boolean" and isinstance(value, str):
-        value = {"yes": True, "y": True, "ok": True, "no": False, "n": False}.get(value.lower(), value)
-    elif inner.get("type") == "string" and not isinstance(value, str):
-        value = text.strip()
-    return {name: value}
+        return {"yes": True, "y": True, "ok": True, "no": False, "n": False}.get(value.lower(), value)
+    return text.strip() if inner.get("type") == "string" and not isinstance(value, str) else value
 
 
 def true_form(schema: Any, shown: Any) -> tuple[Form, Schema] | None:
