@@ -57,6 +57,21 @@ PERSON = {
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
     "required": ["name", "age"],
 }
+PEOPLE = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "skills": {"type": "array", "items": {"type": "string"}}},
+        "required": ["name", "skills"],
+    },
+}
+TEAM = {
+    "type": "object",
+    "properties": {"title": {"type": "string"}, "people": PEOPLE},
+    "required": ["title", "people"],
+}
+WANTED = {"team": ("Who is in it?", TEAM), "numbers": ("Which numbers?", NUMBERS["properties"]["numbers"])}
+"""What `want` asks for, and by which schema: more than a form of a few words, and what is no object at all."""
 WHAT = "What do you want?"
 WORDS = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
@@ -105,6 +120,9 @@ class Line(Protocol):
     async def form(self) -> dict[str, Any]:
         """Something that fits PERSON."""
 
+    async def want(self, what: str) -> Any:
+        """Something that fits that schema of WANTED."""
+
     async def ask(self) -> str:
         """Free text."""
 
@@ -135,6 +153,8 @@ async def talk(text: str, line: Line) -> None:
         case "form":
             person = await line.form()
             await line.say(f"name is {person['name']}, age is {person['age']}")
+        case "want":
+            await line.say(json.dumps(await line.want(rest[0])))
         case "ask":
             await line.say(f"you said: {await line.ask()}")
         case "wait":
@@ -179,11 +199,48 @@ def sums(numbers: list[int]) -> list[dict[str, Any]]:
     return grown or [{"total": 0, "seen": []}]
 
 
+# -- wires with nothing but flat forms ------------------------------------------------------------------------
+
+ANSWER_SCHEMA = "interlingua/answerSchema"
+"""In the `_meta` of a form on such a wire: what the form is for."""
+
+
+def flat(schema: dict[str, Any]) -> dict[str, Any]:
+    """A form in which everything that is no text is JSON in one. What is no object is in its only field."""
+    names = list(schema["properties"]) if schema["type"] == "object" else ["answer"]
+    return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names}
+
+
+def laid(schema: dict[str, Any], value: Any) -> dict[str, Any]:
+    """A value in the fields of such a form."""
+    if schema["type"] != "object":
+        return {"answer": json.dumps(value)}
+    return {name: one if isinstance(one, str) else json.dumps(one) for name, one in value.items()}
+
+
+def taken(schema: dict[str, Any], content: dict[str, Any]) -> Any:
+    """A value out of them."""
+    if schema["type"] != "object":
+        return json.loads(content["answer"])
+    members = schema["properties"]
+    return {name: one if members[name]["type"] == "string" else json.loads(one) for name, one in content.items()}
+
+
 # -- what a test expects --------------------------------------------------------------------------------------
 
 EXPECTED_FILE = {"name": FILE_IN[0], "media_type": FILE_IN[1], "sha256": hashlib.sha256(FILE_IN[2]).hexdigest()}
 NUMBERS_IN = {"numbers": [3, 4, 5]}
 TOTAL_OUT = {"total": 12, "seen": [3, 4, 5]}
+GIVEN: dict[str, Any] = {
+    "team": {
+        "title": "First",
+        "people": [{"name": "Zoë", "skills": ["ships", '"quotes"']}, {"name": "", "skills": []}],
+    },
+    "numbers": [3, 4, 5],
+}
+"""What is answered to each of WANTED."""
+WRONG: dict[str, Any] = {"team": {"title": "First", "people": [{"name": "Zoë", "skills": "ships"}]}, "numbers": ["3"]}
+"""What fits none of them, and only deep inside."""
 
 
 # -- reaching the test ----------------------------------------------------------------------------------------

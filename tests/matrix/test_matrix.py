@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from . import behaviours as does
@@ -67,6 +68,10 @@ async def using(client: DoorClient) -> AsyncIterator[DoorClient]:
             yield client
     finally:
         await client.close()
+
+
+def fits(schema: dict[str, Any], value: Any) -> bool:
+    return jsonschema_rs.validator_for(schema).is_valid(value)
 
 
 async def ended(client: DoorClient, agent: str, text: str, **more: Any) -> Ended:
@@ -200,6 +205,23 @@ async def test_a_form_is_asked_for_and_filled_in(hub: str, source: str, door: st
 
 
 @every_way_to_ask
+@pytest.mark.parametrize("what", does.WANTED)
+async def test_what_is_more_than_a_flat_form_is_asked_for_and_given(
+    hub: str, source: str, door: str, what: str
+) -> None:
+    assert not lost("form", source, door)
+    async with client_of(hub, door) as client:
+        turn = await client.start(f"talker-{source}", f"want {what}")
+        asked = await turn.question()
+        prompt, schema = does.WANTED[what]
+        assert (asked.kind, asked.prompt, asked.members) == ("form", prompt, tuple(schema.get("properties", ())))
+        assert fits(asked.schema, does.GIVEN[what])
+        assert not fits(asked.schema, does.WRONG[what])
+        await turn.answer(does.GIVEN[what])
+        assert json.loads((await turn.end()).text) == does.GIVEN[what]
+
+
+@every_way_to_ask
 async def test_words_are_asked_for_and_given(hub: str, source: str, door: str) -> None:
     assert not lost("ask", source, door)
     async with client_of(hub, door) as client:
@@ -288,10 +310,11 @@ async def test_a_question_is_asked_and_answered_over_three_hops(chain: str) -> N
         for word, answer, end in (
             ("choose", "reject", "chose reject"),
             ("form", {"name": "Ada", "age": 36}, "name is Ada, age is 36"),
+            ("want team", does.GIVEN["team"], json.dumps(does.GIVEN["team"])),
             ("ask", "more pears", "you said: more pears"),
         ):
             turn = await client.start(FAR, word)
-            assert (await turn.question()).kind == word
+            assert (await turn.question()).kind == ("form" if "team" in word else word)
             await turn.answer(answer)
             assert (await turn.end()).text == end
 

@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import importlib
 import json
+import types
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 
@@ -20,6 +21,7 @@ import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
 from interlingua.engine import mounting
+from interlingua.model.errors import InvalidAnswer
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked, QuestionWithdrawn, Warned
 from interlingua.model.forms import choices, form
 from interlingua.model.prompts import prompt_input
@@ -280,12 +282,28 @@ async def test_a_question_with_a_form_has_its_fields_here_and_they_arrive_filled
         question = await there.asked(run)
         assert question.prompt == does.WHO
         shown = form(question.answer_schema)
-        assert shown is not None
-        assert {name: field["type"] for name, field in shown["properties"].items()} == {
+        assert shown.flat
+        assert {name: field["type"] for name, field in shown.shown["properties"].items()} == {
             "name": "string", "age": "integer",
         }  # fmt: skip
         await there.engine.answer(question.id, {"name": "Ada", "age": 36})
         assert (await there.end(run)).output == {"text": "name is Ada, age is 36"}
+
+
+@every
+@pytest.mark.parametrize("what", does.WANTED)
+async def test_a_question_for_more_than_a_flat_form_has_its_schema_here_and_the_answer_arrives_whole(
+    protocol: str, targets: dict[str, str], store: Path, what: str
+) -> None:
+    async with mounted(protocol, targets, store) as there:
+        assert not lost(protocol, "form")
+        run = await there.tell(f"want {what}")
+        question = await there.asked(run)
+        assert (question.prompt, question.answer_schema) == does.WANTED[what]
+        with pytest.raises(il.InterlinguaError):
+            await there.engine.answer(question.id, does.WRONG[what])
+        await there.engine.answer(question.id, does.GIVEN[what])
+        assert json.loads((await there.end(run)).output["text"]) == does.GIVEN[what]
 
 
 @every
@@ -365,14 +383,15 @@ WAYS = {
 
 @contextlib.asynccontextmanager
 async def mounted_ours(
-    protocol: str, store: Path, settings: il.Settings = SETTINGS
+    protocol: str, store: Path, settings: il.Settings = SETTINGS, *agents: Any
 ) -> AsyncIterator[tuple[Server, Mounted]]:
     """Our own agents behind a server of ours, mounted over one of its doors."""
-    native = await load_all(parse(str(Path(__file__).parent / "sources" / "native.py")))
-    async with serving(beside(store, "there"), native, ServeSettings(port=0, engine=settings)) as server:
-        target = f"{WAYS[protocol].format(server.address)}#talker-native"
+    served = agents or await load_all(parse(str(Path(__file__).parent / "sources" / "native.py")))
+    async with serving(beside(store, "there"), list(served), ServeSettings(port=0, engine=settings)) as server:
+        name = served[0].card.name
+        target = f"{WAYS[protocol].format(server.address)}#{name}"
         async with mounted(protocol, {protocol: target}, store, settings) as there, asyncio.timeout(PATIENCE):
-            there.talker = "talker-native"
+            there.talker = name
             yield server, there
 
 
@@ -404,6 +423,51 @@ async def test_an_agent_of_ours_meets_the_same_over_every_wire(protocol: str, st
         assert (await there.end(run)).output == {"text": "chose allow"}
         await there.hear(f"meta {there.gate.url}", metadata={"ticket": "42"})
         assert (await there.gate.note("meta"))["metadata"] == {"ticket": "42"}
+
+
+SHAPES: dict[str, tuple[Any, Any]] = {
+    "list": (list[str], ["a", "[]"]),
+    "deep list": (list[list[int | None]], [[1, None], []]),
+    "text": (str, '{"not": "JSON here"}'),
+    "number": (float, 2.5),
+    "whole number": (int, 7),
+    "yes": (bool, True),
+    "no": (bool, False),
+    "word": (Literal["red", "blue"], "blue"),
+    "words": (list[Literal["red", "blue"]], ["blue"]),
+    "names": (dict[str, list[int]], {"a": [1]}),
+    "nothing": (int | None, None),
+    "anything": (Any, {"answer": [None, True, "x"]}),
+    "one of two": (int | list[int], [1]),
+    "beside": (TypedDict("Beside", {"name": str, "tags": NotRequired[list[str]]}), {"name": "Ada", "tags": ["x"]}),
+    "null inside": (TypedDict("Null", {"name": str, "age": int | None}), {"name": "Ada", "age": None}),
+}
+
+
+@every
+async def test_an_answer_of_any_shape_comes_through_every_wire(protocol: str, store: Path) -> None:
+    kinds: dict[str, Any] = {
+        name: types.new_class(f"Q{number}", (il.Question[type_],))
+        for number, (name, (type_, _)) in enumerate(SHAPES.items())
+    }
+
+    @il.agent(asks=list(kinds.values()))
+    async def wants(text: str, ctx: il.Context[Any, Any]) -> str:
+        return json.dumps(await ctx.ask(kinds[text]()))
+
+    async with mounted_ours(protocol, store, SETTINGS, wants) as (_, there):
+        for name, (_, value) in SHAPES.items():
+            run = await there.tell(name)
+            question = await there.asked(run)
+            try:
+                await there.engine.answer(question.id, value)
+            except InvalidAnswer:  # it was asked for by a choice, or by a form in which null is what is left out
+                assert protocol in ("editor", "mcp")
+                members = value if isinstance(value, dict) else {"choice": {True: "yes", False: "no"}.get(value, value)}
+                await there.engine.answer(question.id, {k: v for k, v in members.items() if v is not None})
+            ended = await there.end(run)
+            assert ended.status is il.Status.SUCCEEDED, (name, ended.error)
+            assert json.loads(ended.output["text"]) == value, name
 
 
 async def answer_there(server: Server, text: str) -> None:

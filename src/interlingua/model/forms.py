@@ -1,6 +1,7 @@
 """Questions as people meet them: as a few choices, as a flat form, or as words. Pure.
 
-Several doors can show one of these three and nothing else; which one a question fits is decided here, once.
+Several doors can show one of these three and nothing else; which one a question fits is decided here, once. There is a
+flat form for an answer of any shape: what has no field of its own kind is JSON in a text field.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Any
 
 import msgspec
 
+from . import values
 from .card import Schema
-from .errors import DefinitionError
+from .errors import DefinitionError, InvalidAnswer
 from .run import Option, Question
-from .schemas import Validator, check_refs_local
+from .schemas import Validator, check_refs_local, usable
 
 
 def fenced(value: Any) -> str:
@@ -47,24 +49,25 @@ def choices(question: Question) -> Choices | None:
         kinds = [Option(o.id, o.label, o.kind or "allow_once") for o in question.options]
         return Choices(kinds, answers)
     member = _only_member(schema)
-    if member is None:
-        return None
-    name, inner = member
+    name, inner = (None, schema) if member is None else member  # without a name it is the answer itself
     if inner.get("type") == "boolean":
-        return Choices(
-            [Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once")],
-            {"yes": {name: True}, "no": {name: False}},
-        )
-    values = inner.get("enum")
-    if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
-        return Choices(
-            [Option(value, value, "allow_once") for value in values], {value: {name: value} for value in values}
-        )
-    return None
+        answers = {"yes": True, "no": False}
+        options = [Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once")]
+    elif _texts(inner.get("enum")):
+        answers = {text: text for text in inner["enum"]}
+        options = [Option(text, text, "allow_once") for text in answers]
+    else:
+        return None
+    return Choices(options, answers if name is None else {id_: {name: value} for id_, value in answers.items()})
+
+
+def _texts(offered: Any) -> bool:
+    """Whether it is a list of texts to choose from."""
+    return isinstance(offered, list) and bool(offered) and all(isinstance(one, str) for one in offered)
 
 
 def _answer_for(option: Option, schema: Schema) -> Any:
-    if schema.get("type") == "string":
+    if schema.get("type") == "string" or (_texts(schema.get("enum")) and option.id in schema["enum"]):
         return option.id
     member = _only_member(schema)
     if member is None:
@@ -115,22 +118,77 @@ _FORM_KEYS = {
 _FORMATS = ("email", "uri", "date", "date-time")
 
 
-def form(schema: Schema) -> Schema | None:
-    """An answer's schema as a flat form, where it is one."""
-    if schema.get("type") != "object" or not schema.get("properties"):
-        return None
+ANSWER = "answer"
+"""The only field of a form for an answer that is no object with members."""
+
+
+class Form(msgspec.Struct):
+    """A flat form for an answer of any shape."""
+
+    shown: Schema
+    whole: bool = False  # its only field is the answer
+    written: frozenset[str] = frozenset()  # fields that are a text with JSON in it
+    nulls: frozenset[str] = frozenset()  # fields that are left out to say null
+
+    @property
+    def flat(self) -> bool:
+        """Whether what is shown is what is wanted."""
+        return not self.whole and not self.written
+
+    def content(self, answer: Any) -> dict[str, Any]:
+        """An answer that fits, in the fields."""
+        members = {ANSWER: answer} if self.whole else answer
+        return {
+            name: values.encode(value).decode() if name in self.written else value
+            for name, value in members.items()
+            if value is not None or name not in self.nulls
+        }
+
+    def answer(self, content: dict[str, Any]) -> Any:
+        """What the fields say. Whether that fits is for others to check."""
+        found: dict[str, Any] = dict.fromkeys(self.nulls)
+        for name, value in content.items():
+            if name not in self.written or not isinstance(value, str):
+                found[name] = value
+            elif value.strip() or name in self.shown.get("required", ()):  # a field that was left empty says nothing
+                found[name] = _read(name, value)
+        if not self.whole:
+            return found
+        if ANSWER not in found:
+            raise InvalidAnswer(f"{ANSWER} is missing")
+        return found[ANSWER]
+
+
+def _read(name: str, text: str) -> Any:
+    try:
+        return values.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidAnswer(f"{name} has to be JSON, with texts in quotes: {error}") from None
+
+
+def form(schema: Schema) -> Form:
+    """How to show what an answer is made of."""
+    members, required = schema.get("properties"), schema.get("required", [])
+    closed = not isinstance(schema.get("additionalProperties"), dict) and "patternProperties" not in schema
+    if schema.get("type") != "object" or not members or not closed or not set(required) <= set(members):
+        members, required, whole = {ANSWER: schema}, [ANSWER], True
+    else:
+        whole = False
     fields: dict[str, Any] = {}
-    for name, inner in schema["properties"].items():
-        field = _field(resolved(inner, schema))
+    written, nulls = set(), set()
+    for name, member in members.items():
+        inner = schema if whole else resolved(member, schema)
+        field = _field(inner)
         if field is None:
-            if name in schema.get("required", ()):
-                return None
-            continue  # what cannot be shown and need not be given is left out
+            written.add(name)
+            field = _json_field(name, inner, in_words(member, schema))
+        elif name in required and isinstance(member, dict) and {"type": "null"} in member.get("anyOf", ()):
+            nulls.add(name)
         fields[name] = field
     told: Schema = {"type": "object", "properties": fields}
-    if schema.get("required"):
-        told["required"] = list(schema["required"])
-    return told
+    if needed := [name for name in required if name not in nulls]:
+        told["required"] = needed
+    return Form(told, whole, frozenset(written), frozenset(nulls))
 
 
 def _field(inner: Schema) -> Schema | None:
@@ -140,16 +198,60 @@ def _field(inner: Schema) -> Schema | None:
     if not isinstance(kind, str) or kind not in _FORM_KEYS:
         return None
     field = {"type": kind, **{key: inner[key] for key in (*_FORM_KEYS[kind], "title", "description") if key in inner}}
-    if "enum" in field and not all(isinstance(value, str) for value in field["enum"]):
+    if "enum" in field and not _texts(field["enum"]):
         return None
     if "format" in field and field["format"] not in _FORMATS:
         del field["format"]
     if kind == "array":
-        items = inner.get("items", {})
-        if not isinstance(items.get("enum"), list):
+        items = inner.get("items")
+        if not isinstance(items, dict) or not _texts(items.get("enum")):
             return None
         field["items"] = {"type": "string", "enum": items["enum"]}
     return field
+
+
+def _json_field(name: str, inner: Schema, shape: str) -> Schema:
+    about = [inner["description"]] if isinstance(inner.get("description"), str) else []
+    words = "\n\n".join([*about, f"JSON of this shape: {shape}"])
+    return {"type": "string", "title": f"{inner.get('title') or name} (JSON)", "description": words}
+
+
+_WORDS = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false", "null": "null"}
+_READABLE = 50  # of the parts of a schema
+
+
+def in_words(schema: Any, root: Schema) -> str:
+    """What fits a schema, as somebody would write it down for somebody else. Of a large one, as much as can be read."""
+    left = _READABLE
+
+    def told(inner: Any, depth: int = 6) -> str:
+        nonlocal left
+        left -= 1
+        if isinstance(inner, dict) and "$ref" in inner:
+            inner = resolved(inner, root)
+        if not isinstance(inner, dict) or not depth or left < 0:
+            return "…"
+        for several in (inner.get("anyOf"), inner.get("oneOf")):
+            if isinstance(several, list):
+                return " or ".join(told(one, depth - 1) for one in several[:_READABLE])
+        kind, fixed = inner.get("type"), [inner["const"]] if "const" in inner else inner.get("enum")
+        if isinstance(fixed, list):
+            return " or ".join(json.dumps(value, ensure_ascii=False) for value in fixed[:_READABLE])
+        if isinstance(kind, list):
+            return " or ".join(told({**inner, "type": one}, depth - 1) for one in kind)
+        if kind == "array":
+            return f"[{told(inner.get('items', {}), depth - 1)}, …]"
+        if kind != "object":
+            return _WORDS.get(str(kind), "anything")
+        members = [
+            f'"{name}"{"" if name in inner.get("required", ()) else " (may be left out)"}: {told(member, depth - 1)}'
+            for name, member in list(inner.get("properties", {}).items())[:_READABLE]
+        ]
+        if isinstance(inner.get("additionalProperties"), dict):
+            members.append(f"any name: {told(inner['additionalProperties'], depth - 1)}")
+        return f"{{{', '.join(members) or '…'}}}"
+
+    return told(schema)
 
 
 def particulars(question: Question) -> list[str]:
@@ -196,7 +298,8 @@ def spoken(question: Question) -> str:
     if question.options:
         told += [f"- {option.id}: {option.label}" for option in question.options]
     member = _only_member(question.answer_schema)
-    if member is None or member[1].get("type") not in ("string", "boolean", "integer", "number"):
+    inner = question.answer_schema if member is None else member[1]
+    if inner.get("type") not in ("string", "boolean", "integer", "number"):
         told.append("Answer with JSON that fits:\n" + fenced(question.answer_schema))
     else:
         told.append("Write your answer as the next message.")
@@ -210,17 +313,35 @@ def written_answer(question: Question, text: str) -> Any:
     except ValueError:
         value = text.strip()
     schema = question.answer_schema
-    if isinstance(value, dict) or schema.get("type") != "object":
-        return value
+    if schema.get("type") != "object":
+        return _meant(schema, value, text)
     member = _only_member(schema)
-    if member is None:
+    if isinstance(value, dict) or member is None:
         return value
     name, inner = member
+    return {name: _meant(inner, value, text)}
+
+
+def _meant(inner: Schema, value: Any, text: str) -> Any:
+    """A word that was written. What reads as JSON may be no more than a text."""
     if inner.get("type") == "boolean" and isinstance(value, str):
-        value = {"yes": True, "y": True, "ok": True, "no": False, "n": False}.get(value.lower(), value)
-    elif inner.get("type") == "string" and not isinstance(value, str):
-        value = text.strip()
-    return {name: value}
+        return {"yes": True, "y": True, "ok": True, "no": False, "n": False}.get(value.lower(), value)
+    return text.strip() if inner.get("type") == "string" and not isinstance(value, str) else value
+
+
+def true_form(schema: Any, shown: Any) -> tuple[Form, Schema] | None:
+    """The schema of an answer whose flat form is shown, and how it is laid into that. None where the two are not of one
+    another: then the form is all that is known."""
+    fields = shown.get("properties") if isinstance(shown, dict) else None
+    if not isinstance(schema, dict) or not isinstance(fields, dict) or usable(schema) != schema:
+        return None
+    laid = form(schema)
+    return (laid, schema) if set(laid.shown["properties"]) == set(fields) else None
+
+
+def usable_answer(schema: Any) -> Schema:
+    """What a peer says of the answer that it wants, which need not be a form."""
+    return usable(schema) or usable(_without_nulls(schema))
 
 
 def usable_form(schema: Any) -> Schema:

@@ -42,6 +42,7 @@ class Asked:
     prompt: str
     options: tuple[str, ...] = ()
     members: tuple[str, ...] = ()  # of a form
+    schema: Json = field(default_factory=dict)  # of the answer, where it is no choice
 
 
 @dataclass(frozen=True)
@@ -244,13 +245,13 @@ def question(prompt: str, schema: Json, options: list[Json] | None = None) -> As
         if "oneOf" in only:
             return Asked("choose", prompt, tuple(option["const"] for option in only["oneOf"]))
         if only.get("type") == "string":
-            return Asked("ask", prompt)
-    return Asked("form", prompt, members=tuple(members))
+            return Asked("ask", prompt, schema=schema)
+    return Asked("form", prompt, members=tuple(members), schema=schema)
 
 
 def fitted(schema: Json, value: Any) -> Any:
     """An answer in the shape that the schema wants: a word becomes the only member of an object."""
-    if isinstance(value, dict) or schema.get("type") == "string":
+    if isinstance(value, dict) or schema.get("type") in ("string", "array"):
         return value
     (member,) = schema["required"]
     return {member: value}

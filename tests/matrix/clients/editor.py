@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import websockets.asyncio.client
 import websockets.exceptions
 
+from ..behaviours import ANSWER_SCHEMA, laid
 from .base import PATIENCE, Asked, DoorClient, Failed, File, Json, Listed, Turn, question
 
 
@@ -59,6 +60,7 @@ class EditorTurn(Turn):
         self._request: Json = {}
         self._message = ""
         self._member = ""  # of the form that asks for one word
+        self._schema: Json | None = None  # of what is asked for, where that is more than the form
 
     async def prompt(self, params: Json) -> None:
         answer = await self.client.call("session/prompt", params)
@@ -101,13 +103,16 @@ class EditorTurn(Turn):
             return
         assert message["method"] == "elicitation/create"
         assert params["mode"] == "form"
-        asked = question(params["message"], params["requestedSchema"])
+        self._schema = params.get("_meta", {}).get(ANSWER_SCHEMA)
+        asked = question(params["message"], self._schema or params["requestedSchema"])
         self._member = next(iter(params["requestedSchema"]["properties"]))
         self.asked(asked)
 
     async def answer(self, value: Any) -> None:
         if self._request["method"] == "session/request_permission":
             result: Json = {"outcome": {"outcome": "selected", "optionId": value}}
+        elif self._schema is not None:
+            result = {"action": "accept", "content": laid(self._schema, value)}
         else:
             result = {"action": "accept", "content": value if isinstance(value, dict) else {self._member: value}}
         await self.client.send({"id": self._request["id"], "result": result})

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx2
 
+from ..behaviours import ANSWER_SCHEMA, laid
 from .base import DoorClient, Failed, File, Json, Listed, Turn, events, question
 
 BOTH = {"accept": "application/json, text/event-stream"}
@@ -29,6 +30,7 @@ class McpTurn(Turn):
         self.id = 0
         self._asked: Json = {}
         self._member = ""
+        self._schema: Json | None = None  # of what is asked for, where that is more than the form
 
     async def run(self) -> None:
         async for message in self.client.messages("agents/run", self.params, self):
@@ -50,7 +52,8 @@ class McpTurn(Turn):
 
     def _elicited(self, params: Json) -> None:
         self._member = next(iter(params["requestedSchema"]["properties"]))
-        self.asked(question(params["message"].partition("\n")[0], params["requestedSchema"]))
+        self._schema = params.get("_meta", {}).get(ANSWER_SCHEMA)
+        self.asked(question(params["message"].partition("\n")[0], self._schema or params["requestedSchema"]))
 
     def _answered(self, message: Json) -> None:
         if "error" in message:
@@ -77,6 +80,8 @@ class McpTurn(Turn):
         self.over("succeeded")
 
     def _content(self, value: Any) -> Json:
+        if self._schema is not None:
+            return {"action": "accept", "content": laid(self._schema, value)}
         content = value if isinstance(value, dict) else {self._member: value}
         return {"action": "accept", "content": content}
 

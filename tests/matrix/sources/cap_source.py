@@ -141,6 +141,10 @@ class Task:
         given = await self.wait_for(does.WHO, question_type="form", answer_schema=does.PERSON)
         return dict(given["metadata"]["answer"])
 
+    async def want(self, what: str) -> Any:
+        prompt, schema = does.WANTED[what]
+        return (await self.wait_for(prompt, question_type=what, answer_schema=schema))["metadata"]["answer"]
+
     async def ask(self) -> str:
         return str((await self.wait_for(does.WHAT))["content"])
 

@@ -30,6 +30,7 @@ Json = dict[str, Any]
 CHOICE = {"type": "object", "properties": {"choice": {"enum": [id_ for id_, *_ in does.CHOICES]}}}
 MESSAGE = {"type": "object", "properties": {"message": {"type": "string"}}}
 INTERRUPTS = {"choose": {**CHOICE, "required": ["choice"]}, "form": does.PERSON, "ask": does.WORDS}
+INTERRUPTS |= {type_: schema for type_, (_, schema) in does.WANTED.items()}
 KEPT = {"type": "object", "properties": {"kept": {"type": "string"}}}
 
 
@@ -128,6 +129,9 @@ class Run:
 
     async def form(self) -> Json:
         return dict(await self.interrupt("form", does.WHO))
+
+    async def want(self, what: str) -> Any:
+        return await self.interrupt(what, does.WANTED[what][0])
 
     async def ask(self) -> str:
         return str((await self.interrupt("ask", does.WHAT))["text"])

@@ -2,7 +2,8 @@
 
 Metadata comes in the `_meta` of a prompt under `interlingua/metadata`, and the trace context in the members that the
 protocol reserves there. Data is JSON in a text block whose `_meta` has the value under `interlingua/data`, because
-there is no block for it; an error has its code, its details and whether it may pass in its own `data`.
+there is no block for it; an error has its code, its details and whether it may pass in its own `data`. What is more than
+a flat form is asked for by one with JSON in its fields, whose `_meta` has the schema of the answer.
 """
 
 from __future__ import annotations
@@ -64,17 +65,21 @@ class Turn:
         told = await self.connection.request_permission(options=options, session_id=self.session, tool_call=call)
         return str(getattr(told.outcome, "option_id", told.outcome.outcome))
 
-    async def elicit(self, message: str, wanted: Json) -> Json:
+    async def elicit(self, message: str, wanted: Json, **meta: Any) -> Json:
         mode = schema.ElicitationFormSessionMode(
             session_id=self.session, requested_schema=schema.ElicitationSchema(**wanted)
         )
-        told = await self.connection.create_elicitation(message, mode)
+        told = await self.connection.create_elicitation(message, mode, **meta)
         if told.action != "accept":
             raise does.Failure(told.action, False)
         return dict(told.content)
 
     async def form(self) -> Json:
         return await self.elicit(does.WHO, does.PERSON)
+
+    async def want(self, what: str) -> Any:
+        prompt, wanted = does.WANTED[what]
+        return does.taken(wanted, await self.elicit(prompt, does.flat(wanted), **{does.ANSWER_SCHEMA: wanted}))
 
     async def ask(self) -> str:
         return str((await self.elicit(does.WHAT, does.WORDS))["text"])

@@ -1,7 +1,8 @@
 """Agents over MCP on the low-level server of the PyPI SDK `mcp` 2.3, over Streamable HTTP. Knows nothing of our code.
 
 Threads, metadata and files have their place in `_meta`, because the protocol has none of its own for them; an error has
-its code, its details and whether it may pass in `data`.
+its code, its details and whether it may pass in `data`. What is more than a flat form is asked for by one with JSON in
+its fields, whose `_meta` has the schema of the answer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import mcp_types as types
 from mcp import MCPError
 from mcp.server.lowlevel import Server
+from mcp.shared.message import ServerMessageMetadata
 from pydantic import ConfigDict
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -84,8 +86,12 @@ class Running:
         told = {"name": name, "media_type": media_type, "data": base64.b64encode(body).decode()}
         self.given = [{"type": "file", **told}, {"type": "data", "data": does.DATA_OUT}]
 
-    async def elicit(self, message: str, schema: Json) -> Json:
-        told = await self.ctx.session.elicit_form(message, schema, related_request_id=self.ctx.request_id)
+    async def elicit(self, message: str, schema: Json, **meta: Any) -> Json:
+        params = types.ElicitRequestFormParams(message=message, requested_schema=schema, _meta=meta or None)
+        about = ServerMessageMetadata(related_request_id=self.ctx.request_id)
+        told = await self.ctx.session.send_request(
+            types.ElicitRequest(params=params), types.ElicitResult, metadata=about
+        )
         if told.action != "accept":
             raise does.Failure(told.action, False)
         return dict(told.content)
@@ -95,6 +101,10 @@ class Running:
 
     async def form(self) -> Json:
         return await self.elicit(does.WHO, does.PERSON)
+
+    async def want(self, what: str) -> Any:
+        prompt, schema = does.WANTED[what]
+        return does.taken(schema, await self.elicit(prompt, does.flat(schema), **{does.ANSWER_SCHEMA: schema}))
 
     async def ask(self) -> str:
         return str((await self.elicit(does.WHAT, does.WORDS))["text"])

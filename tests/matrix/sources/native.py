@@ -6,7 +6,7 @@ They are served beside the mounts, and reached through every door like them.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -30,6 +30,29 @@ class Person:
 
 class WhoAreYou(il.Question[Person]):
     """Who are you?"""
+
+
+@dataclass
+class Member:
+    name: str
+    skills: list[str]
+
+
+@dataclass
+class Team:
+    title: str
+    people: list[Member]
+
+
+class WhoIsInIt(il.Question[Team]):
+    """Who is in it?"""
+
+
+class WhichNumbers(il.Question[list[int]]):
+    """Which numbers?"""
+
+
+WANTED: dict[str, Any] = {"team": WhoIsInIt, "numbers": WhichNumbers}
 
 
 class Broken(il.AgentError):
@@ -69,6 +92,10 @@ class Line:
         person = await self.ctx.ask(WhoAreYou())
         return {"name": person.name, "age": person.age}
 
+    async def want(self, what: str) -> Any:
+        given = await self.ctx.ask(WANTED[what]())
+        return asdict(given) if isinstance(given, Team) else given
+
     async def ask(self) -> str:
         return (await self.ctx.ask(il.AskText(does.WHAT))).text
 
@@ -78,7 +105,7 @@ def _file(part: il.FilePart) -> dict[str, Any]:
     return {"name": part.name, "media_type": part.media_type, "data": body, "url": part.url}
 
 
-@il.agent(name="talker-native", description=does.TALKER, asks=[il.Choose, WhoAreYou, il.AskText])
+@il.agent(name="talker-native", description=does.TALKER, asks=[il.Choose, WhoAreYou, *WANTED.values(), il.AskText])
 async def talker(text: str, ctx: il.Context[Chat, None]) -> str:
     line = Line(ctx)
     try:

@@ -140,6 +140,10 @@ class Task:
     async def form(self) -> Json:
         return dict(_answer(await self.wait_for(does.WHO, type="form", answer_schema=does.PERSON)))
 
+    async def want(self, what: str) -> Any:
+        prompt, schema = does.WANTED[what]
+        return _answer(await self.wait_for(prompt, type=what, answer_schema=schema))
+
     async def ask(self) -> str:
         return "".join(part["content"] for part in await self.wait_for(does.WHAT) if part["type"] == "text")
 

@@ -83,6 +83,30 @@ async def shipper(text: str, ctx: il.Context[Any, Any]):
     yield f"{address.street} {address.number} {address.country}"
 
 
+class Table(il.Question[list[list[str]]]):
+    """Which lines?"""
+
+
+class Trip(msgspec.Struct):
+    city: str
+    stops: list[Address]
+    notes: dict[str, str] = {}
+
+
+class WhichWay(il.Question[Trip]):
+    """Which way?"""
+
+
+@il.agent(asks=[Table, WhichWay])
+async def deep(text: str, ctx: il.Context[Any, Any]):
+    """Asks for what is more than a flat form."""
+    if text == "way":
+        trip = await ctx.ask(WhichWay())
+        yield f"{trip.city} {[stop.street for stop in trip.stops]} {trip.notes}"
+    else:
+        yield str(await ctx.ask(Table()))
+
+
 @il.agent(asks=[il.AskText])
 async def asker(text: str, ctx: il.Context[Any, Any]):
     name = await ctx.ask(il.AskText(message="What is your name?"))

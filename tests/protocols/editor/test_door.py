@@ -444,6 +444,47 @@ async def test_a_form_is_an_elicitation(tmp_path: Path) -> None:
         assert client.text(session) == "Via Appia 3 fr"  # the first answer did not fit, and the form came again
 
 
+async def test_what_has_no_field_of_its_kind_is_json_in_a_text(tmp_path: Path) -> None:
+    async with Engine(tmp_path / "s.db", agents=[agents.deep]) as engine, client_of(engine) as (client, _):
+        session = await opened(client, **FORMS)
+        turn = await client.start_prompt(session, "way")
+        asked = await client.request("elicitation/create")
+        shown = asked["params"]["requestedSchema"]
+        assert {name: field["type"] for name, field in shown["properties"].items()} == {
+            "city": "string", "stops": "string", "notes": "string",
+        }  # fmt: skip
+        assert shown["required"] == ["city", "stops"]
+        assert shown["properties"]["stops"]["description"].startswith('JSON of this shape: [{"street": text, "number":')
+        (question,) = await engine.questions()
+        assert asked["params"]["_meta"] == {"interlingua/answerSchema": question.answer_schema}
+        stops = json.dumps([{"street": "Via Appia", "number": 3}])
+        await client.respond(asked, {"action": "accept", "content": {"city": "Roma", "stops": stops, "notes": ""}})
+        await client.answer(turn)
+        assert client.text(session) == "Roma ['Via Appia'] {}"
+
+
+async def test_json_that_does_not_fit_is_asked_for_again_with_what_is_wrong(tmp_path: Path) -> None:
+    async with in_process(tmp_path / "s.db", agents.deep) as client:
+        session = await opened(client, **FORMS)
+        answers = ["a, b", "[1]", '[["a"], []]']
+        client.on("elicitation/create", lambda _: {"action": "accept", "content": {"answer": answers.pop(0)}})
+        await client.prompt(session, "table")
+        assert client.text(session) == "[['a'], []]"
+        said = [m["params"]["message"] for m in client.messages if m.get("method") == "elicitation/create"]
+        assert said[0] == "Which lines?"
+        assert said[1].startswith("answer has to be JSON")
+        assert "1 is not of type" in said[2]
+
+
+async def test_without_forms_what_is_more_than_a_form_is_asked_in_words(tmp_path: Path) -> None:
+    async with in_process(tmp_path / "s.db", agents.deep) as client:
+        session = await opened(client)
+        await client.prompt(session, "table")
+        assert "Answer with JSON that fits" in client.text(session)
+        await client.prompt(session, '[["a"]]')
+        assert client.text(session).endswith("[['a']]")
+
+
 @pytest.mark.parametrize("action", ["decline", "cancel", "_other"])
 async def test_a_form_that_is_not_filled_in_ends_the_turn(tmp_path: Path, action: str) -> None:
     async with in_process(tmp_path / "s.db", agents.shipper) as client:

@@ -362,6 +362,55 @@ async def test_a_form_is_a_question_with_its_schema(store: Path) -> None:
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"name": "Ada"}}
 
 
+NESTED = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "stops": {"type": "array", "items": {"type": "integer"}}},
+    "required": ["city", "stops"],
+}
+
+
+def asks_for(schema: Any, *fields: str, kind: str = "string") -> str:
+    shown = {"type": "object", "properties": {name: {"type": kind} for name in fields}, "required": list(fields)}
+    meta = {"interlingua/answerSchema": schema}
+    return act("call", "elicitation/create", mode="form", message="Where to?", requestedSchema=shown, _meta=meta)
+
+
+@pytest.mark.parametrize(
+    ("schema", "asks", "answer", "content"),
+    [
+        (NESTED, ["city", "stops"], {"city": "Brno", "stops": [1]}, {"city": "Brno", "stops": "[1]"}),
+        ({"type": "array"}, ["answer"], [{"a": None}], {"answer": '[{"a":null}]'}),
+        ({"type": "string"}, ["answer"], "Brno", {"answer": "Brno"}),
+    ],
+    ids=["members", "list", "text"],
+)
+async def test_a_form_that_has_the_schema_of_the_answer_asks_for_that(
+    store: Path, schema: Any, asks: list[str], answer: Any, content: dict[str, Any]
+) -> None:
+    async with mounted(store) as (eng, _):
+        run = await submit(eng, AGENT, script(asks_for(schema, *asks)))
+        asked = await question(eng, run.id)
+        assert (asked.prompt, asked.answer_schema) == ("Where to?", schema)
+        with pytest.raises(il.InterlinguaError):
+            await eng.answer(asked.id, {"city": 1})
+        await eng.answer(asked.id, answer)
+        ended = await eng.wait(run.id, timeout=20)
+        assert ended.output is not None
+        assert json.loads(ended.output["text"]) == {"action": "accept", "content": content}
+
+
+@pytest.mark.parametrize("schema", [5, {"type": "nonsense"}, NESTED], ids=["none", "invalid", "of another form"])
+async def test_a_schema_that_its_form_does_not_show_is_not_asked_for(store: Path, schema: Any) -> None:
+    async with mounted(store) as (eng, _):
+        run = await submit(eng, AGENT, script(asks_for(schema, "city")))
+        asked = await question(eng, run.id)
+        assert list(asked.answer_schema["properties"]) == ["city"]
+        await eng.answer(asked.id, {"city": "Brno"})
+        ended = await eng.wait(run.id, timeout=20)
+        assert ended.output is not None
+        assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"city": "Brno"}}
+
+
 async def test_an_address_to_visit_is_shown_and_accepted_or_declined(store: Path) -> None:
     visit = act("call", "elicitation/create", mode="url", message="Log in", url="https://x.test/", elicitationId="e")
     async with mounted(store) as (eng, _):

@@ -34,6 +34,7 @@ LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 LATEST = LEGACY[-1]
 DELTA = "notifications/agents/run/progress"
 RUN, THREAD = "interlingua/run", "interlingua/thread"
+SCHEMA = "interlingua/answerSchema"
 
 _IO = "io.modelcontextprotocol/"
 
@@ -268,7 +269,7 @@ class Table(il.Question[Lines]):
 
 @il.agent(asks=[Table])
 async def deep(text: str, ctx: il.Context[Any, Any]) -> str:
-    """Asks for what no form can hold."""
+    """Asks for what is more than a flat form."""
     return str((await ctx.ask(Table())).lines)
 
 

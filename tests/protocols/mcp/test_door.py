@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -33,6 +33,7 @@ from .common import (
     LEGACY,
     PATIENCE,
     RUN,
+    SCHEMA,
     THREAD,
     Client,
     Message,
@@ -622,6 +623,79 @@ async def test_a_question_with_a_flat_answer_is_a_form(store: Path) -> None:
         assert (await client.answer(id_))["result"]["output"] == {"text": "Via Roma 5 it"}
 
 
+async def test_what_has_no_field_of_its_kind_is_json_in_a_text(store: Path) -> None:
+    async with in_process(store, deep) as (client, engine):
+        await client.initialize(elicits=True)
+        id_ = await client.start_run("deep", {"text": "it"})
+        request = await client.request("elicitation/create")
+        schema = request["params"]["requestedSchema"]
+        assert schema == {
+            "type": "object",
+            "properties": {
+                "lines": {
+                    "type": "string", "title": "lines (JSON)", "description": "JSON of this shape: [[text, …], …]",
+                },
+            },
+            "required": ["lines"],
+        }  # fmt: skip
+        [asked] = await engine.questions()
+        assert request["params"]["_meta"][SCHEMA] == asked.answer_schema
+        await client.respond(request, {"action": "accept", "content": {"lines": '[["a", "b"], []]'}})
+        assert (await client.answer(id_))["result"]["output"] == {"text": "[['a', 'b'], []]"}
+
+
+async def test_a_flat_form_says_all_that_there_is_to_say(store: Path) -> None:
+    async with in_process(store, shipper) as (client, _):
+        await client.initialize(elicits=True)
+        await client.start_run("shipper", {"text": "it"})
+        assert SCHEMA not in (await client.request("elicitation/create"))["params"]["_meta"]
+
+
+@pytest.mark.parametrize(("bad", "why"), [("a, b", "lines has to be JSON"), ("[1]", "answer: 1 is not of type")])
+async def test_json_that_does_not_fit_is_asked_for_again_with_what_is_wrong(store: Path, bad: str, why: str) -> None:
+    async with in_process(store, deep) as (client, _):
+        await client.initialize(elicits=True)
+        id_ = await client.start_run("deep", {"text": "it"})
+        first = await client.request("elicitation/create")
+        await client.respond(first, {"action": "accept", "content": {"lines": bad}})
+        second = await client.request("elicitation/create", after=client.place(first) + 1)
+        assert second["params"]["message"].startswith(why)
+        assert second["params"]["message"].endswith(first["params"]["message"])
+        await client.respond(second, {"action": "accept", "content": {"lines": "[]"}})
+        assert (await client.answer(id_))["result"]["output"] == {"text": "[]"}
+
+
+@pytest.mark.parametrize(
+    ("type_", "content", "value"),
+    [
+        (list[int], {"answer": "[1, 2]"}, [1, 2]),
+        (str, {"answer": "[1, 2]"}, "[1, 2]"),
+        (float, {"answer": 2.5}, 2.5),
+        (bool, {"choice": "no"}, False),
+        (Literal["red", "blue"], {"choice": "red"}, "red"),
+        (list[Literal["red", "blue"]], {"answer": ["red"]}, ["red"]),
+        (dict[str, list[int]], {"answer": '{"a": [1]}'}, {"a": [1]}),
+        (None, {"answer": "null"}, None),
+    ],
+    ids=str,
+)
+async def test_an_answer_that_is_no_object_is_asked_for_too(
+    store: Path, type_: Any, content: Message, value: Any
+) -> None:
+    class Wanted(il.Question[type_]):  # type: ignore[valid-type]
+        """What is wanted?"""
+
+    @il.agent(asks=[Wanted])
+    async def wants(ctx: il.Context[Any, Any]) -> str:
+        return json.dumps(await ctx.ask(Wanted()))
+
+    async with in_process(store, wants) as (client, _):
+        client.on("elicitation/create", lambda _: {"action": "accept", "content": content})
+        await client.initialize(elicits=True)
+        assert await client.run("wants", {}) == {"text": json.dumps(value)}
+        assert len(client.notices("elicitation/create")) == 1
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -683,9 +757,9 @@ async def test_a_client_that_answers_an_elicitation_with_an_error_gets_the_quest
     [
         ("careful", {}),
         ("careful", {"elicitation": {"url": {}}}),
-        ("deep", {"elicitation": {}}),
+        ("deep", {}),
     ],
-    ids=["no elicitation", "only by url", "no form can hold it"],
+    ids=["no elicitation", "only by url", "none for more than a form"],
 )
 async def test_a_question_that_cannot_be_asked_is_an_error_with_the_question_and_the_run(
     store: Path, agent: str, able: Message

@@ -232,12 +232,27 @@ async def test_a_question_that_was_answered_elsewhere_needs_no_answer(store: Pat
         assert result["output"] == {"text": "asking. done"}, "the first answer wins"
 
 
-@pytest.mark.parametrize(("agent", "elicits"), [("careful", False), ("deep", True)])
-async def test_a_question_that_cannot_be_asked_is_an_error_and_the_run_is_joined_again(
-    store: Path, agent: str, elicits: bool
+async def test_what_has_no_field_of_its_kind_is_json_in_a_text_and_asked_for_again_where_it_is_none(
+    store: Path,
 ) -> None:
+    async with in_process(store, deep) as (client, _):
+        asked = (await run(client, "deep", {"text": "it"}, elicits=True))["result"]
+        [request] = asked["inputRequests"].values()
+        assert request["params"]["requestedSchema"]["properties"]["lines"]["type"] == "string"
+        assert request["params"]["_meta"]["interlingua/answerSchema"]["properties"]["lines"]["type"] == "array"
+        bad = retry(asked, {"action": "accept", "content": {"lines": "a, b"}})
+        again = (await run(client, "deep", {"text": "it"}, elicits=True, **bad))["result"]
+        [request] = again["inputRequests"].values()
+        assert request["params"]["message"].startswith("lines has to be JSON")
+        good = retry(again, {"action": "accept", "content": {"lines": '[["a", "b"]]'}})
+        result = (await run(client, "deep", {"text": "it"}, elicits=True, **good))["result"]
+        assert result["output"] == {"text": "[['a', 'b']]"}
+
+
+@pytest.mark.parametrize("agent", ["careful", "deep"])
+async def test_a_question_that_cannot_be_asked_is_an_error_and_the_run_is_joined_again(store: Path, agent: str) -> None:
     async with in_process(store, careful, deep) as (client, engine):
-        error = (await run(client, agent, {"text": "it"}, elicits=elicits))["error"]
+        error = (await run(client, agent, {"text": "it"}))["error"]
         assert error["code"] == QUESTION_OPEN
         id_ = error["data"]["run"]
         value = {"approved": True} if agent == "careful" else {"lines": [["a"]]}

@@ -360,6 +360,57 @@ async def test_an_elicitation_is_a_question_of_the_run_and_its_answer_accepts(st
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"city": "Brno"}}
 
 
+NESTED = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "stops": {"type": "array", "items": {"type": "integer"}}},
+    "required": ["city", "stops"],
+}
+
+
+def asks_for(schema: Any, *fields: str, kind: str = "string") -> dict[str, Any]:
+    shown = {"type": "object", "properties": {name: {"type": kind} for name in fields}, "required": list(fields)}
+    return {"message": "Where to?", "requestedSchema": shown, "_meta": {"interlingua/answerSchema": schema}}
+
+
+@pytest.mark.parametrize("how", ["elicit", "input"])
+@pytest.mark.parametrize(
+    ("asks", "answer", "content"),
+    [
+        (asks_for(NESTED, "city", "stops"), {"city": "Brno", "stops": [1]}, {"city": "Brno", "stops": "[1]"}),
+        (asks_for({"type": "array"}, "answer"), [{"a": None}], {"answer": '[{"a":null}]'}),
+        (asks_for({"type": "string"}, "answer"), "Brno", {"answer": "Brno"}),
+        (asks_for({"type": "integer"}, "answer", kind="integer"), 5, {"answer": 5}),
+    ],
+    ids=["members", "list", "text", "number"],
+)
+async def test_an_elicitation_that_has_the_schema_of_the_answer_asks_for_that(
+    store: Path, asks: dict[str, Any], answer: Any, content: dict[str, Any], how: str
+) -> None:
+    async with mounted(store) as (eng, _):
+        run = await submit(eng, "script", script(act(how, asks)))
+        asked = await question(eng, run.id)
+        assert (asked.prompt, asked.answer_schema) == ("Where to?", asks["_meta"]["interlingua/answerSchema"])
+        with pytest.raises(il.InterlinguaError):
+            await eng.answer(asked.id, {"city": 1})
+        await eng.answer(asked.id, answer)
+        ended = await eng.wait(run.id, timeout=20)
+        assert ended.output is not None
+        told = json.loads(ended.output["text"])
+        assert (told if how == "elicit" else told["q"]) == {"action": "accept", "content": content}
+
+
+@pytest.mark.parametrize("schema", [5, {"type": "nonsense"}, NESTED], ids=["none", "invalid", "of another form"])
+async def test_a_schema_that_its_form_does_not_show_is_not_asked_for(store: Path, schema: Any) -> None:
+    async with mounted(store) as (eng, _):
+        run = await submit(eng, "script", script(act("elicit", asks_for(schema, "city"))))
+        asked = await question(eng, run.id)
+        assert asked.answer_schema == FORM
+        await eng.answer(asked.id, {"city": "Brno"})
+        ended = await eng.wait(run.id, timeout=20)
+        assert ended.output is not None
+        assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"city": "Brno"}}
+
+
 async def test_a_form_that_only_lets_choose_is_a_choice(store: Path) -> None:
     member = {"type": "string", "enum": ["yes", "no"], "enumNames": ["Do it", "Leave it"]}
     schema = {"type": "object", "properties": {"choice": member}, "required": ["choice"]}

@@ -27,7 +27,7 @@ from ...model.errors import (
     RunError,
     StepFailed,
 )
-from ...model.forms import usable_form
+from ...model.forms import usable_answer
 from ...model.run import Option
 from ...model.team import ORCHESTRATOR, USER
 from . import described, translate, wire
@@ -104,7 +104,7 @@ class Acting:
             if attached:
                 payload["attachments"] = [wire.write(translate.attachment(part)) for part in attached]
         free = not isinstance(told.get("answer_schema"), dict)
-        schema = described.TEXT if free else usable_form(told["answer_schema"])
+        schema = described.TEXT if free else usable_answer(told["answer_schema"])
         options: list[Option] = []
         with contextlib.suppress(msgspec.ValidationError):
             options = msgspec.convert(told.get("options") or [], list[Option])

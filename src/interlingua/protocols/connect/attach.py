@@ -45,6 +45,7 @@ from .remote import Remote
 
 _START = "start:1"  # the step that records the handle
 _THREADS = uuid.UUID("5f0b6c1e-4a0e-5b52-9a55-0d0c7b1f6f1d")  # names remote threads after local ones
+_JSON = {"content-type": "application/json"}
 _CANCEL_WITHIN = 10.0  # seconds
 _RECORDED_WITHIN = 0.02  # seconds after which the handle of a run that says nothing is written down by itself
 
@@ -169,7 +170,7 @@ class Attachment:
     def _first(self) -> tuple[str, bytes, dict[str, str]]:
         headers = {
             **self._mounted.onward(), "idempotency-key": self.ctx.run_id,
-            "content-type": "application/json", "accept": "text/event-stream",
+            **_JSON, "accept": "text/event-stream",
         }  # fmt: skip
         return f"{self._runs}/stream", as_json(self._body(self._given)), headers
 
@@ -291,7 +292,8 @@ class Attachment:
                 if current is None or current.kind != "interrupt" or not same_interrupt(current.output, asked):
                     break
                 await self._mounted.passing_on(key)
-                response = await self.http.post(self._handle.path, json=answer)
+                body = as_json(answer)  # by hand: what is handed over as JSON is left out where it is null
+                response = await self.http.post(self._handle.path, content=body, headers=_JSON)
             except (httpx2.TransportError, Silent) as error:
                 await self._patience.spend(error)
                 continue

@@ -18,7 +18,7 @@ from ...model import values
 from ...model.card import Schema
 from ...model.content import TextPart
 from ...model.errors import QuestionExpired
-from ...model.forms import read_time, usable_form
+from ...model.forms import read_time, true_form, usable_form
 from ...model.run import Option
 from . import wire
 from .incoming import Incoming
@@ -161,10 +161,11 @@ class Asking:
                 return await self._visit(message, str(params.get("url")))
             if params.get("mode") not in ("form", None):
                 return {"action": "decline"}
-            schema = usable_form(params.get("requestedSchema"))
+            shown = params.get("requestedSchema")
+            laid, schema = true_form(_meta(params).get(wire.META_ANSWER_SCHEMA), shown) or (None, usable_form(shown))
             payload = {"message": message}
             answer = await self.ask("elicitation", [message, schema], payload, schema, message, until=until)
-            return {"action": "accept", "content": answer}
+            return {"action": "accept", "content": answer if laid is None else laid.content(answer)}
         except QuestionExpired:
             await _theirs_to_say(until)
             return {"action": "decline"}
@@ -189,8 +190,11 @@ class Asking:
 
 def _until(params: dict[str, Any]) -> int | None:
     """When an agent of ours says that its question expires."""
-    meta = params.get("_meta")
-    return read_time(meta.get(wire.META_DEADLINE)) if isinstance(meta, dict) else None
+    return read_time(_meta(params).get(wire.META_DEADLINE))
+
+
+def _meta(params: dict[str, Any]) -> dict[str, Any]:
+    return params["_meta"] if isinstance(params.get("_meta"), dict) else {}
 
 
 async def _theirs_to_say(until: int | None) -> None:

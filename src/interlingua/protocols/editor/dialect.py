@@ -15,7 +15,7 @@ from ...engine.logins import LoginMethod
 from ...model.card import AgentCard
 from ...model.content import DataPart, Part, TextPart
 from ...model.events import Diff, Plan, ToolCall, ToolKind
-from ...model.forms import written
+from ...model.forms import Form, written
 from ...model.run import Question
 from . import translate, wire
 from .translate import Choices, ConfigOption
@@ -149,7 +149,13 @@ class Version1:
         shown = question_tool_call(question)
         call = {"toolCallId": shown.id, **self.tool_fields(shown)}
         return {
-            "sessionId": session, "toolCall": call, "options": _permission_options(choices), **deadline_meta(question)
+            "sessionId": session, "toolCall": call, "options": _permission_options(choices), **_meta_of(question)
+        }  # fmt: skip
+
+    def elicitation(self, session: str, question: Question, wanted: Form, message: str) -> dict[str, Any]:
+        return {
+            "sessionId": session, "toolCallId": f"question-{question.id}", "mode": "form", "message": message,
+            "requestedSchema": wanted.shown, **_meta_of(question, wanted),
         }  # fmt: skip
 
 
@@ -244,7 +250,7 @@ class Version2(Version1):
             **({"description": details[0]} if details else {}),
             "subject": {"type": "tool_call", "toolCall": call},
             "options": _permission_options(choices),
-            **deadline_meta(question),
+            **_meta_of(question),
         }
 
 
@@ -265,11 +271,14 @@ def question_call(question: str) -> str:
     return f"question-{question}"
 
 
-def deadline_meta(question: Question) -> dict[str, Any]:
-    """Until when a question can be answered, for programs; people read it in its words."""
-    if question.deadline is None:
-        return {}
-    return {"_meta": {wire.META_DEADLINE: written(question.deadline)}}
+def _meta_of(question: Question, shown: Form | None = None) -> dict[str, Any]:
+    """What is for programs: until when a question can be answered, and by what. People read it in its words."""
+    meta: dict[str, Any] = {}
+    if question.deadline is not None:
+        meta[wire.META_DEADLINE] = written(question.deadline)
+    if shown is not None and not shown.flat:
+        meta[wire.META_ANSWER_SCHEMA] = question.answer_schema
+    return {"_meta": meta} if meta else {}
 
 
 def question_tool_call(question: Question) -> ToolCall:

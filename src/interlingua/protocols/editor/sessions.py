@@ -26,7 +26,6 @@ from ...store.base import RunFilter
 from ...transports.jsonrpc import INVALID_PARAMS, Id, RpcError
 from ...transports.rpc import ConnectionLost
 from . import translate, wire
-from .dialect import deadline_meta
 from .translate import ConfigOption
 from .updates import Projection, usage
 from .workspace import ClientEditor
@@ -282,9 +281,7 @@ class Session:
     def _asked(self, turn: Turn, question: Question) -> None:
         if question.answerer not in (None, self.connection.caller.id):
             return  # somebody else must answer; here it only shows
-        if translate.choices(question) is None and (
-            translate.form(question.answer_schema) is None or not self.connection.forms
-        ):
+        if translate.choices(question) is None and not self.connection.forms:
             turn.spoken = question
             self.say(f"{question.id}-asked", translate.spoken(question))
             turn.rests.set()
@@ -333,15 +330,9 @@ class Session:
 
     async def _ask_form(self, turn: Turn, question: Question) -> None:
         message = question.prompt or question.type.replace("_", " ")
+        wanted = translate.form(question.answer_schema)
         for _ in range(_AGAIN):
-            params = {
-                "sessionId": self.id,
-                "toolCallId": f"question-{question.id}",
-                "mode": "form",
-                "message": message,
-                "requestedSchema": translate.form(question.answer_schema),
-                **deadline_meta(question),
-            }
+            params = self.connection.dialect.elicitation(self.id, question, wanted, message)
             try:
                 told = msgspec.convert(
                     await self.connection.rpc.request("elicitation/create", params), wire.ElicitationResponse
@@ -351,7 +342,7 @@ class Session:
             if told.action != "accept":
                 break
             try:
-                await self._answer(question, told.content or {})
+                await self._answer(question, wanted.answer(told.content or {}))
                 return
             except InvalidAnswer as error:
                 message = f"{error.message}\n\n{question.prompt}"

@@ -4,8 +4,8 @@ What the wire has no place for, and what happens to it:
 
 - any JSON value: JSON in a text block, whose `_meta` has the value;
 - structured output: shown as JSON text at the end of the turn, and whole in the answer's `_meta`;
-- a question that is neither a choice nor a flat form (or a form for a client without elicitation): asked as text, and
-  the next prompt is the answer;
+- an answer that is more than a flat form: JSON in a text field, and what is wanted in the `_meta` of the form;
+- a question that is no choice, for a client without forms: asked as text, and the next prompt is the answer;
 - an artifact: an embedded resource in the agent's message; a warning: a thought;
 - a cancelled plan entry or tool call in version 1: completed, and failed;
 - a message that another door put onto the thread outside a run: not replayed.
@@ -257,6 +257,10 @@ __all__ = [
 
 # -- parity ---------------------------------------------------------------------------------------------------
 
+_FORM = (
+    "`elicitation/create`; what has no field of its kind is JSON in a text, with `interlingua/answerSchema` in `_meta`"
+)
+
 DOOR: dict[str, Carried] = {
     "list": Carried("the choices of the option `agent` of a session; `agentInfo` where there is one agent"),
     "run": Carried("`session/prompt`"),
@@ -272,9 +276,7 @@ DOOR: dict[str, Carried] = {
     "data_out": Carried("JSON in a text block, with the value in its `_meta`, `interlingua/data`"),
     "threads": Carried("a session"),
     "choose": Carried("`session/request_permission`"),
-    "form": Carried(
-        "`elicitation/create`; where the form is not flat, or the client shows none, words that the next prompt answers"
-    ),
+    "form": Carried(f"{_FORM}; where the client shows no forms, words that the next prompt answers"),
     "ask": Carried("`elicitation/create` whose only field is a text; or words, as for forms"),
     "cancel": Carried("`session/cancel`, and the stop reason `cancelled`"),
     "error_code": Carried("`data.code` of the error, and its message"),
@@ -299,9 +301,7 @@ MOUNT: dict[str, Carried] = {
     "data_out": Carried("JSON in a text block, whose `_meta` has the value"),
     "threads": Carried("a session"),
     "choose": Carried("`session/request_permission`"),
-    "form": Carried(
-        "`elicitation/create`; what is asked in words ends the turn, and the next one on the thread answers"
-    ),
+    "form": Carried(f"{_FORM}; what is asked in words ends the turn, and the next one on the thread answers"),
     "ask": Carried("`elicitation/create` whose only field is a text"),
     "cancel": Carried("`session/cancel`"),
     "error_code": Carried("`data.code` of the error, and its message"),

@@ -26,6 +26,9 @@ META_METADATA = "interlingua/metadata"
 """In the `_meta` of a prompt: metadata of the run, for names that `_meta` itself must not have."""
 META_DEADLINE = "interlingua/deadline"
 """In the `_meta` of a permission request or a form: until when it can be answered."""
+META_ANSWER_SCHEMA = "interlingua/answerSchema"
+"""In the `_meta` of a form: the schema of the answer, where a flat form does not tell all of it. What has no field
+of its kind is JSON in a text field, and an answer that is no object with members is in the only field, `answer`."""
 
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 

@@ -15,7 +15,7 @@ from ...engine.mounting import Mounted
 from ...model import values
 from ...model.card import Schema
 from ...model.errors import QuestionExpired
-from ...model.forms import read_time, usable_form
+from ...model.forms import read_time, true_form, usable_form
 from ...model.run import Option
 from . import wire
 
@@ -53,19 +53,19 @@ class Asking:
     async def elicit(self, params: dict[str, Any]) -> dict[str, Any]:
         """The result of an elicitation."""
         message = str(params.get("message") or "The server asks")
-        meta = params.get("_meta")
-        known = meta.get(wire.META_QUESTION) if isinstance(meta, dict) else None
-        until = read_time(meta.get(wire.META_DEADLINE)) if isinstance(meta, dict) else None
+        meta = params["_meta"] if isinstance(params.get("_meta"), dict) else {}
+        known, until = meta.get(wire.META_QUESTION), read_time(meta.get(wire.META_DEADLINE))
         try:
             if params.get("mode") == "url":
                 return await self._visit(message, str(params.get("url")), known, until)
             if params.get("mode") not in ("form", None):
                 return {"action": "decline"}
-            schema = usable_form(params.get("requestedSchema"))
+            shown = params.get("requestedSchema")
+            laid, schema = true_form(meta.get(wire.META_ANSWER_SCHEMA), shown) or (None, usable_form(shown))
             mark = known or [message, schema]
             payload = {"message": message}
             answer = await self._ask("elicitation", mark, payload, schema, message, _options(schema), until)
-            return {"action": "accept", "content": answer}
+            return {"action": "accept", "content": answer if laid is None else laid.content(answer)}
         except QuestionExpired:
             if until is not None and until <= now():
                 await asyncio.sleep(_THEIRS_TO_SAY)  # it expires there too, and that is no decision of ours

@@ -334,13 +334,12 @@ class Running:
         _, state, _ = await self.engine.question(question.id)
         if state != "open":
             return  # a run that is joined again tells what was asked before
-        params = translate.elicitation(question, self.version)
         may = scopes.may(self.connection.caller, "answer", self.card.key)
-        if params is None or not may or not self.connection.asks(self.call):
+        if not may or not self.connection.asks(self.call):
             raise translate.question_open(question, self.run)
         if self.version == wire.MODERN:
             raise InputWanted(question, self.run)
-        await self._elicit(question, params)
+        await self._elicit(question, translate.elicitation(question, self.version))
 
     async def _elicit(self, question: Question, params: dict[str, Any]) -> None:
         meta: dict[str, Any] = {wire.META_QUESTION: question.id}

@@ -386,7 +386,7 @@ class McpConnection:
         """The request comes again with the answer, to any process that has this store. `problem` is what was wrong with
         the one before."""
         params = translate.elicitation(wanted.question, wire.MODERN)
-        if problem and params is not None:
+        if problem:
             params["message"] = f"{problem}\n\n{params['message']}"
         return {
             "resultType": "input_required",

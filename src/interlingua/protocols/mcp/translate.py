@@ -7,8 +7,8 @@ What the wire has no place for, and what happens to it:
 - activity (thoughts, plans, tool calls): told as the text of a tool's progress; not at all to `agents/run`, whose
   progress is output alone;
 - a restart: no further deltas, and the result is what counts;
-- a question, for a client without elicitation, and one whose answer is no flat form: an error that carries the question
-  and the run, which goes on waiting. A run that is mounted fails with it.
+- an answer that is more than a flat form: JSON in a text field, and what is wanted in `_meta`, by a name of ours;
+- a question, for a client without elicitation: an error that carries the question and the run, which goes on waiting.
 """
 
 from __future__ import annotations
@@ -227,19 +227,21 @@ def activity(body: Any) -> str | None:
 # -- questions ------------------------------------------------------------------------------------------------
 
 
-def elicitation(question: Question, version: str) -> dict[str, Any] | None:
-    """The params of an elicitation, where the question fits a form. None where it does not."""
+def elicitation(question: Question, version: str) -> dict[str, Any]:
+    """The params of an elicitation."""
     offered = choices(question)
-    schema = _choice_form(offered, version) if offered is not None else form(question.answer_schema)
-    if schema is None:
-        return None
+    wanted = form(question.answer_schema)
+    shown = _choice_form(offered, version) if offered is not None else wanted.shown
     message = "\n\n".join([question.prompt or question.type.replace("_", " "), *particulars(question)])
-    told: dict[str, Any] = {"message": message, "requestedSchema": schema}
+    told: dict[str, Any] = {"message": message, "requestedSchema": shown}
     if version >= "2025-11-25":
         told["mode"] = "form"
+    meta: dict[str, Any] = {}
     if question.deadline is not None:
-        told["_meta"] = {wire.META_DEADLINE: written(question.deadline)}
-    return told
+        meta[wire.META_DEADLINE] = written(question.deadline)
+    if offered is None and not wanted.flat:
+        meta[wire.META_ANSWER_SCHEMA] = question.answer_schema
+    return {**told, "_meta": meta} if meta else told
 
 
 def _choice_form(offered: Choices, version: str) -> Schema:
@@ -260,7 +262,7 @@ def answer(question: Question, result: wire.ElicitResult) -> Any:
     if result.action == "accept":
         content = result.content or {}
         if offered is None:
-            return content
+            return form(question.answer_schema).answer(content)
         chosen = content.get("choice")
         if not isinstance(chosen, str) or chosen not in offered.answers:
             raise InvalidAnswer(f"choice is {chosen!r}; it is one of {', '.join(offered.answers)}")
@@ -291,6 +293,8 @@ def question_open(question: Question, run: str) -> RpcError:
 
 # -- parity ---------------------------------------------------------------------------------------------------
 
+_FORM = "an elicitation; what has no field of its kind is JSON in a text, with `interlingua/answerSchema` in `_meta`"
+
 DOOR: dict[str, Carried] = {
     "list": Carried("`agents/list`; each is a tool as well"),
     "run": Carried("`agents/run`, or `tools/call`"),
@@ -303,7 +307,7 @@ DOOR: dict[str, Carried] = {
     "data_out": Carried("members of `output`; else as for files"),
     "threads": Carried("`_meta` of the request, `interlingua/thread`"),
     "choose": Carried("an elicitation whose only field has a list of values"),
-    "form": Carried("an elicitation, where the form is flat; else an error with the question, which goes on waiting"),
+    "form": Carried(_FORM),
     "ask": Carried("an elicitation whose only field is a text"),
     "cancel": Carried("`notifications/cancelled`; in the revision without sessions, leaving the request"),
     "error_code": Carried("`data.code` of the error, and its message; `_meta` of a tool's result, `interlingua/error`"),
@@ -326,7 +330,7 @@ MOUNT: dict[str, Carried] = {
     "data_out": Carried("`_meta` of the result, `interlingua/parts`"),
     "threads": Carried("`_meta` of the request, `interlingua/thread`"),
     "choose": Carried("an elicitation whose only field has a list of values"),
-    "form": Carried("an elicitation; a question whose form is not flat ends the run here, and waits there"),
+    "form": Carried(_FORM),
     "ask": Carried("an elicitation whose only field is a text"),
     "cancel": Carried("`notifications/cancelled`; the end of the request in the revision without sessions"),
     "error_code": Carried("`data.code` of the error, and its message"),

@@ -34,6 +34,9 @@ META_QUESTION = "interlingua/question"
 """In an elicitation's `_meta`: the question that it shows, the same each time that it is shown."""
 META_DEADLINE = "interlingua/deadline"
 """Of a question: until when it can be answered."""
+META_ANSWER_SCHEMA = "interlingua/answerSchema"
+"""In an elicitation's `_meta`: the schema of the answer, where a flat form does not tell all of it. What has no field
+of its kind is JSON in a text field, and an answer that is no object with members is in the only field, `answer`."""
 META_TOKEN = "interlingua/progressToken"  # noqa: S105 - a name, and no secret
 """In an elicitation's `_meta`: the progress token of the request whose run asks."""
 

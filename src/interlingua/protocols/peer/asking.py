@@ -18,8 +18,8 @@ from ...engine.mounting import Gone, Mounted
 from ...model.errors import QuestionExpired
 from ...model.events import Warned
 from ...model.run import Option
+from ...model.schemas import usable
 from . import parts
-from .described import usable
 from .mirror import STEP
 
 _TEXT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}

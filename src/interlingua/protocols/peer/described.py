@@ -16,8 +16,7 @@ from ...engine import ways
 from ...engine.mounting import MOUNTED_FROM
 from ...model.card import ANY_OBJECT, AgentCard, Schema
 from ...model.content import FilePart, Part
-from ...model.errors import DefinitionError
-from ...model.schemas import Validator, check_refs_local
+from ...model.schemas import usable
 from . import parts
 from .card import has
 from .parts import Publish
@@ -94,18 +93,6 @@ def _object_schema(schema: Any) -> Schema | None:
         return None
     found = usable({"type": "object", **schema})
     return found if found.get("type") == "object" else dict(ANY_OBJECT)
-
-
-def usable(schema: Any) -> Schema:
-    """A schema that can be checked here; one that fits everything where it cannot."""
-    if not isinstance(schema, dict):
-        return {}
-    try:
-        check_refs_local(schema, "schema")
-        Validator(schema, what="schema")
-    except DefinitionError:
-        return {}
-    return schema
 
 
 def _plain(name: Any, unwanted: str) -> str:
