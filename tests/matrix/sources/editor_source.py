@@ -2,8 +2,8 @@
 
 Metadata comes in the `_meta` of a prompt under `interlingua/metadata`, and the trace context in the members that the
 protocol reserves there. Data is JSON in a text block whose `_meta` has the value under `interlingua/data`, because
-there is no block for it; an error has its code, its details and whether it may pass in its own `data`. What is more than
-a flat form is asked for by one with JSON in its fields, whose `_meta` has the schema of the answer.
+there is no block for it; an error has its code, its details and whether it may pass in its own `data`. What is more
+than a flat form is asked for by one with JSON in its fields, whose `_meta` has the schema of the answer.
 """
 
 from __future__ import annotations
