@@ -88,6 +88,16 @@ async def shipper(text: str, ctx: il.Context[Any, Any]) -> str:
     return f"{text} to {address.street} {address.number}"
 
 
+class Table(il.Question[list[list[str]]]):
+    """Which lines?"""
+
+
+@il.agent(asks=[Table])
+async def deep(text: str, ctx: il.Context[Any, Any]) -> str:
+    """Asks for what is more than a flat form."""
+    return str(await ctx.ask(Table()))
+
+
 class Style(msgspec.Struct):
     tone: str = "dry"
 

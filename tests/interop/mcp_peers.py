@@ -30,7 +30,7 @@ from .editor_peers import process_with_address
 
 HERE = Path(__file__).parent
 AGENTS = HERE / "mcp_agents.py"
-NAMES = ["echo", "adder", "endless", "witness", "breaks", "careful", "shipper", "org.acme.styled"]
+NAMES = ["echo", "adder", "endless", "witness", "breaks", "careful", "shipper", "deep", "org.acme.styled"]
 
 
 def serve(folder: Path) -> contextlib.AbstractContextManager[str]:

@@ -229,6 +229,22 @@ async def test_a_form_is_filled_in(connect: Connect) -> None:
         assert (await declined())["stopReason"] == "cancelled"
 
 
+async def test_a_form_for_more_than_it_can_show_is_filled_in_with_json(connect: Connect) -> None:
+    async with connect() as peer:
+        await peer.begin()
+        session = await peer.session("deep")
+        ended = await peer.turn_begun(session, "way")
+        request = await peer.request("elicitation/create")
+        fields = request["params"]["requestedSchema"]["properties"]
+        assert {name: field["type"] for name, field in fields.items()} == dict.fromkeys(
+            ("city", "stops", "notes"), "string"
+        )
+        content = {"city": "Roma", "stops": '[{"street": "Via Roma", "number": 7}]'}
+        await peer.respond(request, {"action": "accept", "content": content})
+        assert (await ended())["stopReason"] == "end_turn"
+        assert peer.text(session) == "Roma ['Via Roma'] {}"
+
+
 # -- sessions -------------------------------------------------------------------------------------------------
 
 

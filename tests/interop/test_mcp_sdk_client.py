@@ -121,6 +121,13 @@ async def test_a_run_asks_by_elicitation(connect: Connect, modern: bool, answer:
         assert told["result"]["output"] == {"text": said}
 
 
+async def test_what_is_more_than_a_flat_form_is_given_as_json(connect: Connect, modern: bool) -> None:
+    async with connect() as client:
+        answer = {"action": "accept", "content": {"answer": '[["a", "b"], []]'}}
+        told = await elicited(client, modern, "deep", {"text": "it"}, answer)
+        assert told["result"]["output"] == {"text": "[['a', 'b'], []]"}
+
+
 async def test_a_run_whose_question_is_dismissed_keeps_waiting(connect: Connect, modern: bool) -> None:
     async with connect() as client:
         told = await elicited(client, modern, "careful", {"text": "it"}, {"action": "cancel"})
