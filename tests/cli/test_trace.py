@@ -15,7 +15,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("target", ["connect+{}/connect#shout", "editor+{}/editor", "mcp+{}/mcp#shout"])
+@pytest.mark.parametrize("target", ["connect+{}/connect#shout", "editor+{}/editor#shout", "mcp+{}/mcp#shout"])
 def test_both_ends_of_every_protocol_can_be_traced(cli: Cli, tmp_path: Path, target: str) -> None:
     theirs, ours = tmp_path / "server.jsonl", tmp_path / "client.jsonl"
     with server(tmp_path, "--trace", str(theirs), "--log", "off") as (address, _):

@@ -545,7 +545,9 @@ async def test_a_permission_that_another_door_gives_is_taken_back_from_the_clien
 async def test_one_agent_without_config_has_no_options(tmp_path: Path) -> None:
     async with in_process(tmp_path / "s.db", agents.echo) as client:
         await client.initialize()
-        assert set(await client.ask("session/new", {"cwd": "/tmp", "mcpServers": []})) == {"sessionId"}
+        told = await client.ask("session/new", {"cwd": "/tmp", "mcpServers": []})
+        assert set(told) == {"sessionId", "_meta"}
+        assert told["_meta"] == {"interlingua/agent": "echo@0.1.0"}, "who answers is told all the same"
 
 
 async def test_several_agents_are_an_option_and_modes(tmp_path: Path) -> None:

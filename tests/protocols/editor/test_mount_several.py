@@ -78,3 +78,29 @@ async def test_who_wants_to_run_one_has_to_say_which(tmp_path: Path, scheme: str
             await load(parse(f"{target}#simple"))
         for wanted in ("plain", "plain@0.1.0"):
             assert (await load(parse(f"{target}#{wanted}"))).chosen.card.key == "plain@0.1.0"
+
+
+@pytest.mark.parametrize("thread", [None, "t"])
+async def test_where_one_of_two_is_gone_the_other_does_not_answer_for_it(
+    tmp_path: Path, store: Path, thread: str | None
+) -> None:
+    @il.agent
+    async def loud(text: str) -> str:
+        return text.upper()
+
+    async with there(tmp_path, loud, plain) as server:
+        made = mount_of(server, "ws")
+        found = await made.agents()
+        async with engine(store, *found, settings=SETTINGS) as eng:
+            more: dict[str, Any] = {} if thread is None else {"thread": thread, "create_thread": True}
+            run = await finish(eng, "plain", {"text": "hi"}, **more)
+            assert run.output == {"text": "hi"}
+            server.engine.agents.remove(plain.card.key)
+            await made.close()  # the next run begins with a new connection, and nothing at hand
+            for _ in range(2):
+                run = await finish(eng, "plain", {"text": "hi"}, thread=thread)
+                assert run.error is not None, run.output
+                assert run.error.code == "agent_not_found"
+                assert "no longer has an agent plain@0.1.0" in run.error.message
+            assert (await finish(eng, "loud", {"text": "hi"})).output == {"text": "HI"}
+        await made.close()

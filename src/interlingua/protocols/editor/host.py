@@ -270,8 +270,7 @@ class Host:
             return None
         if session.prompting is not None and not session.prompting.done():
             return None
-        changed = any(option.id == "agent" and option.current != agent for option in session.options)
-        return None if changed and agent is not None else session
+        return session if session.is_set_to(agent) else None
 
     def prepare(self, peer: Peer, place: Place, agent: str | None) -> None:
         """Have a session ready for the next run. Only where sessions cost next to nothing, which others do not say."""

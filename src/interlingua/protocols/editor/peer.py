@@ -112,6 +112,7 @@ class Session:
         self.place = place
         self.servant = servant
         self.options: list[Option] = []
+        self.answers: str | None = None  # who does, as one of ours tells it when the session is opened
         self.commands: list[dict[str, Any]] = []
         self.commands_known = asyncio.Event()
         self.title: str | None = None
@@ -151,6 +152,10 @@ class Session:
     def chosen(self, name: str) -> Any:
         """What something is set to."""
         return next((option.current for option in self.options if option.id == name), None)
+
+    def is_set_to(self, agent: str | None) -> bool:
+        """Whether this agent answers. Where the other side has one agent left, there is nothing to set."""
+        return agent is None or (self.chosen("agent") or self.answers or agent) == agent
 
     async def set_option(self, name: str, value: Any) -> None:
         """Set something, if it is not so already."""
@@ -217,6 +222,8 @@ class Session:
 
     def set_up(self, told: dict[str, Any]) -> None:
         self.options = options_of(told) or self.options
+        who = _object(told.get("_meta")).get(wire.META_AGENT)
+        self.answers = who if isinstance(who, str) else None
         commands = told.get("availableCommands")
         if isinstance(commands, list):
             self.take({"sessionUpdate": "available_commands_update", "availableCommands": commands})

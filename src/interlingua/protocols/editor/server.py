@@ -235,7 +235,8 @@ class EditorConnection:
             await self.changed()
 
     def _setup(self, session: Session) -> dict[str, Any]:
-        return self.dialect.setup(session.options(), booleans=self.booleans)
+        told = self.dialect.setup(session.options(), booleans=self.booleans)
+        return {**told, "_meta": {wire.META_AGENT: session.card.key}}
 
     def _introduce(self, session: Session) -> None:
         if session.card.skills:
@@ -372,7 +373,6 @@ class EditorConnection:
             raise RpcError(INVALID_PARAMS, "this session has no modes")
         await session.set_option("agent", request.mode_id)
         updates = self.dialect.option_updates(session.options(), booleans=self.booleans, agent=False)
-        updates.append(self.dialect.commands(session.card))
         return Answer({}, lambda: session.updates(updates))
 
     async def _set_config_option(self, params: Any) -> Any:
@@ -384,7 +384,6 @@ class EditorConnection:
         if request.config_id != "agent":
             return told
         updates = self.dialect.option_updates(options, booleans=self.booleans, agent=True)[1:]
-        updates.append(self.dialect.commands(session.card))  # also where it has none: those of the one before are gone
         return Answer(told, lambda: session.updates(updates))
 
     # -- prompts ------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from ...engine.mounting import Mounted, RemoteError, our_failure, step_place
 from ...engine.workspace import Editor
 from ...model.carrier import Carrier
 from ...model.errors import (
+    AgentNotFound,
     InterlinguaError,
     InvalidConfig,
     NotFound,
@@ -193,7 +194,15 @@ class Turn:
             try:
                 await session.set_option(name, value)
             except RpcError as error:
+                if error.code == INVALID_PARAMS and name == "agent" and value == self._agent:
+                    raise self._no_agent() from error
                 raise InvalidConfig(f"the agent did not take {name} = {value!r}: {error}") from error
+        if not session.is_set_to(self._agent):
+            raise self._no_agent()
+
+    def _no_agent(self) -> RemoteError:
+        said = f"{self._host.source.name} no longer has an agent {self._agent}"
+        return RemoteError(said, code=AgentNotFound.code)
 
     def _adopt(self, session: Session) -> None:
         self._session = session

@@ -17,7 +17,8 @@ META_DATA = "interlingua/data"
 META_FILE = "interlingua/file"
 """In the `_meta` of a block: name, title and description of a file, where the block has no place for them."""
 META_AGENT = "interlingua/agent"
-"""In the `_meta` of session/new: the choice of the option `agent`, as if it had been set right after."""
+"""In the `_meta` of session/new: the choice of the option `agent`, as if it had been set right after. In that of the
+answer, and of those to session/load and session/resume: who it is, also where there is nothing to choose."""
 META_AGENTS = "interlingua/agents"
 """In the `_meta` of the answer to `initialize`: the agents that there are, each with name, version, description, and
 `via`, the servers that it has come by, this one last. Of several, each is the choice NAME@VERSION of the option
