@@ -55,6 +55,7 @@ def test_what_is_spoken_is_told_with_lines_that_work(cli: Cli, address: str) -> 
     for words in ("Agent Connect Protocol", "agents over MCP", "Agent Client Protocol", "CAP", "acp:// links"):
         assert words in done.out
     assert f"$ interlingua run 'connect+{address}/connect#" in done.out
+    assert f"$ interlingua conform 'mcp+{address}/mcp' --agent " in done.out
     told = cli("inspect", address, "--json").json
     assert {one["protocol"] for one in told["spoken"]} == {"connect", "mcp", "editor", "peer", "cap"}
     (peer,) = [one for one in told["spoken"] if one["protocol"] == "peer"]
@@ -84,6 +85,13 @@ def test_a_server_is_checked_requirement_by_requirement(cli: Cli, address: str) 
     assert "✓ connect.openapi.operations  [OpenAPI document 0.2.3 / Operations; feature]" in done.out
     assert done.out.splitlines()[-1].startswith("connect: ")
     assert " 0 fail" in done.out.splitlines()[-1]
+    done = cli(
+        "conform", f"{address}/mcp", "--agent", "shout", "--only", "mcp.door.cancel", "--only", "mcp.door.question"
+    )
+    assert done.out.splitlines()[-2:] == [
+        "4 of those that do not apply need an agent that you name with --asks, --slow",
+        "mcp: 0 pass, 0 fail, 4 not applicable",
+    ]
     told = cli("conform", f"connect+{address}/connect", "--only", "connect.openapi.operations", "--json").json
     (finding,) = told["findings"]
     assert finding["verdict"] == "pass"

@@ -21,6 +21,7 @@ from interlingua.conform.base import (
     member,
     shown,
 )
+from interlingua.conform.raw import last_words
 from interlingua.conform.sample import sample
 from interlingua.model.errors import InvalidRequest, Unavailable
 from interlingua.model.schemas import Validator
@@ -245,3 +246,18 @@ def test_what_can_be_seen_from_outside_is_what_is_looked_at(protocol: str) -> No
     outside = {e.id for m in load_all() if m.protocol == protocol for e in m.requirements if e.outside}
     assert set(suite(protocol).ids) == outside
     assert outside
+
+
+@pytest.mark.parametrize(
+    ("stderr", "said"),
+    [
+        ("Traceback (most recent call last):\nKeyError: 'name'\n", "KeyError: 'name'"),
+        (
+            "  | ExceptionGroup: errors (1 sub-exception)\n  +-+---- 1 ----\n    | KeyError: 'x'\n    +----\n",
+            "KeyError: 'x'",
+        ),
+        ("", ""),
+    ],
+)
+def test_what_a_program_said_last_is_a_line_with_words(stderr: str, said: str) -> None:
+    assert last_words(stderr) == said

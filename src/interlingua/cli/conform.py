@@ -126,6 +126,7 @@ async def _conform(
         typer.echo(as_json({**msgspec.to_builtins(report), "counts": _counts(report.findings)}))
     else:
         counts = _counts(report.findings)
+        _tell_unseen(report.findings, roles)
         typer.echo(f"{found}: " + ", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
     return 1 if report.failed else 0
 
@@ -196,6 +197,17 @@ def _known(only: list[str], protocol: str, ids: list[str]) -> None:
 
 def _counts(findings: list[Finding]) -> dict[str, int]:
     return {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in _MARKS}
+
+
+def _tell_unseen(findings: list[Finding], roles: Any) -> None:
+    """What more there is to see for whoever names agents for it."""
+    from ..conform.base import OPTIONS
+
+    options = [option for role, option in OPTIONS.items() if getattr(roles, role) is None]
+    needed = [f for f in findings if f.verdict == "not applicable" and any(option in f.why for option in options)]
+    if needed:
+        wanted = [option for option in options if any(option in finding.why for finding in needed)]
+        typer.echo(f"{len(needed)} of those that do not apply need an agent that you name with {', '.join(wanted)}")
 
 
 def _show(finding: Finding) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -129,6 +130,7 @@ def _show(target: str, found: list[Spoken], odd: list[str]) -> None:
         if spoken.target is not None:
             which = f"#{spoken.agents[0].name}" if len(spoken.agents) > 1 else ""
             line(f"  $ interlingua run '{spoken.target}{which}' hello")
-            line(f"  $ interlingua conform '{spoken.target}'")
+            first = f" --agent {shlex.quote(spoken.agents[0].name)}" if len(spoken.agents) > 1 else ""
+            line(f"  $ interlingua conform '{spoken.target}'{first}")
     for text in odd:
         line(f"note: {text}")

@@ -326,6 +326,12 @@ def only_one(heard: Heard) -> None:
     )
 
 
+def last_words(stderr: str) -> str:
+    """The last line that says something: tracebacks of groups of exceptions end with lines that are only drawn."""
+    lines = (line.strip(" |+-\t") for line in reversed(stderr.splitlines()))
+    return next((line for line in lines if any(map(str.isalpha, line))), "")
+
+
 class Pipes(Heard):
     """A command that speaks lines of JSON. What it says on stderr is in `stderr`, the last of it."""
 
@@ -407,7 +413,7 @@ class Pipes(Heard):
     def gone(self) -> str:
         if self._too_much():
             return f"the process says too much ({len(self.lines)} lines)"
-        said = self.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        said = last_words(self.stderr.decode(errors="replace"))
         return f"the process ended (on stderr: {shown(said, 120)})" if said else "the process ended"
 
     async def close(self) -> None:

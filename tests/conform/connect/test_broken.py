@@ -37,7 +37,7 @@ async def test_a_correct_server_of_another_maker_has_no_failures() -> None:
 async def test_a_server_may_use_the_words_of_the_text_where_the_openapi_document_has_others() -> None:
     """It fails what only that document asks for, and what published clients need, who go by it."""
     async with textual() as address:
-        found = await findings("connect", Subject(address=address, roles=ROLES, patience=1, quiet=0.05))
+        found = await findings("connect", Subject(address=address, roles=ROLES, patience=5, quiet=0.05))
     assert set(failures(found)) == {
         "connect.openapi.operations", "connect.openapi.default-agent", "connect.clients.interrupt-type-first",
     }  # fmt: skip

@@ -110,7 +110,11 @@ def test_every_way_shows_something(request: pytest.FixtureRequest) -> None:
     ("roles", "verdict", "why"),
     [
         (ROLES, "pass", ""),
-        (Roles(agent="echo"), "not applicable", "this node works on tasks itself, and no slow agent of it was named"),
+        (
+            Roles(agent="echo"),
+            "not applicable",
+            "this node works on tasks itself, and no agent of it is named for this (--slow: one that runs for a while)",
+        ),
     ],
 )
 def test_whether_a_task_can_be_cancelled_is_no_matter_of_luck(

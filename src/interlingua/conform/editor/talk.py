@@ -215,13 +215,13 @@ class Client:
         return session
 
     async def asking(self) -> Session:
-        return await self._named(self.subject.roles.asking, "asks a question")
+        return await self._named(self.subject.roles.asking, "asks a question (--asks)")
 
     async def slow(self) -> Session:
-        return await self._named(self.subject.roles.slow, "runs for a while")
+        return await self._named(self.subject.roles.slow, "runs for a while (--slow)")
 
     async def failing(self) -> Session:
-        return await self._named(self.subject.roles.failing, "fails")
+        return await self._named(self.subject.roles.failing, "fails (--fails)")
 
     async def _named(self, role: str | None, what: str) -> Session:
         if role is None:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from typing import Any, Literal
 
-from ..base import Broken, NotApplicable, applies, shown
+from ..base import WANTED, Broken, NotApplicable, Role, applies, shown
 from ..raw import Answer
 from .driver import Node
 from .feed import Event, Feed
@@ -190,9 +190,11 @@ class Tasks:
                 ) from None
         return "itself"
 
-    def _role(self, name: str) -> str:
+    def _role(self, name: Role) -> str:
         role = getattr(self.node.subject.roles, name)
-        applies(role is not None, f"this node works on tasks itself, and no {name} agent of it was named")
+        applies(
+            role is not None, f"this node works on tasks itself, and no agent of it is named for this ({WANTED[name]})"
+        )
         return str(role)
 
     async def lasting(self) -> Story:
