@@ -232,8 +232,10 @@ async def test_runs_that_are_offered_while_others_are_claimed_are_claimed_togeth
         claim = owner.store.claim
 
         async def held_up(worker: str, agents: list[str], time: int, limit: int, **more: Any) -> Any:
-            limits.append(limit)
-            while len(limits) == 1 and owner.worker.offers.waiting("talk@0.1.0") < 9:
+            if limit <= 10:  # else it looks for what was forgotten, as it does now and then
+                limits.append(limit)
+            # Whatever came before it was looked at is claimed at first, which is one as a rule.
+            while len(limits) == 1 and limit + owner.worker.offers.waiting("talk@0.1.0") < 10:
                 await asyncio.sleep(0.01)
             return await claim(worker, agents, time, limit, **more)
 
@@ -241,7 +243,7 @@ async def test_runs_that_are_offered_while_others_are_claimed_are_claimed_togeth
         runs = [await submit(eng, "talk", n=3) for _ in range(10)]
         for run in runs:
             assert (await eng.wait(run)).output == {"text": words(3)}
-    assert limits[:2] == [1, 9]
+    assert sum(limits[:2]) == 10
 
 
 async def test_what_is_sent_to_a_run_between_its_claim_and_its_beginning_reaches_it(
