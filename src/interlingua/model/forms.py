@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,10 +24,11 @@ def fenced(value: Any) -> str:
 
 
 class Choices(msgspec.Struct):
-    """A question whose answer is one of a few: what to offer, and the answer that each stands for."""
+    """A question whose answer begins with one of a few: what to offer, and the answer that each stands for."""
 
     options: list[Option]
     answers: dict[str, Any]
+    schema: Schema = {}  # of the answer
 
     def rejection(self) -> Any:
         """The answer that allows nothing, where there is one."""
@@ -36,29 +37,67 @@ class Choices(msgspec.Struct):
                 return self.answers[option.id]
         return msgspec.UNSET
 
+    @property
+    def beside(self) -> dict[str, Any]:
+        """The members of the answer that no choice says anything of."""
+        said = {name for own in self.answers.values() if isinstance(own, dict) for name in own}
+        return {name: member for name, member in self.schema.get("properties", {}).items() if said and name not in said}
+
+    def chosen(self, answer: Any) -> str | None:
+        """The choice that an answer begins with."""
+        return next((id_ for id_, own in self.answers.items() if _begins(answer, own)), None)
+
+    def whole(self, id_: str, answer: Any) -> Any:
+        """All of an answer that begins with a choice and fits. Of any other only the choice counts, which decides."""
+        own = self.answers[id_]
+        return answer if _begins(answer, own) and self.fits(answer) else own
+
+    def fits(self, answer: Any) -> bool:
+        try:
+            Validator(self.schema, what="answer").check(answer, InvalidAnswer)
+        except InvalidAnswer:
+            return False
+        return True
+
+
+def _begins(answer: Any, own: Any) -> bool:
+    """Whether an answer is that of a choice, with or without more in it."""
+    if isinstance(answer, dict) and isinstance(own, dict):
+        return all(name in answer and answer[name] == value for name, value in own.items())
+    return bool(answer == own)
+
 
 def choices(question: Question) -> Choices | None:
     schema = question.answer_schema
     if question.options:
-        answers: dict[str, Any] = {}
-        for option in question.options:
-            answer = _answer_for(option, schema)
-            if answer is msgspec.UNSET:
-                return None
-            answers[option.id] = answer
-        kinds = [Option(o.id, o.label, o.kind or "allow_once") for o in question.options]
-        return Choices(kinds, answers)
+        return _offered(question.options, schema)
     member = _only_member(schema)
     name, inner = (None, schema) if member is None else member  # without a name it is the answer itself
     if inner.get("type") == "boolean":
-        answers = {"yes": True, "no": False}
+        answers: dict[str, Any] = {"yes": True, "no": False}
         options = [Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once")]
     elif _texts(inner.get("enum")):
         answers = {text: text for text in inner["enum"]}
         options = [Option(text, text, "allow_once") for text in answers]
     else:
         return None
-    return Choices(options, answers if name is None else {id_: {name: value} for id_, value in answers.items()})
+    told = answers if name is None else {id_: {name: value} for id_, value in answers.items()}
+    return Choices(options, told, schema)
+
+
+def _offered(options: list[Option], schema: Schema) -> Choices | None:
+    answers: dict[str, Any] = {}
+    for option in options:
+        answer = _answer_for(option, schema)
+        if answer is msgspec.UNSET:
+            return None
+        answers[option.id] = answer
+    return Choices([Option(o.id, o.label, o.kind or _kind(answers[o.id])) for o in options], answers, schema)
+
+
+def _kind(answer: Any) -> Literal["allow_once", "reject_once"]:
+    """Of an option that does not say: what its answer does."""
+    return "reject_once" if isinstance(answer, dict) and False in answer.values() else "allow_once"
 
 
 def _texts(offered: Any) -> bool:
@@ -337,6 +376,23 @@ def true_form(schema: Any, shown: Any) -> tuple[Form, Schema] | None:
         return None
     laid = form(schema)
     return (laid, schema) if set(laid.shown["properties"]) == set(fields) else None
+
+
+def true_choices(schema: Any, options: list[Option]) -> Choices | None:
+    """Choices that are shown, as beginnings of answers of a schema that is told beside them: of that, what begins with
+    one. None where the two are not of one another: then the choices are all that is known."""
+    offered = _offered(options, schema) if isinstance(schema, dict) and schema and usable(schema) == schema else None
+    member = None if offered is None else _only_member(schema)
+    if offered is None or member is None or not offered.beside or not all(map(offered.fits, offered.answers.values())):
+        return None
+    name, inner = member
+    chosen = [own[name] for own in offered.answers.values()]
+    told = schema["properties"][name] if isinstance(schema["properties"][name], dict) else {}
+    possible = [False, True] if told.get("type") == "boolean" else told.get("enum")
+    if possible is None or not all(value in chosen for value in possible):
+        narrowed = {**inner, "enum": list(dict.fromkeys(chosen))}
+        offered.schema = {**schema, "properties": {**schema["properties"], name: narrowed}}
+    return offered
 
 
 def usable_answer(schema: Any) -> Schema:
