@@ -8,6 +8,7 @@ What the wire has no place for, and what happens to it:
   progress is output alone;
 - a restart: no further deltas, and the result is what counts;
 - an answer that is more than a flat form: JSON in a text field, and what is wanted in `_meta`, by a name of ours;
+- what an answer says beside its choice: in fields of their own, or whole in `_meta` of the result, by a name of ours;
 - a question, for a client without elicitation: an error that carries the question and the run, which goes on waiting.
 """
 
@@ -328,7 +329,10 @@ DOOR: dict[str, Carried] = {
     "files_out": Carried("`_meta` of the result, `interlingua/parts`; the content blocks of a tool's result"),
     "data_out": Carried("members of `output`; else as for files"),
     "threads": Carried("`_meta` of the request, `interlingua/thread`"),
-    "choose": Carried("an elicitation whose only field has a list of values"),
+    "choose": Carried(
+        "an elicitation whose `choice` has a list of values; what an answer says beside it is in fields that may be"
+        " left empty, or all of it in the result's `_meta`, `interlingua/answer`"
+    ),
     "form": Carried(_FORM),
     "ask": Carried("an elicitation whose only field is a text"),
     "cancel": Carried("`notifications/cancelled`; in the revision without sessions, leaving the request"),
@@ -351,7 +355,10 @@ MOUNT: dict[str, Carried] = {
     "files_out": Carried("`_meta` of the result, `interlingua/parts`"),
     "data_out": Carried("`_meta` of the result, `interlingua/parts`"),
     "threads": Carried("`_meta` of the request, `interlingua/thread`"),
-    "choose": Carried("an elicitation whose only field has a list of values"),
+    "choose": Carried(
+        "an elicitation whose only field has a list of values; an answer that says more, to a server of ours, is whole"
+        " in the result's `_meta`, `interlingua/answer`"
+    ),
     "form": Carried(_FORM),
     "ask": Carried("an elicitation whose only field is a text"),
     "cancel": Carried("`notifications/cancelled`; the end of the request in the revision without sessions"),
