@@ -20,6 +20,7 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
+from interlingua.cli.forms import answer_from
 from interlingua.engine import mounting
 from interlingua.model.errors import InvalidAnswer
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked, QuestionWithdrawn, Warned
@@ -483,6 +484,8 @@ async def test_an_answer_that_says_more_than_its_choice_comes_through_every_wire
         with pytest.raises(InvalidAnswer):
             await there.engine.answer(question.id, {"approved": approved, "reason": 7})
         answer = {"approved": approved, "reason": "too expensive"}
+        line = answer_from(question.answer_schema, question.options, f"{'yes' if approved else 'no'}, too expensive")
+        assert line == answer, "as one types it at the command line"
         await there.engine.answer(question.id, answer)
         ended = await there.end(run)
         assert ended.status is il.Status.SUCCEEDED, ended.error

@@ -274,6 +274,12 @@ def test_other_answers_are_no_choice(schema: dict[str, Any]) -> None:
     assert choices(asked(schema)) is None
 
 
+@pytest.mark.parametrize(("text", "value"), [("hold", False), ("Ship it", True), ("SHIP", True), ("no", False)])
+def test_a_choice_may_be_written_by_its_id_or_its_label(text: str, value: bool) -> None:
+    options = [Option("ship", "Ship it", "allow_once"), Option("hold", "Hold it", "reject_once")]
+    assert written_answer(asked(VERDICT, *options), text) == {"approved": value}
+
+
 @pytest.mark.parametrize(
     ("answer", "text", "value"),
     [

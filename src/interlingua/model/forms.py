@@ -70,7 +70,7 @@ def _begins(answer: Any, own: Any) -> bool:
 def choices(question: Question) -> Choices | None:
     schema = question.answer_schema
     if question.options:
-        return _offered(question.options, schema)
+        return offered(question.options, schema)
     member = _only_member(schema)
     name, inner = (None, schema) if member is None else member  # without a name it is the answer itself
     if inner.get("type") == "boolean":
@@ -85,7 +85,8 @@ def choices(question: Question) -> Choices | None:
     return Choices(options, told, schema)
 
 
-def _offered(options: list[Option], schema: Schema) -> Choices | None:
+def offered(options: list[Option], schema: Schema) -> Choices | None:
+    """Options as the beginnings of answers. None where there is no one place for them."""
     answers: dict[str, Any] = {}
     for option in options:
         answer = _answer_for(option, schema)
@@ -100,9 +101,9 @@ def _kind(answer: Any) -> Literal["allow_once", "reject_once"]:
     return "reject_once" if isinstance(answer, dict) and False in answer.values() else "allow_once"
 
 
-def _texts(offered: Any) -> bool:
+def _texts(given: Any) -> bool:
     """Whether it is a list of texts to choose from."""
-    return isinstance(offered, list) and bool(offered) and all(isinstance(one, str) for one in offered)
+    return isinstance(given, list) and bool(given) and all(isinstance(one, str) for one in given)
 
 
 def _answer_for(option: Option, schema: Schema) -> Any:
@@ -346,7 +347,12 @@ def spoken(question: Question) -> str:
 
 
 def written_answer(question: Question, text: str) -> Any:
-    """What somebody wrote in answer to a spoken question."""
+    """What somebody wrote in answer to a spoken question: one of its choices, or what reads as what is wanted."""
+    found = choices(question)
+    if found is not None:
+        for option in found.options:
+            if text.strip().casefold() in (option.id.casefold(), option.label.casefold()):
+                return found.answers[option.id]
     try:
         value = json.loads(text)
     except ValueError:
@@ -381,18 +387,18 @@ def true_form(schema: Any, shown: Any) -> tuple[Form, Schema] | None:
 def true_choices(schema: Any, options: list[Option]) -> Choices | None:
     """Choices that are shown, as beginnings of answers of a schema that is told beside them: of that, what begins with
     one. None where the two are not of one another: then the choices are all that is known."""
-    offered = _offered(options, schema) if isinstance(schema, dict) and schema and usable(schema) == schema else None
-    member = None if offered is None else _only_member(schema)
-    if offered is None or member is None or not offered.beside or not all(map(offered.fits, offered.answers.values())):
+    found = offered(options, schema) if isinstance(schema, dict) and schema and usable(schema) == schema else None
+    member = None if found is None else _only_member(schema)
+    if found is None or member is None or not found.beside or not all(map(found.fits, found.answers.values())):
         return None
     name, inner = member
-    chosen = [own[name] for own in offered.answers.values()]
+    chosen = [own[name] for own in found.answers.values()]
     told = schema["properties"][name] if isinstance(schema["properties"][name], dict) else {}
     possible = [False, True] if told.get("type") == "boolean" else told.get("enum")
     if possible is None or not all(value in chosen for value in possible):
         narrowed = {**inner, "enum": list(dict.fromkeys(chosen))}
-        offered.schema = {**schema, "properties": {**schema["properties"], name: narrowed}}
-    return offered
+        found.schema = {**schema, "properties": {**schema["properties"], name: narrowed}}
+    return found
 
 
 def usable_answer(schema: Any) -> Schema:
