@@ -49,6 +49,28 @@ def test_options_make_a_choice_of_any_schema_with_one_place_for_it() -> None:
     assert forms.shape_of(one, options) == forms.Pick("pick", [("x", "The X")])
 
 
+YES_OR_NO = [Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once")]
+SHIP = [Option("ship", "Ship it", "allow_once"), Option("hold", "Hold it", "reject_once")]
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "reason", "value"),
+    [
+        (YES_OR_NO, "y", None, {"approved": True}),
+        (YES_OR_NO, "no, too dear", None, {"approved": False, "reason": "too dear"}),
+        (YES_OR_NO, "no", "too dear", {"approved": False, "reason": "too dear"}),
+        (SHIP, "ship", None, {"approved": True}),
+        (SHIP, "Hold it", None, {"approved": False}),
+        (SHIP, "2", "too dear", {"approved": False, "reason": "too dear"}),
+        (SHIP, '{"approved": false, "reason": "too dear"}', None, {"approved": False, "reason": "too dear"}),
+    ],
+)
+def test_options_that_mean_yes_or_no_are_answered_so(
+    options: list[Option], text: str, reason: str | None, value: Any
+) -> None:
+    assert forms.answer_from(schema(Verdict), options, text, reason) == value
+
+
 @pytest.mark.parametrize(
     ("type_", "text", "value"),
     [

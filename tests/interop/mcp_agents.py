@@ -69,7 +69,7 @@ async def careful(text: str, ctx: il.Context[Any, Any]):
     """Asks before it does anything."""
     yield "asking. "
     verdict = await ctx.ask(il.Confirm(message=f"Do {text}?"))
-    yield "done" if verdict.approved else "left alone"
+    yield "done" if verdict.approved else "left alone" if verdict.reason is None else f"left alone: {verdict.reason}"
 
 
 class Address(msgspec.Struct):

@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # the first test i
 PATHS = {"http": "/mcp", "sse": "/mcp/sse"}
 TOOLS = [*NAMES[:-1], "org_acme_styled"]
 YES = {"action": "accept", "content": {"choice": "yes"}}
+NO = {"action": "accept", "content": {"choice": "no", "reason": "too dear"}}
 HANDSHAKES = [("legacy", "stdio"), ("legacy", "http"), ("legacy", "sse")]
 WITHOUT = [("auto", "stdio"), ("auto", "http")]
 
@@ -114,7 +115,14 @@ async def test_errors_of_runs_and_of_requests_are_errors(connect: Connect) -> No
         assert await client.run("echo", {"text": "on"}) == {"text": "on "}
 
 
-@pytest.mark.parametrize(("answer", "said"), [(YES, "asking. done"), ({"action": "decline"}, "asking. left alone")])
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (YES, "asking. done"),
+        (NO, "asking. left alone: too dear"),
+        ({"action": "decline"}, "asking. left alone"),
+    ],
+)
 async def test_a_run_asks_by_elicitation(connect: Connect, modern: bool, answer: Message, said: str) -> None:
     async with connect() as client:
         told = await elicited(client, modern, "careful", {"text": "it"}, answer)

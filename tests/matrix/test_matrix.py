@@ -184,13 +184,30 @@ async def test_a_thread_remembers_and_another_does_not(hub: str, source: str, do
 @every_way_to_ask
 @pytest.mark.parametrize("choice", ["allow", "reject"])
 async def test_a_choice_is_asked_for_and_made(hub: str, source: str, door: str, choice: str) -> None:
-    assert not lost("choose", source, door)
+    assert not lost_at(source, "choose")  # a door may lose what is said beside a choice, and never the choice
     async with client_of(hub, door) as client:
         turn = await client.start(f"talker-{source}", "choose")
         asked = await turn.question()
         assert (asked.kind, asked.prompt, asked.options) == ("choose", does.MAY_I, ("allow", "reject"))
         await turn.answer(choice)
         assert (await turn.end()).text == f"chose {choice}"
+
+
+BESIDE = {"approved": False, "reason": "too ripe"}
+REJECTED: dict[str, Any] = {
+    "editor": "no", "mcp": {"choice": "no", "reason": "too ripe"}, MODERN: {"choice": "no", "reason": "too ripe"},
+}  # fmt: skip
+"""How clients say BESIDE that are asked for a choice, and know nothing of what we add to it."""
+
+
+@pytest.mark.parametrize("door", [*DOORS, MODERN])
+async def test_what_an_answer_says_beside_its_choice_arrives_too(hub: str, door: str) -> None:
+    async with client_of(hub, door) as client:
+        turn = await client.start("careful-native", "it")
+        assert (await turn.question()).prompt == does.MAY_I
+        await turn.answer(REJECTED.get(door, BESIDE))
+        heard = json.loads((await turn.end()).text)
+        assert heard == {**BESIDE, **({"reason": None} if lost("choose", NATIVE, door) else {})}
 
 
 @every_way_to_ask

@@ -20,6 +20,7 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
+from interlingua.cli.forms import answer_from
 from interlingua.engine import mounting
 from interlingua.model.errors import InvalidAnswer
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked, QuestionWithdrawn, Warned
@@ -33,6 +34,7 @@ from ..postgres import beside
 from ..protocols.connect.mount_common import parked
 from . import behaviours as does
 from .gate import Gate
+from .sources.native import careful
 from .sources.started import started
 
 SETTINGS = il.Settings(**{**{n: getattr(PATIENT, n) for n in PATIENT.__struct_fields__}, "cancel_grace": 10})
@@ -468,6 +470,26 @@ async def test_an_answer_of_any_shape_comes_through_every_wire(protocol: str, st
             ended = await there.end(run)
             assert ended.status is il.Status.SUCCEEDED, (name, ended.error)
             assert json.loads(ended.output["text"]) == value, name
+
+
+@every
+@pytest.mark.parametrize("approved", [True, False])
+async def test_an_answer_that_says_more_than_its_choice_comes_through_every_wire(
+    protocol: str, store: Path, approved: bool
+) -> None:
+    async with mounted_ours(protocol, store, SETTINGS, careful) as (_, there):
+        run = await there.tell("buy")
+        question = await there.asked(run)
+        assert choices(question) is not None
+        with pytest.raises(InvalidAnswer):
+            await there.engine.answer(question.id, {"approved": approved, "reason": 7})
+        answer = {"approved": approved, "reason": "too expensive"}
+        line = answer_from(question.answer_schema, question.options, f"{'yes' if approved else 'no'}, too expensive")
+        assert line == answer, "as one types it at the command line"
+        await there.engine.answer(question.id, answer)
+        ended = await there.end(run)
+        assert ended.status is il.Status.SUCCEEDED, ended.error
+        assert json.loads(ended.output["text"]) == answer
 
 
 async def answer_there(server: Server, text: str) -> None:

@@ -11,7 +11,16 @@ import pytest
 import interlingua as il
 from interlingua.engine.questions import question_codec
 from interlingua.model.errors import InvalidAnswer
-from interlingua.model.forms import choices, form, in_words, spoken, true_form, usable_answer, written_answer
+from interlingua.model.forms import (
+    choices,
+    form,
+    in_words,
+    spoken,
+    true_choices,
+    true_form,
+    usable_answer,
+    written_answer,
+)
 from interlingua.model.run import Option, Question
 from interlingua.model.schemas import Validator
 
@@ -170,9 +179,105 @@ def test_options_of_a_few_words_are_those_words() -> None:
     assert offered.answers == {"red": "red", "blue": "blue"}
 
 
+VERDICT = schema_of(il.Verdict)
+YES_OR_NO = [Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once")]
+
+
+def test_an_option_that_does_not_say_what_it_means_is_shown_as_what_its_answer_says() -> None:
+    offered = choices(asked(VERDICT, Option("later", "Later"), Option("now", "Now", "allow_once")))
+    assert offered is not None
+    assert [(option.kind, offered.answers[option.id]) for option in offered.options] == [
+        ("reject_once", {"approved": False}), ("allow_once", {"approved": True}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("whole", "taken"),
+    [
+        ({"approved": False, "reason": "no"}, {"approved": False, "reason": "no"}),
+        ({"approved": True, "reason": "no"}, {"approved": False}),
+        ({"reason": "no"}, {"approved": False}),
+        ({"approved": False, "reason": 5}, {"approved": False}),
+        ({"approved": 0}, {"approved": False}),
+        (True, {"approved": False}),
+        (None, {"approved": False}),
+        ({"approved": {1, 2}}, {"approved": False}),
+    ],
+    ids=str,
+)
+def test_of_a_whole_answer_that_does_not_fit_or_says_something_else_only_the_choice_counts(
+    whole: Any, taken: Any
+) -> None:
+    offered = choices(asked(VERDICT))
+    assert offered is not None
+    assert offered.whole("no", whole) == taken
+
+
+def test_what_is_said_beside_a_choice_is_what_no_choice_says() -> None:
+    for schema, names in ((VERDICT, ["reason"]), (schema_of(il.Choice), None), (schema_of(bool), [])):
+        offered = choices(asked(schema))
+        assert (None if offered is None else list(offered.beside)) == names
+
+
+def picks(member: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"pick": member, "why": {"type": "string"}}, "required": ["pick"]}
+
+
+@pytest.mark.parametrize(
+    ("member", "options", "narrowed"),
+    [
+        ({"type": "boolean"}, YES_OR_NO, {"type": "boolean"}),
+        ({"type": "boolean"}, YES_OR_NO[:1], {"type": "boolean", "enum": [True]}),
+        ({"enum": ["yes", "no"]}, YES_OR_NO, {"enum": ["yes", "no"]}),
+        ({"type": "string"}, YES_OR_NO, {"type": "string", "enum": ["yes", "no"]}),
+        (True, YES_OR_NO, {"enum": ["yes", "no"]}),
+        (
+            {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+            YES_OR_NO,
+            {"type": "boolean", "enum": [True, False]},
+        ),
+    ],
+    ids=str,
+)
+def test_choices_with_the_schema_of_their_answers_take_what_begins_with_one(
+    member: Any, options: list[Option], narrowed: Any
+) -> None:
+    offered = true_choices(picks(member), options)
+    assert offered is not None
+    assert offered.schema == picks(narrowed)
+    for id_, own in offered.answers.items():
+        more = {**own, "why": "so"}
+        assert offered.chosen(more) == offered.chosen(own) == id_
+        Validator(offered.schema, what="answer").check(more, InvalidAnswer)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None,
+        5,
+        {},
+        {"type": "nonsense"},
+        {"type": "string"},
+        schema_of(bool),
+        picks({"type": "integer"}),
+        picks({"enum": ["red", "blue"]}),
+    ],
+    ids=str,
+)
+def test_choices_that_are_not_of_their_schema_are_all_that_is_known(schema: Any) -> None:
+    assert true_choices(schema, YES_OR_NO) is None
+
+
 @pytest.mark.parametrize("schema", [{"type": "string"}, {"enum": [1, 2]}, {"type": "array"}, {}])
 def test_other_answers_are_no_choice(schema: dict[str, Any]) -> None:
     assert choices(asked(schema)) is None
+
+
+@pytest.mark.parametrize(("text", "value"), [("hold", False), ("Ship it", True), ("SHIP", True), ("no", False)])
+def test_a_choice_may_be_written_by_its_id_or_its_label(text: str, value: bool) -> None:
+    options = [Option("ship", "Ship it", "allow_once"), Option("hold", "Hold it", "reject_once")]
+    assert written_answer(asked(VERDICT, *options), text) == {"approved": value}
 
 
 @pytest.mark.parametrize(

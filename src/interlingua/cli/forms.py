@@ -9,6 +9,7 @@ import msgspec
 from ..model import values
 from ..model.card import Schema
 from ..model.errors import Invalid, InvalidAnswer
+from ..model.forms import offered
 from ..model.run import Option
 from ..model.schemas import Validator
 
@@ -23,6 +24,8 @@ class YesNo(msgspec.Struct, frozen=True):
 class Pick(msgspec.Struct, frozen=True):
     field: str | None
     options: list[tuple[Any, str]]  # value and label
+    answers: dict[str, Any] = {}  # by value: what it says, where that is not the value itself
+    reason: str | None = None
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -70,21 +73,30 @@ def shape_of(schema: Schema, options: list[Option] | None = None) -> Shape:
         pairs: list[tuple[Any, str]] = [(option.id, option.label) for option in options]
         if root.get("type") != "object":
             return Pick(None, pairs)
-        if single is not None:
-            return Pick(single.name, pairs)
+        if single is not None and single.schema.get("type") != "boolean":
+            return Pick(single.name, pairs, reason=_reason(fields, single))
+        found = offered(options, {**schema, **root}) if single is not None else None
+        if single is not None and found is not None:
+            answers = {id_: own[single.name] for id_, own in found.answers.items()}
+            if answers != {"yes": True, "no": False}:
+                return Pick(single.name, pairs, answers, _reason(fields, single))
     if root.get("type") == "boolean":
         return YesNo(None, None)
     if "enum" in root:
         return Pick(None, [(value, str(value)) for value in root["enum"]])
     if single is not None and single.schema.get("type") == "boolean":
-        others = [f for f in fields if f is not single]
-        if not others:
-            return YesNo(single.name, None)
-        if len(others) == 1 and others[0].schema.get("type") == "string":
-            return YesNo(single.name, others[0].name)
+        reason = _reason(fields, single)
+        if len(fields) == 1 or reason is not None:
+            return YesNo(single.name, reason)
     if single is not None and len(fields) == 1 and "enum" in single.schema:
         return Pick(single.name, [(value, str(value)) for value in single.schema["enum"]])
     return Fields(fields) if fields else Anything()
+
+
+def _reason(fields: list[Field], single: Field) -> str | None:
+    """The only other member, where it is a text."""
+    others = [f for f in fields if f is not single]
+    return others[0].name if len(others) == 1 and others[0].schema.get("type") == "string" else None
 
 
 def fields_of(schema: Schema) -> list[Field]:
@@ -189,8 +201,13 @@ def put_yes_no(shape: YesNo, approved: bool, reason: str | None) -> Any:
     return answer
 
 
-def put_choice(shape: Pick, value: Any) -> Any:
-    return value if shape.field is None else {shape.field: value}
+def put_choice(shape: Pick, value: Any, reason: str | None = None) -> Any:
+    if shape.field is None:
+        return value
+    answer = {shape.field: shape.answers[value] if shape.answers else value}
+    if reason and shape.reason is not None:
+        answer[shape.reason] = reason
+    return answer
 
 
 def answer_from(schema: Schema, options: list[Option], text: str, reason: str | None = None) -> Any:
@@ -203,7 +220,7 @@ def answer_from(schema: Schema, options: list[Option], text: str, reason: str | 
                 approved, said = read_yes_no(text)
                 answer = put_yes_no(shape, approved, reason or said)
             case Pick() if not text.lstrip().startswith("{"):
-                answer = put_choice(shape, read_choice(shape, text))
+                answer = put_choice(shape, read_choice(shape, text), reason)
             case Fields(fields) if not text.lstrip().startswith("{") and _main_field(fields) is not None:
                 main = _main_field(fields)
                 assert main is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,10 +24,11 @@ def fenced(value: Any) -> str:
 
 
 class Choices(msgspec.Struct):
-    """A question whose answer is one of a few: what to offer, and the answer that each stands for."""
+    """A question whose answer begins with one of a few: what to offer, and the answer that each stands for."""
 
     options: list[Option]
     answers: dict[str, Any]
+    schema: Schema = {}  # of the answer
 
     def rejection(self) -> Any:
         """The answer that allows nothing, where there is one."""
@@ -36,34 +37,73 @@ class Choices(msgspec.Struct):
                 return self.answers[option.id]
         return msgspec.UNSET
 
+    @property
+    def beside(self) -> dict[str, Any]:
+        """The members of the answer that no choice says anything of."""
+        said = {name for own in self.answers.values() if isinstance(own, dict) for name in own}
+        return {name: member for name, member in self.schema.get("properties", {}).items() if said and name not in said}
+
+    def chosen(self, answer: Any) -> str | None:
+        """The choice that an answer begins with."""
+        return next((id_ for id_, own in self.answers.items() if _begins(answer, own)), None)
+
+    def whole(self, id_: str, answer: Any) -> Any:
+        """All of an answer that begins with a choice and fits. Of any other only the choice counts, which decides."""
+        own = self.answers[id_]
+        return answer if _begins(answer, own) and self.fits(answer) else own
+
+    def fits(self, answer: Any) -> bool:
+        try:
+            Validator(self.schema, what="answer").check(answer, InvalidAnswer)
+        except InvalidAnswer:
+            return False
+        return True
+
+
+def _begins(answer: Any, own: Any) -> bool:
+    """Whether an answer is that of a choice, with or without more in it."""
+    if isinstance(answer, dict) and isinstance(own, dict):
+        return all(name in answer and answer[name] == value for name, value in own.items())
+    return bool(answer == own)
+
 
 def choices(question: Question) -> Choices | None:
     schema = question.answer_schema
     if question.options:
-        answers: dict[str, Any] = {}
-        for option in question.options:
-            answer = _answer_for(option, schema)
-            if answer is msgspec.UNSET:
-                return None
-            answers[option.id] = answer
-        kinds = [Option(o.id, o.label, o.kind or "allow_once") for o in question.options]
-        return Choices(kinds, answers)
+        return offered(question.options, schema)
     member = _only_member(schema)
     name, inner = (None, schema) if member is None else member  # without a name it is the answer itself
     if inner.get("type") == "boolean":
-        answers = {"yes": True, "no": False}
+        answers: dict[str, Any] = {"yes": True, "no": False}
         options = [Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once")]
     elif _texts(inner.get("enum")):
         answers = {text: text for text in inner["enum"]}
         options = [Option(text, text, "allow_once") for text in answers]
     else:
         return None
-    return Choices(options, answers if name is None else {id_: {name: value} for id_, value in answers.items()})
+    told = answers if name is None else {id_: {name: value} for id_, value in answers.items()}
+    return Choices(options, told, schema)
 
 
-def _texts(offered: Any) -> bool:
+def offered(options: list[Option], schema: Schema) -> Choices | None:
+    """Options as the beginnings of answers. None where there is no one place for them."""
+    answers: dict[str, Any] = {}
+    for option in options:
+        answer = _answer_for(option, schema)
+        if answer is msgspec.UNSET:
+            return None
+        answers[option.id] = answer
+    return Choices([Option(o.id, o.label, o.kind or _kind(answers[o.id])) for o in options], answers, schema)
+
+
+def _kind(answer: Any) -> Literal["allow_once", "reject_once"]:
+    """Of an option that does not say: what its answer does."""
+    return "reject_once" if isinstance(answer, dict) and False in answer.values() else "allow_once"
+
+
+def _texts(given: Any) -> bool:
     """Whether it is a list of texts to choose from."""
-    return isinstance(offered, list) and bool(offered) and all(isinstance(one, str) for one in offered)
+    return isinstance(given, list) and bool(given) and all(isinstance(one, str) for one in given)
 
 
 def _answer_for(option: Option, schema: Schema) -> Any:
@@ -307,7 +347,12 @@ def spoken(question: Question) -> str:
 
 
 def written_answer(question: Question, text: str) -> Any:
-    """What somebody wrote in answer to a spoken question."""
+    """What somebody wrote in answer to a spoken question: one of its choices, or what reads as what is wanted."""
+    found = choices(question)
+    if found is not None:
+        for option in found.options:
+            if text.strip().casefold() in (option.id.casefold(), option.label.casefold()):
+                return found.answers[option.id]
     try:
         value = json.loads(text)
     except ValueError:
@@ -337,6 +382,23 @@ def true_form(schema: Any, shown: Any) -> tuple[Form, Schema] | None:
         return None
     laid = form(schema)
     return (laid, schema) if set(laid.shown["properties"]) == set(fields) else None
+
+
+def true_choices(schema: Any, options: list[Option]) -> Choices | None:
+    """Choices that are shown, as beginnings of answers of a schema that is told beside them: of that, what begins with
+    one. None where the two are not of one another: then the choices are all that is known."""
+    found = offered(options, schema) if isinstance(schema, dict) and schema and usable(schema) == schema else None
+    member = None if found is None else _only_member(schema)
+    if found is None or member is None or not found.beside or not all(map(found.fits, found.answers.values())):
+        return None
+    name, inner = member
+    chosen = [own[name] for own in found.answers.values()]
+    told = schema["properties"][name] if isinstance(schema["properties"][name], dict) else {}
+    possible = [False, True] if told.get("type") == "boolean" else told.get("enum")
+    if possible is None or not all(value in chosen for value in possible):
+        narrowed = {**inner, "enum": list(dict.fromkeys(chosen))}
+        found.schema = {**schema, "properties": {**schema["properties"], name: narrowed}}
+    return found
 
 
 def usable_answer(schema: Any) -> Schema:

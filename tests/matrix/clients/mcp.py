@@ -51,8 +51,10 @@ class McpTurn(Turn):
             self.piece(delta["text"] if set(delta) == {"text"} else delta)
 
     def _elicited(self, params: Json) -> None:
-        self._member = next(iter(params["requestedSchema"]["properties"]))
-        self._schema = params.get("_meta", {}).get(ANSWER_SCHEMA)
+        fields = params["requestedSchema"]["properties"]
+        self._member = next(iter(fields))
+        chosen = "choice" in fields  # with fields of their own kind beside it: the form is enough
+        self._schema = None if chosen else params.get("_meta", {}).get(ANSWER_SCHEMA)
         self.asked(question(params["message"].partition("\n")[0], self._schema or params["requestedSchema"]))
 
     def _answered(self, message: Json) -> None:

@@ -5,6 +5,7 @@ They are served beside the mounts, and reached through every door like them.
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -126,3 +127,9 @@ async def typed(numbers: list[int], ctx: il.Context[None, None]) -> Total:
     for number in numbers:
         await ctx.emit({"total": number, "seen": [None, number]})
     return Total(total=sum(numbers), seen=numbers)
+
+
+@il.agent(name="careful-native", asks=[il.Confirm])
+async def careful(text: str, ctx: il.Context[None, None]) -> str:
+    verdict = await ctx.ask(il.Confirm(does.MAY_I))
+    return json.dumps({"approved": verdict.approved, "reason": verdict.reason})

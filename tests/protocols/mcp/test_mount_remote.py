@@ -219,7 +219,7 @@ async def test_our_own_door_is_a_mount_like_any_other(tmp_path: Path, store: Pat
             run = await submit(eng, "careful", {"text": "hm"})
             asked = await question(eng, run.id)
             assert [option.id for option in asked.options] == ["yes", "no"]
-            await eng.answer(asked.id, {"choice": "no"})
+            await eng.answer(asked.id, {"approved": False})
             async with asyncio.timeout(20):
                 while not (view := await eng.run(run.id)).questions or view.questions[0].id == asked.id:
                     await asyncio.sleep(0.01)
@@ -302,7 +302,7 @@ async def test_a_run_that_only_moves_to_another_process_goes_on_there(tmp_path: 
         async with mounted(store, f"{server.address}/mcp") as (eng, _):
             same = await question(eng, run.id)
             assert same.id == asked.id
-            await eng.answer(asked.id, {"choice": "yes"})
+            await eng.answer(asked.id, {"approved": True})
             async with asyncio.timeout(20):
                 while not (view := await eng.run(run.id)).questions or view.questions[0].id == asked.id:
                     await asyncio.sleep(0.01)

@@ -20,7 +20,7 @@ from ...model.codes import Code, code_of, error_of
 from ...model.content import DataPart, FilePart, Message, Part, Role, TextPart, ToolResultPart
 from ...model.errors import ErrorInfo, InvalidRequest
 from ...model.events import Form, Said
-from ...model.forms import choices, written_answer
+from ...model.forms import written_answer
 from ...model.prompts import completed
 from ...model.run import Question, Run
 from ...model.status import Status
@@ -304,13 +304,7 @@ def answer_in(message: wire.AnyMessage, question: Question, *, review: bool) -> 
         return {"decision": "inquire", "inquiry": text_of(message), "result_hash": hash_}
     if "answer" in told:
         return told["answer"]
-    text = text_of(message)
-    offered = choices(question)
-    if offered is not None:
-        for option in offered.options:
-            if text.strip().casefold() in (option.id.casefold(), option.label.casefold()):
-                return offered.answers[option.id]
-    return written_answer(question, text)
+    return written_answer(question, text_of(message))
 
 
 def answer_text(value: Any) -> str:

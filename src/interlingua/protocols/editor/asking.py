@@ -18,7 +18,7 @@ from ...model import values
 from ...model.card import Schema
 from ...model.content import TextPart
 from ...model.errors import QuestionExpired
-from ...model.forms import read_time, true_form, usable_form
+from ...model.forms import Choices, read_time, true_choices, true_form, usable_form
 from ...model.run import Option
 from . import wire
 from .incoming import Incoming
@@ -133,15 +133,17 @@ class Asking:
         payload = permission_payload(title, params, call, incoming)
         mark = [title, [[option.id, option.label, option.kind] for option in options]]
         until = _until(params)
+        offered = true_choices(_meta(params).get(wire.META_ANSWER_SCHEMA), options)
+        schema = _one_of(options) if offered is None else offered.schema
         try:
-            answer = await self.ask("permission", mark, payload, _one_of(options), title, options, until)
+            answer = await self.ask("permission", mark, payload, schema, title, options, until)
         except QuestionExpired:
             await _theirs_to_say(until)
             rejected = rejection(options)
             return _selected(rejected) if rejected is not None else {"outcome": {"outcome": "cancelled"}}
         except Settled:
             return {"outcome": {"outcome": "cancelled"}}
-        return _selected(answer["choice"])
+        return _selected(answer["choice"]) if offered is None else _decided(offered, answer)
 
     async def choose(self, kind: str, prompt: str, payload: dict[str, Any], options: list[Option]) -> str | None:
         """For what we allow ourselves, not the agent."""
@@ -246,6 +248,15 @@ def _one_of(options: list[Option]) -> Schema:
 
 def _selected(option: str) -> dict[str, Any]:
     return {"outcome": {"outcome": "selected", "optionId": option}}
+
+
+def _decided(offered: Choices, answer: Any) -> dict[str, Any]:
+    """The option that an answer begins with, and the answer itself where it says more."""
+    chosen = offered.chosen(answer)
+    if chosen is None:
+        return {"outcome": {"outcome": "cancelled"}}
+    more = {} if answer == offered.answers[chosen] else {"_meta": {wire.META_ANSWER: answer}}
+    return {**_selected(chosen), **more}
 
 
 async def _nothing() -> None:

@@ -149,13 +149,14 @@ class Version1:
         shown = question_tool_call(question)
         call = {"toolCallId": shown.id, **self.tool_fields(shown)}
         return {
-            "sessionId": session, "toolCall": call, "options": _permission_options(choices), **_meta_of(question)
+            "sessionId": session, "toolCall": call, "options": _permission_options(choices),
+            **_meta_of(question, more=bool(choices.beside)),
         }  # fmt: skip
 
     def elicitation(self, session: str, question: Question, wanted: Form, message: str) -> dict[str, Any]:
         return {
             "sessionId": session, "toolCallId": f"question-{question.id}", "mode": "form", "message": message,
-            "requestedSchema": wanted.shown, **_meta_of(question, wanted),
+            "requestedSchema": wanted.shown, **_meta_of(question, more=not wanted.flat),
         }  # fmt: skip
 
 
@@ -250,7 +251,7 @@ class Version2(Version1):
             **({"description": details[0]} if details else {}),
             "subject": {"type": "tool_call", "toolCall": call},
             "options": _permission_options(choices),
-            **_meta_of(question),
+            **_meta_of(question, more=bool(choices.beside)),
         }
 
 
@@ -271,12 +272,13 @@ def question_call(question: str) -> str:
     return f"question-{question}"
 
 
-def _meta_of(question: Question, shown: Form | None = None) -> dict[str, Any]:
-    """What is for programs: until when a question can be answered, and by what. People read it in its words."""
+def _meta_of(question: Question, *, more: bool) -> dict[str, Any]:
+    """What is for programs: until when a question can be answered, and by what, where that is more than shows. People
+    read it in its words."""
     meta: dict[str, Any] = {}
     if question.deadline is not None:
         meta[wire.META_DEADLINE] = written(question.deadline)
-    if shown is not None and not shown.flat:
+    if more:
         meta[wire.META_ANSWER_SCHEMA] = question.answer_schema
     return {"_meta": meta} if meta else {}
 

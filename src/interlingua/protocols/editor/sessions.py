@@ -317,11 +317,13 @@ class Session:
             return
         try:
             told = await rpc.request("session/request_permission", dialect.permission(self.id, question, choices))
-            outcome = msgspec.convert(told, wire.PermissionResponse).outcome
+            response = msgspec.convert(told, wire.PermissionResponse)
         except (RpcError, msgspec.ValidationError):
-            outcome = wire.PermissionOutcome("failed")  # whatever went wrong, it is not a permission
+            response = wire.PermissionResponse(wire.PermissionOutcome("failed"))  # whatever it was, no permission
+        outcome, meta = response.outcome, response.meta
         if outcome.outcome == "selected" and outcome.option_id in choices.answers:
-            await self._answer(question, choices.answers[outcome.option_id])
+            whole = meta.get(wire.META_ANSWER) if isinstance(meta, dict) else None
+            await self._answer(question, choices.whole(outcome.option_id, whole))
         elif outcome.outcome == "cancelled" or choices.rejection() is msgspec.UNSET:
             if not turn.cancelling:
                 await self.cancel_run(turn)

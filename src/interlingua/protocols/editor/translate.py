@@ -5,6 +5,7 @@ What the wire has no place for, and what happens to it:
 - any JSON value: JSON in a text block, whose `_meta` has the value;
 - structured output: shown as JSON text at the end of the turn, and whole in the answer's `_meta`;
 - an answer that is more than a flat form: JSON in a text field, and what is wanted in the `_meta` of the form;
+- what an answer says beside its choice: in the `_meta` of the response, by a name of ours;
 - a question that is no choice, for a client without forms: asked as text, and the next prompt is the answer;
 - an artifact: an embedded resource in the agent's message; a warning: a thought;
 - a cancelled plan entry or tool call in version 1: completed, and failed;
@@ -261,6 +262,11 @@ _FORM = (
     "`elicitation/create`; what has no field of its kind is JSON in a text, with `interlingua/answerSchema` in `_meta`"
 )
 
+_CHOICE = (
+    "`session/request_permission`; an answer that says more is whole in the response's `_meta`, `interlingua/answer`,"
+    " and its schema in the request's, `interlingua/answerSchema`"
+)
+
 DOOR: dict[str, Carried] = {
     "list": Carried("the choices of the option `agent` of a session; `agentInfo` where there is one agent"),
     "run": Carried("`session/prompt`"),
@@ -275,7 +281,10 @@ DOOR: dict[str, Carried] = {
     "files_out": Carried("image, audio, resource and resource_link blocks of the agent's messages"),
     "data_out": Carried("JSON in a text block, with the value in its `_meta`, `interlingua/data`"),
     "threads": Carried("a session"),
-    "choose": Carried("`session/request_permission`"),
+    "choose": Carried(
+        _CHOICE,
+        "What an answer says beside its choice, from clients that are none of ours: a permission is an option's id.",
+    ),
     "form": Carried(f"{_FORM}; where the client shows no forms, words that the next prompt answers"),
     "ask": Carried("`elicitation/create` whose only field is a text; or words, as for forms"),
     "cancel": Carried("`session/cancel`, and the stop reason `cancelled`"),
@@ -300,7 +309,7 @@ MOUNT: dict[str, Carried] = {
     "files_out": Carried("image, audio and resource blocks of the agent's message"),
     "data_out": Carried("JSON in a text block, whose `_meta` has the value"),
     "threads": Carried("a session"),
-    "choose": Carried("`session/request_permission`"),
+    "choose": Carried(_CHOICE),
     "form": Carried(f"{_FORM}; what is asked in words ends the turn, and the next one on the thread answers"),
     "ask": Carried("`elicitation/create` whose only field is a text"),
     "cancel": Carried("`session/cancel`"),

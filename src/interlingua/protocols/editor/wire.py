@@ -29,7 +29,11 @@ META_DEADLINE = "interlingua/deadline"
 """In the `_meta` of a permission request or a form: until when it can be answered."""
 META_ANSWER_SCHEMA = "interlingua/answerSchema"
 """In the `_meta` of a form: the schema of the answer, where a flat form does not tell all of it. What has no field
-of its kind is JSON in a text field, and an answer that is no object with members is in the only field, `answer`."""
+of its kind is JSON in a text field, and an answer that is no object with members is in the only field, `answer`. In
+that of a permission request: the schema of an answer that says more than which option it is."""
+META_ANSWER = "interlingua/answer"
+"""In the `_meta` of what a permission request is answered with: the whole answer. It counts where it fits the schema
+and begins with what the selected option says."""
 
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 
@@ -225,6 +229,7 @@ class PermissionOutcome(_Wire):
 
 class PermissionResponse(_Wire):
     outcome: PermissionOutcome
+    meta: Any = msgspec.field(default=None, name="_meta")
 
 
 class ElicitationResponse(_Wire):

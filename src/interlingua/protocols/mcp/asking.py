@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from ...engine.ids import now
 from ...engine.mounting import Mounted
 from ...model import values
 from ...model.card import Schema
 from ...model.errors import QuestionExpired
-from ...model.forms import read_time, true_form, usable_form
+from ...model.forms import Choices, read_time, true_choices, true_form, usable_form
 from ...model.run import Option
 from . import wire
 
@@ -61,9 +63,14 @@ class Asking:
             if params.get("mode") not in ("form", None):
                 return {"action": "decline"}
             shown = params.get("requestedSchema")
-            laid, schema = true_form(meta.get(wire.META_ANSWER_SCHEMA), shown) or (None, usable_form(shown))
+            told, payload = meta.get(wire.META_ANSWER_SCHEMA), {"message": message}
+            offered = true_choices(told, _kinds(meta.get(wire.META_KINDS), shown))
+            if offered is not None:
+                mark = known or [message, offered.schema]
+                schema, options = offered.schema, offered.options
+                return _decided(offered, await self._ask("elicitation", mark, payload, schema, message, options, until))
+            laid, schema = true_form(told, shown) or (None, usable_form(shown))
             mark = known or [message, schema]
-            payload = {"message": message}
             answer = await self._ask("elicitation", mark, payload, schema, message, _options(schema), until)
             return {"action": "accept", "content": answer if laid is None else laid.content(answer)}
         except QuestionExpired:
@@ -150,3 +157,25 @@ def _options(schema: Schema) -> list[Option]:
         Option(str(value), str(name or value), "reject_once" if str(value).lower() in _NO else "allow_once")
         for value, name in pairs
     ]
+
+
+def _kinds(kinds: Any, shown: Any) -> list[Option]:
+    """What a server of ours lets choose from, where the answer may say more than which of it. A form has no place for
+    what a choice means, and by its name it is not known."""
+    fields = shown.get("properties") if isinstance(shown, dict) else None
+    if not isinstance(kinds, dict) or not isinstance(fields, dict):
+        return []
+    options = _options({"properties": {"choice": fields.get("choice")}, "required": ["choice"]})
+    try:
+        return [msgspec.convert({"id": o.id, "label": o.label, "kind": kinds[o.id]}, Option) for o in options]
+    except (KeyError, msgspec.ValidationError):
+        return []
+
+
+def _decided(offered: Choices, answer: Any) -> dict[str, Any]:
+    """What an answer begins with as the choice, and the answer itself where it says more."""
+    chosen = offered.chosen(answer)
+    if chosen is None:
+        return {"action": "decline"}
+    more = {} if answer == offered.answers[chosen] else {"_meta": {wire.META_ANSWER: answer}}
+    return {"action": "accept", "content": {"choice": chosen}, **more}

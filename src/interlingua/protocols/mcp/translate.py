@@ -8,6 +8,7 @@ What the wire has no place for, and what happens to it:
   progress is output alone;
 - a restart: no further deltas, and the result is what counts;
 - an answer that is more than a flat form: JSON in a text field, and what is wanted in `_meta`, by a name of ours;
+- what an answer says beside its choice: in fields of their own, or whole in `_meta` of the result, by a name of ours;
 - a question, for a client without elicitation: an error that carries the question and the run, which goes on waiting.
 """
 
@@ -29,7 +30,7 @@ from ...model.card import AgentCard, Schema
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, read_part
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidAnswer
 from ...model.events import Plan, Said, Thought, ToolCall, Warned, overheard
-from ...model.forms import Choices, choices, form, particulars, written
+from ...model.forms import Choices, Form, choices, form, particulars, written
 from ...model.prompts import file_name
 from ...model.run import Instance, Question
 from ...transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
@@ -239,7 +240,9 @@ def elicitation(question: Question, version: str) -> dict[str, Any]:
     meta: dict[str, Any] = {}
     if question.deadline is not None:
         meta[wire.META_DEADLINE] = written(question.deadline)
-    if offered is None and not wanted.flat:
+    if offered is not None and offered.beside:
+        meta[wire.META_KINDS] = {option.id: option.kind for option in offered.options}
+    if meta.get(wire.META_KINDS) or (offered is None and not wanted.flat):
         meta[wire.META_ANSWER_SCHEMA] = question.answer_schema
     return {**told, "_meta": meta} if meta else told
 
@@ -250,7 +253,17 @@ def _choice_form(offered: Choices, version: str) -> Schema:
     else:
         names = {option.id: option.label for option in offered.options}
         field = {"type": "string", "enum": list(names), "enumNames": list(names.values())}
-    return {"type": "object", "properties": {"choice": field}, "required": ["choice"]}
+    beside = _beside(offered)
+    fields = {} if beside is None else beside.shown["properties"]
+    return {"type": "object", "properties": {"choice": field, **fields}, "required": ["choice"]}
+
+
+def _beside(offered: Choices) -> Form | None:
+    """The fields of what an answer says beside its choice, all of which may be left empty."""
+    members = {name: member for name, member in offered.beside.items() if name != "choice"}
+    open_ = {"type": "object", "properties": members, "required": [], "additionalProperties": True}
+    found = form({**offered.schema, **open_})
+    return None if found.whole else found
 
 
 def answer(question: Question, result: wire.ElicitResult) -> Any:
@@ -263,15 +276,25 @@ def answer(question: Question, result: wire.ElicitResult) -> Any:
         content = result.content or {}
         if offered is None:
             return form(question.answer_schema).answer(content)
-        chosen = content.get("choice")
-        if not isinstance(chosen, str) or chosen not in offered.answers:
-            raise InvalidAnswer(f"choice is {chosen!r}; it is one of {', '.join(offered.answers)}")
-        return offered.answers[chosen]
+        return _chosen(offered, content, result.meta)
     if result.action == "decline" and offered is not None:
         return offered.rejection()
     if result.action not in ("decline", "cancel"):
         raise InvalidAnswer(f"action is {result.action!r}; it is accept, decline or cancel")
     return msgspec.UNSET
+
+
+def _chosen(offered: Choices, content: dict[str, Any], meta: Any) -> Any:
+    """The whole answer where it was given, else the choice with what was filled in beside it."""
+    chosen = content.get("choice")
+    if not isinstance(chosen, str) or chosen not in offered.answers:
+        raise InvalidAnswer(f"choice is {chosen!r}; it is one of {', '.join(offered.answers)}")
+    whole = offered.whole(chosen, meta.get(wire.META_ANSWER) if isinstance(meta, dict) else None)
+    beside = _beside(offered)
+    if beside is None or whole != offered.answers[chosen]:
+        return whole
+    filled = {name: content[name] for name in beside.shown["properties"] if content.get(name) not in (None, "")}
+    return {**beside.answer(filled), **whole} if filled else whole
 
 
 def question_open(question: Question, run: str) -> RpcError:
@@ -306,7 +329,10 @@ DOOR: dict[str, Carried] = {
     "files_out": Carried("`_meta` of the result, `interlingua/parts`; the content blocks of a tool's result"),
     "data_out": Carried("members of `output`; else as for files"),
     "threads": Carried("`_meta` of the request, `interlingua/thread`"),
-    "choose": Carried("an elicitation whose only field has a list of values"),
+    "choose": Carried(
+        "an elicitation whose `choice` has a list of values; what an answer says beside it is in fields that may be"
+        " left empty, or all of it in the result's `_meta`, `interlingua/answer`"
+    ),
     "form": Carried(_FORM),
     "ask": Carried("an elicitation whose only field is a text"),
     "cancel": Carried("`notifications/cancelled`; in the revision without sessions, leaving the request"),
@@ -329,7 +355,10 @@ MOUNT: dict[str, Carried] = {
     "files_out": Carried("`_meta` of the result, `interlingua/parts`"),
     "data_out": Carried("`_meta` of the result, `interlingua/parts`"),
     "threads": Carried("`_meta` of the request, `interlingua/thread`"),
-    "choose": Carried("an elicitation whose only field has a list of values"),
+    "choose": Carried(
+        "an elicitation whose only field has a list of values; an answer that says more, to a server of ours, is whole"
+        " in the result's `_meta`, `interlingua/answer`"
+    ),
     "form": Carried(_FORM),
     "ask": Carried("an elicitation whose only field is a text"),
     "cancel": Carried("`notifications/cancelled`; the end of the request in the revision without sessions"),

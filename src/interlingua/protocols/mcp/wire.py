@@ -36,7 +36,13 @@ META_DEADLINE = "interlingua/deadline"
 """Of a question: until when it can be answered."""
 META_ANSWER_SCHEMA = "interlingua/answerSchema"
 """In an elicitation's `_meta`: the schema of the answer, where a flat form does not tell all of it. What has no field
-of its kind is JSON in a text field, and an answer that is no object with members is in the only field, `answer`."""
+of its kind is JSON in a text field, and an answer that is no object with members is in the only field, `answer`. Where
+the form shows `choice`, that stands for what the answer begins with, and the other fields are members beside it."""
+META_KINDS = "interlingua/kinds"
+"""Beside the schema of an answer that begins with a choice: `allow_once`, `reject_once` and so on, by the choice."""
+META_ANSWER = "interlingua/answer"
+"""In the `_meta` of what an elicitation is answered with: the whole answer. It counts where it fits the schema and
+begins with what was chosen."""
 META_TOKEN = "interlingua/progressToken"  # noqa: S105 - a name, and no secret
 """In an elicitation's `_meta`: the progress token of the request whose run asks."""
 
@@ -126,6 +132,7 @@ class SetLevelRequest(_Wire):
 class ElicitResult(_Wire):
     action: str
     content: dict[str, Any] | None = None
+    meta: Any = msgspec.field(default=None, name="_meta")
 
 
 INFO = {"name": "interlingua", "version": __version__}
