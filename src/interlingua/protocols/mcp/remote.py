@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -20,11 +21,12 @@ import msgspec
 from ...security.redaction import redact_text
 from ...transports import calls, plain
 from ...transports.jsonrpc import INTERNAL_ERROR, Id
+from ...transports.pulse import Pulse, answers, told
 from ...transports.queues import Queues
 from ...transports.rpc import Asked
 from ...transports.sse import Reader
 from . import wire
-from .peer import DENIED, LOST, NO_SERVER
+from .peer import DENIED, LOST, NO_SERVER, modern_meta
 
 log = logging.getLogger("interlingua.mcp")
 
@@ -116,6 +118,8 @@ class HttpChannel(Queues):
         self._exchanges: dict[Id, _Exchange] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._telling: set[asyncio.Task[Any]] = set()  # of these, notifications and answers on their way
+        self._pulse = Pulse(self._look, self._lost)
+        self._looks = itertools.count(1)
         self._writing = asyncio.get_running_loop().create_task(self._write())
 
     # -- the channel --------------------------------------------------------------------------------------
@@ -129,6 +133,7 @@ class HttpChannel(Queues):
         self._lost()
         self._writing.cancel()
         await asyncio.gather(self._writing, return_exceptions=True)
+        await self._pulse.end()
         if self._session is not None and not self.keeps_session:
             with contextlib.suppress(httpx2.HTTPError, OSError, TimeoutError):
                 async with asyncio.timeout(_CLOSING):
@@ -143,6 +148,15 @@ class HttpChannel(Queues):
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+
+    async def _look(self) -> None:
+        """Ask something small, with an id that no request has: nobody waits for what is answered."""
+        message = _Message(f"look-{next(self._looks)}", "ping", {})
+        if self._version == wire.MODERN:  # which has no ping
+            message = _Message(message.id, "server/discover", {"_meta": modern_meta()})
+        frame = msgspec.json.encode({"jsonrpc": "2.0", **msgspec.structs.asdict(message)})
+        url, headers = self._posts or self._url, self._asking(message)
+        await answers(self._client.stream("POST", url, content=frame, headers=headers), whole=True)
 
     # -- sending ------------------------------------------------------------------------------------------
 
@@ -185,6 +199,8 @@ class HttpChannel(Queues):
         whole = understood = None
         try:
             whole = await sent.whole(calls.A_MOMENT)
+            if whole is not None:
+                self._pulse.heard()
             if whole is not None and whole.status == 200:
                 with contextlib.suppress(ValueError, RecursionError):  # who reads it as ever tells what is wrong
                     understood = understand(_frames(whole))
@@ -206,7 +222,7 @@ class HttpChannel(Queues):
                 self._not_taken(error)
 
     def _not_taken(self, error: Exception) -> None:
-        log.info("%s did not take a message: %s", self._name, _told(error))
+        log.info("%s did not take a message: %s", self._name, told(error))
 
     async def _deliver(self, frame: bytes, message: _Message) -> None:
         if message.method == "notifications/initialized":  # what comes after it depends on it
@@ -238,9 +254,11 @@ class HttpChannel(Queues):
             return
         refused = await self._ask(frame, message, exchange, first=True)
         if refused is None:
+            self._pulse.begin()
             return
         status, said = refused
         if status in _NOT_HERE and await self._open_pair():
+            self._pulse.begin()
             await self._post(frame, message, exchange)
             return
         where = "" if urlsplit(self._url).path.strip("/") else "; servers are often at a path, such as /mcp"
@@ -262,6 +280,7 @@ class HttpChannel(Queues):
                 asked = self._client.stream("POST", self._url, content=frame, headers=headers, timeout=_STREAMING)
             async with asked as answer:
                 exchange.sent.set()
+                self._pulse.heard()
                 if not answer.is_success:
                     return await self._refused(answer, exchange, first=first)
                 if first:
@@ -272,7 +291,7 @@ class HttpChannel(Queues):
                 else:
                     self._received(await _whole(answer), exchange, first=first)
         except (httpx2.HTTPError, OSError, ValueError) as error:
-            broke = _told(error)
+            broke = told(error)
             if first:
                 self._fail(exchange, f"{self._name} cannot be reached: {broke}", {"code": LOST})
                 self._lost(broke)
@@ -375,6 +394,7 @@ class HttpChannel(Queues):
     async def _read(self, answer: httpx2.Response, exchange: _Exchange, *, first: bool = False) -> None:
         reader = Reader(_MAX_EVENT)
         async for chunk in answer.aiter_bytes():
+            self._pulse.heard()
             for received in reader.feed(chunk):
                 exchange.events += 1
                 if received.event in _MESSAGE:
@@ -398,7 +418,7 @@ class HttpChannel(Queues):
             try:
                 status = await self._get(exchange)
             except (httpx2.HTTPError, OSError, ValueError) as error:
-                why = _told(error)
+                why = told(error)
                 continue
             if status != 200:
                 why = f"it was answered with {status} when it was taken up again"
@@ -457,6 +477,7 @@ class HttpChannel(Queues):
                 if answer.status_code == 200 and "text/event-stream" in answer.headers.get("content-type", ""):
                     reader = Reader(_MAX_EVENT)
                     async for chunk in answer.aiter_bytes():
+                        self._pulse.heard()
                         for received in reader.feed(chunk):
                             if received.event == "endpoint":
                                 self._posts = _same_server(str(answer.url), received.data)
@@ -468,7 +489,7 @@ class HttpChannel(Queues):
                         if self._gone:
                             return
         except (httpx2.HTTPError, OSError, ValueError) as error:
-            why = _told(error)
+            why = told(error)
         finally:
             if not ready.done():
                 ready.set_result(False)
@@ -481,7 +502,7 @@ class HttpChannel(Queues):
         try:
             answer, body = await self._send(self._posts, frame, self._headers(message))
         except (httpx2.HTTPError, OSError, ValueError) as error:
-            self._fail(exchange, f"{self._posts} cannot be reached: {_told(error)}", {"code": LOST})
+            self._fail(exchange, f"{self._posts} cannot be reached: {told(error)}", {"code": LOST})
             return
         if not answer.is_success:
             denied = {"code": DENIED, "status": answer.status_code} if answer.status_code in (401, 403) else {}
@@ -534,7 +555,3 @@ def _version_in(frame: bytes) -> str | None:
     result = told.get("result") if isinstance(told, dict) else None
     version = result.get("protocolVersion") if isinstance(result, dict) else None
     return version if isinstance(version, str) else None
-
-
-def _told(error: Exception) -> str:
-    return str(error) or type(error).__name__
