@@ -33,7 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
 async def test_a_server_that_hangs_while_its_agent_works_is_noticed(
     store: Path, kind: Kind, given: dict[str, Any], asks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick(monkeypatch, pulse=0.05, silence=0.2, reached_within=0.2)
+    quick(monkeypatch, pulse=0.05, silence=0.5, reached_within=0.5)
     async with served(kind, hangs=True, **given) as web, mounted(store, web.address) as (eng, mount):
         lost = asyncio.Event()
         mount.watch(lost.set)
