@@ -1,4 +1,4 @@
-"""Servers of coding agents that hang: their port is open, and nobody answers. What is asked of them leaves nothing."""
+"""Servers that hang: their port is open, and nobody answers. What is asked of them leaves nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import interlingua as il
 from interlingua.app.mount_entry import Mounting
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.protocols.editor.remote import reach
@@ -49,7 +50,7 @@ async def answering(status: int) -> AsyncIterator[int]:
 async def test_an_editor_server_that_hangs_is_shown_as_down_though_its_port_is_open(
     tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.protocols.editor.remote._REACHED_WITHIN", 3.0)
+    monkeypatch.setattr("interlingua.transports.pulse._REACHED_WITHIN", 3.0)
     far = Far(tmp_path)
     with far.up() as process:
         async with hub(tmp_path, f"editor+{scheme}://127.0.0.1:{far.port}/editor#echo") as server:
@@ -65,7 +66,7 @@ async def test_an_editor_server_that_hangs_is_shown_as_down_though_its_port_is_o
 async def test_a_run_at_an_editor_server_that_hangs_fails_as_transient_and_its_mount_is_looked_at(
     tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.protocols.editor.remote._REACHED_WITHIN", 3.0)
+    monkeypatch.setattr("interlingua.transports.pulse._REACHED_WITHIN", 3.0)
     monkeypatch.setattr("interlingua.protocols.editor.remote._ANSWERED_WITHIN", 3.0)
     monkeypatch.setattr("interlingua.transports.websocket._PING_EVERY", 0.5)
     monkeypatch.setattr("interlingua.transports.websocket._PONG_WITHIN", 3.0)
@@ -79,6 +80,30 @@ async def test_a_run_at_an_editor_server_that_hangs_fails_as_transient_and_its_m
                 assert ended.error is not None
                 assert (ended.error.code, ended.error.transient) == ("run_lost", True)
                 await until(server, lambda: state(server) == "down")
+            await until(server, lambda: state(server) == "up")
+
+
+@pytest.mark.parametrize("path", ["mcp", "mcp/sse"])
+async def test_a_run_at_an_mcp_server_that_hangs_is_noticed_and_its_mount_is_looked_at(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("_PULSE", 0.5), ("_SILENCE", 2.0), ("_REACHED_WITHIN", 2.0)):
+        monkeypatch.setattr(f"interlingua.transports.pulse.{name}", seconds)
+    monkeypatch.setenv("INTERLINGUA_MCP_START_TIMEOUT", "3")
+    never = Mounting(wait=30, retry_first=0.05, retry_last=0.1, refresh=0, patience=20)
+    far = Far(tmp_path)
+    with far.up() as process:
+        async with hub(tmp_path, f"mcp+http://127.0.0.1:{far.port}/{path}#echo", mounting=never) as server:
+            assert state(server) == "up"
+            with stopped(process):
+                begun = await server.engine.submit(il.RunRequest("echo", input={"text": "hi"}))
+                await until(server, lambda: state(server) == "down")
+            ended = await server.engine.wait(begun.id, timeout=30)
+            if path == "mcp":  # where it is found again
+                assert ended.output == {"text": "hi"}
+            else:
+                assert ended.error is not None
+                assert (ended.error.code, ended.error.transient) == ("run_lost", True)
             await until(server, lambda: state(server) == "up")
 
 

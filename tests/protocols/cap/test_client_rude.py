@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 import interlingua as il
 from interlingua.engine.teams import TeamAgent
 from interlingua.model.events import Warned
+from interlingua.protocols.cap import remote
 from interlingua.store.base import RunFilter
 
 from ...engine.common import PATIENT, QUICK, engine, finish, submit
 from .door_common import PLAIN, door, member, team
 from .test_client import mounted
 
-Answer = tuple[int, str, str]  # status, type and body
+Answer = tuple[int, str, str | Iterator[str]]  # status, type and body, which may come by and by
 Script = Callable[[str, str], Answer]  # of method and path
 
 JSON, SSE, HTML = "application/json", "text/event-stream", "text/html"
@@ -46,9 +48,12 @@ def scripted(script: Script) -> Iterator[str]:
             status, kind, body = (200, JSON, AGENTS) if path == "/agents" else script(self.command, path)
             self.send_response(status)
             self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(body.encode())))
+            if isinstance(body, str):
+                self.send_header("content-length", str(len(body.encode())))
             self.end_headers()
-            self.wfile.write(body.encode())
+            with suppress(OSError):  # nobody may read it any more
+                for piece in [body] if isinstance(body, str) else body:
+                    self.wfile.write(piece.encode())
 
         do_GET = do_POST = _answer
 
@@ -84,6 +89,35 @@ async def test_a_proxy_whose_server_is_away_for_a_moment_fails_nothing(store: Pa
     with scripted(script) as address:
         async with engine(store, *await mounted(address)) as eng:
             run = await finish(eng, "far", {"text": "x"})
+    assert run.output == {"text": "done"}, run.error
+
+
+async def test_a_server_that_has_nothing_to_say_for_long_is_there_where_it_answers(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_TIMEOUT", httpx2.Timeout(0.4))
+    monkeypatch.setattr(remote, "PATIENCE", 1.0)
+    opened: list[str] = []
+    over = threading.Event()
+
+    def quiet() -> Iterator[str]:
+        over.wait()
+        yield ""
+
+    def script(method: str, path: str) -> Answer:
+        if method == "POST":
+            return taken(method, path)
+        if path.endswith("/events"):
+            opened.append(path)
+            return 200, SSE, quiet() if len(opened) <= 5 else events(("status", DONE))
+        return 200, JSON, json.dumps({"task_id": "x", "run_id": "x", "status": "running"})
+
+    with scripted(script) as address:
+        try:
+            async with engine(store, *await mounted(address)) as eng:
+                run = await finish(eng, "far", {"text": "x"})
+        finally:
+            over.set()
     assert run.output == {"text": "done"}, run.error
 
 

@@ -304,8 +304,9 @@ async def taking_prompts(*, hangs: bool) -> AsyncIterator[Mount]:
 async def test_a_server_that_hangs_while_its_agent_works_is_noticed(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in (("_PULSE", 0.05), ("_SILENCE", 0.2), ("_REACHED_WITHIN", 0.2), ("_ANSWERED_WITHIN", 1.0)):
-        monkeypatch.setattr(f"interlingua.protocols.editor.remote.{name}", seconds)
+    for name, seconds in (("_PULSE", 0.05), ("_SILENCE", 0.2), ("_REACHED_WITHIN", 0.2)):
+        monkeypatch.setattr(f"interlingua.transports.pulse.{name}", seconds)
+    monkeypatch.setattr("interlingua.protocols.editor.remote._ANSWERED_WITHIN", 1.0)
     async with taking_prompts(hangs=True) as mount, engine(store, await mount.agent()) as eng:
         ended = await finish(eng, "far", {"text": "hi"})
         assert ended.error is not None
@@ -317,7 +318,7 @@ async def test_an_agent_may_be_quiet_for_as_long_as_it_likes_where_its_server_is
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, seconds in (("_PULSE", 0.05), ("_SILENCE", 0.1)):
-        monkeypatch.setattr(f"interlingua.protocols.editor.remote.{name}", seconds)
+        monkeypatch.setattr(f"interlingua.transports.pulse.{name}", seconds)
     async with taking_prompts(hangs=False) as mount, engine(store, await mount.agent()) as eng:
         ended = await finish(eng, "far", {"text": "hi"})
         assert ended.status is il.Status.SUCCEEDED, ended.error

@@ -35,6 +35,7 @@ class Server:
         self.answers: dict[Any, Message] = {}
         self.news = threading.Condition()
         self.cancelled: set[Any] = set()
+        self.looks: list[str] = []  # the methods with which it was asked whether it is there
         self.asked = itertools.count(1)
         self.lock = threading.Lock()
 
@@ -55,6 +56,10 @@ class Server:
             self.called(id_, method, message.get("params") or {})
 
     def called(self, id_: Any, method: str, params: Message) -> None:
+        if method in ("ping", "server/discover"):
+            with self.news:
+                self.looks.append(method)
+                self.news.notify_all()
         if method == "initialize" and self.refuses is None:
             told = {"protocolVersion": self.version, "capabilities": self.capabilities, "serverInfo": self.info}
             self.result(id_, told)
@@ -148,6 +153,13 @@ class Server:
         with self.news:
             self.news.wait_for(lambda: id_ in self.cancelled)
         self.error(id_, error)
+
+    def do_until_looked_at(self, id_: Any, params: Message, told: Message) -> None:
+        """Says nothing before it was asked so often whether it is there."""
+        with self.news:
+            much = len(self.looks) + told["times"]
+            self.news.wait_for(lambda: len(self.looks) >= much)
+        self.result(id_, {"output": told["output"]})
 
     def do_hang(self, id_: Any, params: Message, _: Any) -> None:
         threading.Event().wait()

@@ -62,6 +62,8 @@ class Web:
         self.streams: dict[str, tuple[Stream, Any]] = {}
         self.requests: list[tuple[str, dict[str, str]]] = []  # method and headers of each
         self.general: Stream | None = None
+        self.hanging = False  # it takes what comes, and answers nothing
+        self.over = asyncio.Event()
         self.address = ""
 
     def app(self) -> Starlette:
@@ -70,9 +72,16 @@ class Web:
         return Starlette(routes=[Route("/mcp", self.post, methods=["POST"]), Route("/mcp", self.get, methods=["GET"]),
                                  Route("/mcp", self.delete, methods=["DELETE"])])  # fmt: skip
 
+    async def awake(self, message: Message | None = None) -> None:
+        """With `hangs`, not after it has taken a run."""
+        if self.hanging:
+            await self.over.wait()
+        self.hanging = message is not None and message.get("method") == "agents/run" and "hangs" in self.given
+
     async def post(self, request: Request) -> Response:
         self.requests.append(("POST", dict(request.headers)))
         message = await request.json()
+        await self.awake(message)
         if self.given.get("key") and request.headers.get("authorization") != f"Bearer {self.given['key']}":
             return Response("who are you?", 401)
         if message.get("method") is None or message.get("id") is None:
@@ -96,6 +105,7 @@ class Web:
 
     async def get(self, request: Request) -> Response:
         self.requests.append(("GET", dict(request.headers)))
+        await self.awake()
         last = request.headers.get("last-event-id")
         if last is None:
             return Response(status_code=405)
@@ -105,6 +115,7 @@ class Web:
 
     async def delete(self, request: Request) -> Response:
         self.requests.append(("DELETE", dict(request.headers)))
+        await self.awake()
         return Response(status_code=204)
 
     async def pair(self, request: Request) -> Response:
@@ -120,7 +131,9 @@ class Web:
         return StreamingResponse(events(), media_type="text/event-stream")
 
     async def message(self, request: Request) -> Response:
-        self.server.take(await request.json())
+        message = await request.json()
+        await self.awake(message)
+        self.server.take(message)
         return Response("Accepted", 202)
 
 
@@ -138,5 +151,6 @@ async def served(kind: Kind, **given: Any) -> AsyncIterator[Web]:
     try:
         yield web
     finally:
+        web.over.set()
         server.should_exit = server.force_exit = True
         await task

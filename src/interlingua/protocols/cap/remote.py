@@ -42,6 +42,7 @@ STAYS = 2.0
 """Seconds for which a program that has nothing to do is watched: one that is broken has ended by then."""
 _SILENCE = 60.0  # seconds without a byte after which a connection counts as dead; ours sends one every 15
 _TIMEOUT = httpx2.Timeout(_SILENCE, connect=10.0, write=30.0)
+_REACHED_WITHIN = 10.0  # seconds in which a server that has been silent says that it is there
 _TRANSIENT = frozenset({408, 425, 429, 502, 503, 504})
 _GONE_WITHIN = 10.0
 
@@ -226,6 +227,8 @@ class Address:
                 continue
             except httpx2.TransportError as error:
                 self._stream = None
+                if isinstance(error, httpx2.ReadTimeout) and self._opening is None:
+                    await self._looked_up(quiet=True)  # should it have ended by now, its stream tells all of it
                 await self._wait(error)
                 continue
             self._reached()
@@ -274,18 +277,22 @@ class Address:
                 async for update in updates:
                     yield update
 
-    async def _looked_up(self) -> Update | None:
-        """How the task stands, where its stream ended without saying so."""
+    async def _looked_up(self, *, quiet: bool = False) -> Update | None:
+        """How the task stands, where its stream ended without saying so. `quiet`: it has said nothing for too long, for
+        which there may be nothing to say; whether the server is there, this answer tells."""
         try:
-            told = json_of(await self._http.get(self._path))
+            within = httpx2.Timeout(_REACHED_WITHIN) if quiet else _TIMEOUT
+            told = json_of(await self._http.get(self._path, timeout=within))
         except httpx2.TransportError:
             return None
         except Refused as error:  # a proxy before it, for instance: it is tried again, like the stream
-            if not error.transient:
+            if not error.transient and not quiet:
                 raise
             return None
         if isinstance(told, dict) and told.get("status") in ("succeeded", "failed", "cancelled", "timed_out"):
             return "status", {**told, "final": True}
+        if quiet:
+            self._reached()
         return None
 
     def settled(self, question: str) -> None:

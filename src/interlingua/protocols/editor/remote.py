@@ -21,6 +21,7 @@ from ...security.redaction import redact_text
 from ...transports import calls, plain, websocket
 from ...transports.channel import Channel
 from ...transports.jsonrpc import INTERNAL_ERROR, Id
+from ...transports.pulse import UNANSWERED, Pulse, answers, told
 from ...transports.queues import Queues
 from ...transports.sse import Reader
 
@@ -32,10 +33,6 @@ _SOON = 0.2
 _MAX_EVENT = 64 * 1024 * 1024
 _LOST = (401, 403, 404, 410)  # with these, the server no longer knows us
 _FORGOTTEN = (404, 410)  # once we had a connection; before, there is nothing of this protocol
-_UNANSWERED = (502, 503, 504)  # what a proxy says for a server that is not there, or a full one for itself
-_REACHED_WITHIN = 10.0  # seconds
-_PULSE = 20.0  # seconds in which nothing was heard of a server, after which it is asked whether it is there
-_SILENCE = 60.0  # seconds of silence after which one that does not say so is gone
 _AGAIN = (0.1, 0.5, 2.0)  # seconds before each attempt to open a broken stream again
 _AUTH_REQUIRED = -32000
 
@@ -60,19 +57,8 @@ async def reach(url: str, headers: dict[str, str]) -> None:
     at = "http" + url[2:] if url.lower().startswith("ws") else url
     verify = _tls() if at.lower().startswith("https") and at is not url else True  # as its WebSocket has it
     asking = {"accept": "text/event-stream", **headers}
-    try:
-        async with (
-            asyncio.timeout(_REACHED_WITHIN),
-            calls.Client(headers=asking, timeout=None, verify=verify, transport=plain.transport(verify)) as client,
-            client.stream("GET", at) as answer,
-        ):
-            status = answer.status_code
-    except TimeoutError as error:
-        raise ConnectionError("it does not answer") from error
-    except (httpx2.HTTPError, OSError) as error:
-        raise ConnectionError(_told(error)) from error
-    if status in _UNANSWERED:
-        raise ConnectionError(f"it answered {status}")
+    async with calls.Client(headers=asking, timeout=None, verify=verify, transport=plain.transport(verify)) as client:
+        await answers(client.stream("GET", at))
 
 
 @lru_cache(maxsize=1)
@@ -116,7 +102,6 @@ class HttpChannel(Queues):
     def __init__(self, url: str, headers: dict[str, str]) -> None:
         super().__init__(redact_text(url))
         self._url = url
-        self._given = headers
         self._client = calls.Client(
             headers=headers,
             timeout=httpx2.Timeout(_ANSWERED_WITHIN, connect=10.0),
@@ -126,8 +111,7 @@ class HttpChannel(Queues):
         self._connection: str | None = None
         self._streams: dict[str | None, _Stream] = {}
         self._theirs: dict[Id, str] = {}  # requests of the agent: the sessions that their answers name
-        self._heard = asyncio.get_running_loop().time()  # when something came of the server, of whatever kind
-        self._feeling: asyncio.Task[None] | None = None
+        self._pulse = Pulse(lambda: reach(url, headers), self._lost)
         self._writing = asyncio.get_running_loop().create_task(self._write())
 
     # -- the channel --------------------------------------------------------------------------------------
@@ -137,10 +121,9 @@ class HttpChannel(Queues):
             async with asyncio.timeout(_CLOSING):
                 await self._empty.wait()
         self._lost()
-        beside = [task for task in (self._writing, self._feeling) if task is not None]
-        for task in beside:
-            task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        self._writing.cancel()
+        await asyncio.gather(self._writing, return_exceptions=True)
+        await self._pulse.end()
         if self._connection is not None:
             with contextlib.suppress(httpx2.HTTPError, OSError, TimeoutError):
                 async with asyncio.timeout(_CLOSING):
@@ -155,25 +138,6 @@ class HttpChannel(Queues):
         for task in reading:
             task.cancel()
         await asyncio.gather(*reading, return_exceptions=True)
-
-    async def _pulse(self) -> None:
-        """Nothing tells that a quiet server hangs, unless it is asked. Its agents may be quiet for as long as they
-        like. A server of ours says something every 15 seconds, and is not asked."""
-        loop = asyncio.get_running_loop()
-        while not self._gone:
-            quiet = loop.time() - self._heard
-            if quiet < _PULSE:
-                await asyncio.sleep(_PULSE - quiet)
-                continue
-            try:
-                await reach(self._url, self._given)
-            except ConnectionError as error:
-                if loop.time() - self._heard >= _SILENCE:
-                    self._lost(_told(error))
-                    return
-                await asyncio.sleep(min(1.0, _PULSE))
-            else:
-                self._heard = loop.time()
 
     def _lost(self, why: str = "") -> None:
         super()._lost(why)
@@ -194,13 +158,13 @@ class HttpChannel(Queues):
         try:
             answer = await self._client.post(self._url, content=frame, headers=self._headers(session, posts=True))
         except (httpx2.HTTPError, OSError) as error:
-            self._lost(_told(error))  # nobody's answer: all that is open has lost its connection
+            self._lost(told(error))  # nobody's answer: all that is open has lost its connection
             return
-        self._heard = asyncio.get_running_loop().time()
+        self._pulse.heard()
         if not answer.is_success:
             said = f"{self._name} answered {answer.status_code}: {answer.text[:500]}"
             forgotten = answer.status_code in _FORGOTTEN and self._connection is not None
-            if forgotten or answer.status_code in _UNANSWERED:
+            if forgotten or answer.status_code in UNANSWERED:
                 self._lost(said)
                 return
             self._refused(message, _AUTH_REQUIRED if answer.status_code == 401 else INTERNAL_ERROR, said)
@@ -214,7 +178,7 @@ class HttpChannel(Queues):
                 self._lost("no Acp-Connection-Id")
                 return
             self._open(None)
-            self._feeling = asyncio.get_running_loop().create_task(self._pulse())
+            self._pulse.begin()
             self._take(answer.content)
         elif message.method in ("session/close", "session/delete") and session in self._streams:
             self._streams[session].over = True
@@ -254,7 +218,7 @@ class HttpChannel(Queues):
             try:
                 why = await self._read_once(stream)
             except (httpx2.HTTPError, OSError, ValueError) as error:
-                why = _told(error)
+                why = told(error)
             if stream.over:
                 break
             if stream.last_id != before:
@@ -283,7 +247,7 @@ class HttpChannel(Queues):
             stream.ready.set()
             reader = Reader(_MAX_EVENT)
             async for chunk in answer.aiter_bytes():
-                self._heard = asyncio.get_running_loop().time()
+                self._pulse.heard()
                 for received in reader.feed(chunk):
                     self._received(received.data.encode(), stream.session)
                 stream.last_id = reader.last_id or stream.last_id
@@ -303,7 +267,3 @@ class HttpChannel(Queues):
         if message.method is not None and type(message.id) in (int, str) and about is not None:
             self._theirs[message.id] = about
         self._take(frame)
-
-
-def _told(error: Exception) -> str:
-    return str(error) or type(error).__name__

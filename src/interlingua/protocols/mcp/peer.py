@@ -122,7 +122,7 @@ class Peer:
         self, method: str, params: dict[str, Any], *, opened: Callable[[asyncio.Future[Any]], None] | None = None
     ) -> Any:
         if self.version == wire.MODERN:
-            params = {**params, "_meta": {**_modern_meta(), **_object(params.get("_meta"))}}
+            params = {**params, "_meta": {**modern_meta(), **_object(params.get("_meta"))}}
         return await self._answered(self.rpc.request(method, params, opened=opened))
 
     def ready(self, params: dict[str, Any]) -> Ready | None:
@@ -310,7 +310,8 @@ def _older(refusal: RpcError) -> str | None:
     return known[-1] if known and known[-1] != wire.LEGACY[-1] else None
 
 
-def _modern_meta() -> dict[str, Any]:
+def modern_meta() -> dict[str, Any]:
+    """What every request says of us in the revision without a handshake."""
     return {wire.META_VERSION: wire.MODERN, wire.META_CAPABILITIES: _OFFERS, wire.META_CLIENT: _our_info()}
 
 

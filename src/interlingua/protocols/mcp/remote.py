@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -20,11 +21,12 @@ import msgspec
 from ...security.redaction import redact_text
 from ...transports import calls, plain
 from ...transports.jsonrpc import INTERNAL_ERROR, Id
+from ...transports.pulse import Pulse, answers, told
 from ...transports.queues import Queues
 from ...transports.rpc import Asked
-from ...transports.sse import Reader
 from . import wire
-from .peer import DENIED, LOST, NO_SERVER
+from .exchange import MESSAGE, Exchange, Message, error_in, frames_of, message_of, reader, seen_in, version_in, whole_of
+from .peer import DENIED, LOST, NO_SERVER, modern_meta
 
 log = logging.getLogger("interlingua.mcp")
 
@@ -34,66 +36,19 @@ _CLOSING = 2.0
 _SOON = 0.2
 _SENT_WITHIN = 1.0  # seconds for a request to be on its way before it is taken back
 _ENDPOINT_WITHIN = 10.0
-_MAX_EVENT = 64 * 1024 * 1024
 _OPENING = ("initialize", "server/discover")
 _NOT_HERE = (400, 404, 405, 406, 415, 501)  # a first message is answered so where only the older pair is spoken
 _AGAIN = (0.1, 0.5, 2.0)  # seconds before each attempt to take up a broken stream
-_MESSAGE = ("message", "", None)  # events of other kinds are signs of life and the like
 _LISTEN_AGAIN = (*_AGAIN, 10.0, 30.0)  # and so on: many end a stream that is silent, and have something to say later
 _STREAMING = httpx2.Timeout(None, connect=10.0, write=30.0, pool=30.0)
-
-
-class _Message(msgspec.Struct):
-    """The little that tells where a message belongs."""
-
-    id: Any = None
-    method: str | None = None
-    params: Any = None
-
-    def member(self, *path: str) -> Any:
-        found: Any = self.params
-        for key in path:
-            found = found.get(key) if isinstance(found, dict) else None
-        return found
-
-
-class _Seen(msgspec.Struct):
-    id: Any = None
-    method: str | msgspec.UnsetType | None = msgspec.UNSET
-    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-    def answers(self, id_: Id | None) -> bool:
-        """Exactly as the connection sees it: what that takes for no answer must not count as one here, or nobody would
-        ever tell that there is none. (1.0 is no 1.)"""
-        told = self.result is not msgspec.UNSET or self.error is not msgspec.UNSET
-        return told and self.method is msgspec.UNSET and type(self.id) is type(id_) and bool(self.id == id_)
-
-
-_message = msgspec.json.Decoder(_Message).decode
-_seen = msgspec.json.Decoder(_Seen).decode
 
 
 class Ready(msgspec.Struct):
     """A request that has only to be sent."""
 
     frame: bytes
-    message: _Message
+    message: Message
     written: calls.Written
-
-
-class _Exchange:
-    """A request, until it has been answered."""
-
-    def __init__(self, id_: Id | None = None, token: Any = None) -> None:
-        self.id = id_
-        self.token = token  # the progress token, by which its run is known
-        self.sent = asyncio.Event()  # the server has begun to answer
-        self.answered = False
-        self.last_id: str | None = None
-        self.retry = 0.0  # seconds that the server wants us to wait before we come back
-        self.events = 0
-        self.task: asyncio.Task[Any] | None = None
 
 
 class HttpChannel(Queues):
@@ -113,9 +68,11 @@ class HttpChannel(Queues):
         self._version: str | None = None
         self.keeps_session = False  # somebody will come back for what runs in it
         self.about: dict[Id, Any] = {}  # requests of the server: the progress token of the run that they belong to
-        self._exchanges: dict[Id, _Exchange] = {}
+        self._exchanges: dict[Id, Exchange] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._telling: set[asyncio.Task[Any]] = set()  # of these, notifications and answers on their way
+        self._pulse = Pulse(self._look, self._lost)
+        self._looks = itertools.count(1)
         self._writing = asyncio.get_running_loop().create_task(self._write())
 
     # -- the channel --------------------------------------------------------------------------------------
@@ -129,6 +86,7 @@ class HttpChannel(Queues):
         self._lost()
         self._writing.cancel()
         await asyncio.gather(self._writing, return_exceptions=True)
+        await self._pulse.end()
         if self._session is not None and not self.keeps_session:
             with contextlib.suppress(httpx2.HTTPError, OSError, TimeoutError):
                 async with asyncio.timeout(_CLOSING):
@@ -144,6 +102,15 @@ class HttpChannel(Queues):
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
+    async def _look(self) -> None:
+        """Ask something small, with an id that no request has: nobody waits for what is answered."""
+        message = Message(f"look-{next(self._looks)}", "ping", {})
+        if self._version == wire.MODERN:  # which has no ping
+            message = Message(message.id, "server/discover", {"_meta": modern_meta()})
+        frame = msgspec.json.encode({"jsonrpc": "2.0", **msgspec.structs.asdict(message)})
+        url, headers = self._posts or self._url, self._asking(message)
+        await answers(self._client.stream("POST", url, content=frame, headers=headers), whole=True)
+
     # -- sending ------------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
@@ -151,7 +118,7 @@ class HttpChannel(Queues):
         # the turn of whoever sends the rest.
         if self.streamable and self._posts is None and self._empty.is_set() and not self._gone:
             try:
-                message = _message(frame)
+                message = message_of(frame)
             except ValueError:
                 message = None
             if message is not None and message.method not in _OPENING and message.method and message.id is not None:
@@ -159,15 +126,15 @@ class HttpChannel(Queues):
                 return
         super().send(frame)
 
-    def _begin(self, frame: bytes, message: _Message, asked: calls.Asked | None = None) -> None:
-        exchange = self._exchanges[message.id] = _Exchange(message.id, message.member("_meta", "progressToken"))
+    def _begin(self, frame: bytes, message: Message, asked: calls.Asked | None = None) -> None:
+        exchange = self._exchanges[message.id] = Exchange(message.id, message.member("_meta", "progressToken"))
         exchange.task = self._spawn(self._ask(frame, message, exchange, asked=asked))
 
     def ready(self, asked: Asked, method: str, params: dict[str, Any]) -> Ready | None:
         """A request with nothing left to do but to send it. None where it must wait for others, or is less simple."""
         if not self.streamable or self._posts is not None or self._gone or self._version == wire.MODERN:
             return None
-        message = _Message(asked.id, method, params)
+        message = Message(asked.id, method, params)
         headers = self._asking(message)
         written = self._client.write("POST", self._url, content=asked.frame, headers=headers, timeout=_STREAMING)
         return None if written is None else Ready(asked.frame, message, written)
@@ -185,9 +152,11 @@ class HttpChannel(Queues):
         whole = understood = None
         try:
             whole = await sent.whole(calls.A_MOMENT)
+            if whole is not None:
+                self._pulse.heard()
             if whole is not None and whole.status == 200:
                 with contextlib.suppress(ValueError, RecursionError):  # who reads it as ever tells what is wrong
-                    understood = understand(_frames(whole))
+                    understood = understand(frames_of(whole))
         finally:
             if understood is None and self._gone:  # nobody is told any more what comes
                 if whole is None:
@@ -201,14 +170,14 @@ class HttpChannel(Queues):
     async def _write(self) -> None:
         async for frame in self._outgoing():
             try:
-                await self._deliver(frame, _message(frame))
+                await self._deliver(frame, message_of(frame))
             except (httpx2.HTTPError, OSError, ValueError) as error:
                 self._not_taken(error)
 
     def _not_taken(self, error: Exception) -> None:
-        log.info("%s did not take a message: %s", self._name, _told(error))
+        log.info("%s did not take a message: %s", self._name, told(error))
 
-    async def _deliver(self, frame: bytes, message: _Message) -> None:
+    async def _deliver(self, frame: bytes, message: Message) -> None:
         if message.method == "notifications/initialized":  # what comes after it depends on it
             await self._tell(frame, message)
             return
@@ -220,7 +189,7 @@ class HttpChannel(Queues):
         if message.method not in _OPENING and self._posts is None:
             self._begin(frame, message)
             return
-        exchange = self._exchanges[message.id] = _Exchange(message.id, message.member("_meta", "progressToken"))
+        exchange = self._exchanges[message.id] = Exchange(message.id, message.member("_meta", "progressToken"))
         if message.method in _OPENING:  # what comes after it depends on the answer
             await self._first(frame, message, exchange)
         else:
@@ -232,25 +201,27 @@ class HttpChannel(Queues):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _first(self, frame: bytes, message: _Message, exchange: _Exchange) -> None:
+    async def _first(self, frame: bytes, message: Message, exchange: Exchange) -> None:
         if self._posts is not None:
             await self._post(frame, message, exchange)
             return
         refused = await self._ask(frame, message, exchange, first=True)
         if refused is None:
+            self._pulse.begin()
             return
         status, said = refused
         if status in _NOT_HERE and await self._open_pair():
+            self._pulse.begin()
             await self._post(frame, message, exchange)
             return
         where = "" if urlsplit(self._url).path.strip("/") else "; servers are often at a path, such as /mcp"
         self._fail(exchange, f"{self._name} does not speak MCP: it answered {status}{said}{where}", {"code": NO_SERVER})
 
-    def _asking(self, message: _Message) -> dict[str, str]:
+    def _asking(self, message: Message) -> dict[str, str]:
         return {**self._headers(message), "accept": "application/json, text/event-stream"}
 
     async def _ask(
-        self, frame: bytes, message: _Message, exchange: _Exchange, *, first: bool = False,
+        self, frame: bytes, message: Message, exchange: Exchange, *, first: bool = False,
         asked: calls.Asked | None = None,
     ) -> tuple[int, str] | None:  # fmt: skip
         """A request over Streamable HTTP, to its answer, which may be on its way. Gives a refusal that is no message,
@@ -262,6 +233,7 @@ class HttpChannel(Queues):
                 asked = self._client.stream("POST", self._url, content=frame, headers=headers, timeout=_STREAMING)
             async with asked as answer:
                 exchange.sent.set()
+                self._pulse.heard()
                 if not answer.is_success:
                     return await self._refused(answer, exchange, first=first)
                 if first:
@@ -270,9 +242,9 @@ class HttpChannel(Queues):
                 if "text/event-stream" in answer.headers.get("content-type", ""):
                     await self._read(answer, exchange, first=first)
                 else:
-                    self._received(await _whole(answer), exchange, first=first)
+                    self._received(await whole_of(answer), exchange, first=first)
         except (httpx2.HTTPError, OSError, ValueError) as error:
-            broke = _told(error)
+            broke = told(error)
             if first:
                 self._fail(exchange, f"{self._name} cannot be reached: {broke}", {"code": LOST})
                 self._lost(broke)
@@ -283,8 +255,8 @@ class HttpChannel(Queues):
             await self._take_up(exchange, broke)
         return None
 
-    async def _refused(self, answer: httpx2.Response, exchange: _Exchange, *, first: bool) -> tuple[int, str] | None:
-        body, status = await _whole(answer), answer.status_code
+    async def _refused(self, answer: httpx2.Response, exchange: Exchange, *, first: bool) -> tuple[int, str] | None:
+        body, status = await whole_of(answer), answer.status_code
         said = f": {body[:300].decode(errors='replace').strip()}" if body else ""
         if status in (401, 403):
             self._fail(exchange, f"{self._name} answered {status}{said}", {"code": DENIED, "status": status})
@@ -294,7 +266,7 @@ class HttpChannel(Queues):
             self._fail(exchange, f"{self._name} no longer knows the session", {"code": LOST, "begun": False})
             self._lost("it no longer knows the session")
             return None
-        error = _error_in(body)
+        error = error_in(body)
         if error is not None:
             self._take(msgspec.json.encode({"jsonrpc": "2.0", "id": exchange.id, "error": error}))
             exchange.answered = True
@@ -304,7 +276,7 @@ class HttpChannel(Queues):
             self._fail(exchange, f"{self._name} answered {status}{said}", {})
         return None
 
-    async def _tell(self, frame: bytes, message: _Message) -> None:
+    async def _tell(self, frame: bytes, message: Message) -> None:
         """A notification, or an answer to the server."""
         if message.method is None:
             self.about.pop(message.id, None)
@@ -332,9 +304,9 @@ class HttpChannel(Queues):
 
     async def _send(self, url: str, frame: bytes, headers: dict[str, str]) -> tuple[httpx2.Response, bytes]:
         async with self._client.stream("POST", url, content=frame, headers=headers) as answer:
-            return answer, await _whole(answer)
+            return answer, await whole_of(answer)
 
-    def _headers(self, message: _Message | None = None) -> dict[str, str]:
+    def _headers(self, message: Message | None = None) -> dict[str, str]:
         headers = {"content-type": "application/json"} if message is not None else {}
         if self._session is not None:
             headers["mcp-session-id"] = self._session
@@ -348,7 +320,7 @@ class HttpChannel(Queues):
             headers["mcp-protocol-version"] = self._version
         return headers
 
-    def _fail(self, exchange: _Exchange, why: str, data: dict[str, Any]) -> None:
+    def _fail(self, exchange: Exchange, why: str, data: dict[str, Any]) -> None:
         """A request that cannot be answered any more is answered with an error, as if by the server."""
         if not exchange.answered and exchange.id is not None:
             exchange.answered = True
@@ -357,11 +329,11 @@ class HttpChannel(Queues):
 
     # -- receiving ----------------------------------------------------------------------------------------
 
-    def _received(self, frame: bytes, exchange: _Exchange, *, first: bool = False) -> None:
+    def _received(self, frame: bytes, exchange: Exchange, *, first: bool = False) -> None:
         if not frame.strip():
             return
         try:
-            for seen in map(_seen, [frame] if frame.lstrip()[:1] != b"[" else msgspec.json.decode(frame, type=_RAWS)):
+            for seen in seen_in(frame):
                 if not isinstance(seen.method, str):
                     exchange.answered = exchange.answered or seen.answers(exchange.id)
                 elif exchange.token is not None and type(seen.id) in (int, str):
@@ -369,24 +341,25 @@ class HttpChannel(Queues):
         except msgspec.DecodeError:
             pass  # the connection counts and tells what it cannot read
         if first and exchange.answered:
-            self._version = self._version or _version_in(frame)
+            self._version = self._version or version_in(frame)
         self._take(frame)
 
-    async def _read(self, answer: httpx2.Response, exchange: _Exchange, *, first: bool = False) -> None:
-        reader = Reader(_MAX_EVENT)
+    async def _read(self, answer: httpx2.Response, exchange: Exchange, *, first: bool = False) -> None:
+        events = reader()
         async for chunk in answer.aiter_bytes():
-            for received in reader.feed(chunk):
+            self._pulse.heard()
+            for received in events.feed(chunk):
                 exchange.events += 1
-                if received.event in _MESSAGE:
+                if received.event in MESSAGE:
                     self._received(received.data.encode(), exchange, first=first)
-            exchange.last_id = reader.last_id or exchange.last_id
-            if reader.retry is not None:
-                exchange.retry = min(reader.retry / 1000, _LISTEN_AGAIN[-1])
+            exchange.last_id = events.last_id or exchange.last_id
+            if events.retry is not None:
+                exchange.retry = min(events.retry / 1000, _LISTEN_AGAIN[-1])
             await self._in_room.wait()
             if self._gone or (first and exchange.answered):
                 break
 
-    async def _take_up(self, exchange: _Exchange, why: str) -> None:
+    async def _take_up(self, exchange: Exchange, why: str) -> None:
         """Go on with a stream that broke, where its events are numbered."""
         waits = iter(_AGAIN)
         while exchange.last_id is not None and not exchange.answered and not self._gone:
@@ -398,7 +371,7 @@ class HttpChannel(Queues):
             try:
                 status = await self._get(exchange)
             except (httpx2.HTTPError, OSError, ValueError) as error:
-                why = _told(error)
+                why = told(error)
                 continue
             if status != 200:
                 why = f"it was answered with {status} when it was taken up again"
@@ -408,7 +381,7 @@ class HttpChannel(Queues):
         if not self._gone:
             self._fail(exchange, f"the answer of {self._name} was lost: {why}", {"code": LOST})
 
-    async def _get(self, exchange: _Exchange) -> int:
+    async def _get(self, exchange: Exchange) -> int:
         """Read an event stream to its end."""
         headers = {**self._headers(), "accept": "text/event-stream"}
         if exchange.last_id is not None:
@@ -420,7 +393,7 @@ class HttpChannel(Queues):
 
     async def _listen(self) -> None:
         """What the server says that belongs to no request. Many have nothing to say, and refuse."""
-        exchange, waits = _Exchange(), iter(_LISTEN_AGAIN)
+        exchange, waits = Exchange(), iter(_LISTEN_AGAIN)
         listened = False
         while not self._gone:
             before, status = exchange.events, 0
@@ -450,65 +423,44 @@ class HttpChannel(Queues):
     async def _read_pair(self, ready: asyncio.Future[bool]) -> None:
         """The stream on which everything comes, until it ends: then all is lost, for nothing is numbered."""
         why = "its event stream ended"
-        any_ = _Exchange()
+        any_ = Exchange()
         try:
             accept = {"accept": "text/event-stream"}
             async with self._client.stream("GET", self._url, headers=accept, timeout=_STREAMING) as answer:
                 if answer.status_code == 200 and "text/event-stream" in answer.headers.get("content-type", ""):
-                    reader = Reader(_MAX_EVENT)
+                    events = reader()
                     async for chunk in answer.aiter_bytes():
-                        for received in reader.feed(chunk):
+                        self._pulse.heard()
+                        for received in events.feed(chunk):
                             if received.event == "endpoint":
                                 self._posts = _same_server(str(answer.url), received.data)
                                 if not ready.done():
                                     ready.set_result(True)
-                            elif self._posts is not None and received.event in _MESSAGE:
+                            elif self._posts is not None and received.event in MESSAGE:
                                 self._received(received.data.encode(), any_)
                         await self._in_room.wait()
                         if self._gone:
                             return
         except (httpx2.HTTPError, OSError, ValueError) as error:
-            why = _told(error)
+            why = told(error)
         finally:
             if not ready.done():
                 ready.set_result(False)
         if self._posts is not None:
             self._lost(why)
 
-    async def _post(self, frame: bytes, message: _Message, exchange: _Exchange) -> None:
+    async def _post(self, frame: bytes, message: Message, exchange: Exchange) -> None:
         assert self._posts is not None
         self._exchanges.pop(message.id, None)
         try:
             answer, body = await self._send(self._posts, frame, self._headers(message))
         except (httpx2.HTTPError, OSError, ValueError) as error:
-            self._fail(exchange, f"{self._posts} cannot be reached: {_told(error)}", {"code": LOST})
+            self._fail(exchange, f"{self._posts} cannot be reached: {told(error)}", {"code": LOST})
             return
         if not answer.is_success:
             denied = {"code": DENIED, "status": answer.status_code} if answer.status_code in (401, 403) else {}
             said = body[:300].decode(errors="replace")
             self._fail(exchange, f"{self._posts} answered {answer.status_code}: {said}", denied)
-
-
-_RAWS = list[msgspec.Raw]
-
-
-def _frames(whole: plain.Whole) -> list[bytes]:
-    if not whole.is_stream:
-        return [whole.body]
-    events = Reader(_MAX_EVENT).feed(whole.body)
-    return [event.data.encode() for event in events if event.event in _MESSAGE and event.data.strip()]
-
-
-async def _whole(answer: httpx2.Response) -> bytes:
-    """The body, up to the size that a message may have."""
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in answer.aiter_bytes():
-        size += len(piece)
-        if size > _MAX_EVENT:
-            raise ValueError(f"an answer is longer than {_MAX_EVENT} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)
 
 
 def _same_server(stream: str, endpoint: str) -> str:
@@ -518,23 +470,3 @@ def _same_server(stream: str, endpoint: str) -> str:
     if (here.scheme, here.netloc) != (there.scheme, there.netloc):
         raise ValueError(f"the server names an endpoint elsewhere: {url}")
     return url
-
-
-def _error_in(body: bytes) -> dict[str, Any] | None:
-    try:
-        told = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        return None
-    error = told.get("error") if isinstance(told, dict) and "jsonrpc" in told else None
-    return error if isinstance(error, dict) else None
-
-
-def _version_in(frame: bytes) -> str | None:
-    told = msgspec.json.decode(frame)
-    result = told.get("result") if isinstance(told, dict) else None
-    version = result.get("protocolVersion") if isinstance(result, dict) else None
-    return version if isinstance(version, str) else None
-
-
-def _told(error: Exception) -> str:
-    return str(error) or type(error).__name__

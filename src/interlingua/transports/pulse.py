@@ -1,0 +1,81 @@
+"""Whether a server that has said nothing for a while is there. One that hangs does not say so: it has to be asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import httpx2
+
+from .calls import Asked
+
+_PULSE = 20.0  # seconds in which nothing was heard of a server, after which it is asked whether it is there
+_SILENCE = 60.0  # seconds of silence after which one that does not say so is gone
+_REACHED_WITHIN = 10.0  # seconds for an answer
+UNANSWERED = (502, 503, 504)  # what a proxy says for a server that is not there, or a full one for itself
+
+
+async def answers(asked: Asked, *, whole: bool = False) -> None:
+    """Whether somebody answers this request, and be it with a refusal: who does that is awake. Raises ConnectionError
+    where nobody does. `whole`: the answer is read to its end, if that comes soon; else it is left."""
+    status: int | None = None
+    try:
+        async with asyncio.timeout(_REACHED_WITHIN), asked as answer:
+            status = answer.status_code
+            if whole:
+                async for _ in answer.aiter_bytes():
+                    pass
+    except TimeoutError as error:
+        if status is None:
+            raise ConnectionError("it does not answer") from error
+    except (httpx2.HTTPError, OSError) as error:
+        if status is None:
+            raise ConnectionError(told(error)) from error
+    if status in UNANSWERED:
+        raise ConnectionError(f"it answered {status}")
+
+
+class Pulse:
+    """Tells when a server is gone that hangs. Its agents may be quiet for as long as they like. A server of ours says
+    something every 15 seconds wherever a stream is open, and is not asked."""
+
+    def __init__(self, ask: Callable[[], Awaitable[None]], lost: Callable[[str], None]) -> None:
+        self._ask = ask  # raises ConnectionError where nobody answers
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._heard = self._loop.time()
+        self._feeling: asyncio.Task[None] | None = None
+
+    def heard(self) -> None:
+        """Something came of the server, of whatever kind."""
+        self._heard = self._loop.time()
+
+    def begin(self) -> None:
+        if self._feeling is None:
+            self.heard()
+            self._feeling = self._loop.create_task(self._feel())
+
+    async def end(self) -> None:
+        if self._feeling is not None:
+            self._feeling.cancel()
+            await asyncio.gather(self._feeling, return_exceptions=True)
+
+    async def _feel(self) -> None:
+        while True:
+            quiet = self._loop.time() - self._heard
+            if quiet < _PULSE:
+                await asyncio.sleep(_PULSE - quiet)
+                continue
+            try:
+                await self._ask()
+            except ConnectionError as error:
+                if self._loop.time() - self._heard >= _SILENCE:
+                    self._lost(told(error))
+                    return
+                await asyncio.sleep(min(1.0, _PULSE))
+            else:
+                self.heard()
+
+
+def told(error: Exception) -> str:
+    return str(error) or type(error).__name__
