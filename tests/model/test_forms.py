@@ -111,6 +111,46 @@ def test_a_flat_form_is_shown_as_it_is() -> None:
     assert form(schema).flat
 
 
+@pytest.mark.parametrize(
+    "member",
+    [
+        {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        {"$ref": "#/$defs/Maybe"},
+        {"type": "integer", "enum": [1, 2]},
+        {"type": "string", "const": "yes"},
+        {"type": "string", "format": "ipv4"},
+    ],
+)
+@pytest.mark.parametrize("required", [["name", "more"], ["name"]])
+def test_a_form_whose_fields_do_not_say_all_is_not_flat(member: dict[str, Any], required: list[str]) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "more": member},
+        "required": required,
+        "$defs": {"Maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
+    }
+    assert not form(schema).flat
+
+
+@pytest.mark.parametrize("required", [["more"], []])
+def test_null_comes_through_a_form_however_it_is_written_down(required: list[str]) -> None:
+    maybe = {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}
+    for member in (maybe, {"$ref": "#/$defs/Maybe"}):
+        schema = {"type": "object", "properties": {"more": member}, "required": required, "$defs": {"Maybe": maybe}}
+        wanted = form(schema)
+        assert wanted.shown == {"type": "object", "properties": {"more": {"type": "integer"}}}
+        for answer in ({"more": None}, {"more": 3}):
+            assert wanted.answer(wanted.content(answer)) == answer
+
+
+@pytest.mark.parametrize("member", [True, {"$ref": "#/$defs/Any"}, {"anyOf": [True, {"type": "null"}]}])
+def test_a_member_that_may_be_anything_is_a_field_for_json(member: Any) -> None:
+    schema = {"type": "object", "properties": {"more": member}, "required": ["more"], "$defs": {"Any": True}}
+    assert form(schema).written == {"more"}
+    assert choices(asked(schema)) is None
+    assert spoken(asked(schema))
+
+
 def test_a_field_for_json_says_in_words_what_is_wanted() -> None:
     shown = form(schema_of(Team)).shown
     assert shown["required"] == ["title", "people"]
@@ -302,6 +342,11 @@ def test_a_choice_may_be_written_by_its_id_or_its_label(text: str, value: bool) 
 )
 def test_an_answer_in_words_is_what_its_schema_makes_of_them(answer: Any, text: str, value: Any) -> None:
     assert written_answer(asked(schema_of(answer)), text) == value
+
+
+def test_words_that_are_nested_without_end_are_words() -> None:
+    text = "[" * 100_000
+    assert written_answer(asked({"type": "string"}), text) == text
 
 
 @pytest.mark.parametrize(("answer", "wanted"), [(str, "as the next message"), (list[int], "JSON that fits")])

@@ -33,7 +33,7 @@ class Listeners:
         self._asked_at[run] = asked_at
         if len(self._asked_at) <= self._most:
             return True
-        oldest = min(self._asked_at, key=self._asked_at.__getitem__)
+        oldest = min(self._asked_at, key=lambda one: (self._asked_at[one], one.log.row.id))
         del self._asked_at[oldest]
         if oldest is run:
             return False

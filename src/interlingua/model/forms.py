@@ -133,19 +133,41 @@ def resolved(schema: Any, root: Schema) -> Schema:
         if not isinstance(schema, dict):
             return {}
         if isinstance(schema.get("$ref"), str):
-            found: Any = root
-            for step in schema["$ref"].lstrip("#/").split("/"):
-                found = found.get(step, {}) if isinstance(found, dict) else {}
-            schema = {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
+            schema = _followed(schema, root)
             continue
         alternatives = schema.get("anyOf")
         if isinstance(alternatives, list):
             others = [entry for entry in alternatives if entry != {"type": "null"}]
             if len(others) == 1 and len(alternatives) == 2:
-                schema = {**others[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
+                schema = {**_dict(others[0]), **{key: value for key, value in schema.items() if key != "anyOf"}}
                 continue
         return schema
     return {}
+
+
+def _followed(schema: Schema, root: Schema) -> Schema:
+    """What a reference stands for, with what is said beside it."""
+    found: Any = root
+    for step in schema["$ref"].lstrip("#/").split("/"):
+        found = found.get(step, {}) if isinstance(found, dict) else {}
+    return {**_dict(found), **{key: value for key, value in schema.items() if key != "$ref"}}
+
+
+def _dict(schema: Any) -> Schema:
+    """What a schema says, which may be `true` and say nothing."""
+    return schema if isinstance(schema, dict) else {}
+
+
+def _nullable(schema: Any, root: Schema, depth: int = 8) -> bool:
+    """Whether `null` is one of the alternatives that `resolved` leaves out."""
+    if not isinstance(schema, dict) or not depth:
+        return False
+    if isinstance(schema.get("$ref"), str):
+        return _nullable(_followed(schema, root), root, depth - 1)
+    alternatives = schema.get("anyOf")
+    if isinstance(alternatives, list):
+        return any(_nullable(one, root, depth - 1) for one in alternatives[:8])
+    return schema.get("type") == "null"
 
 
 _FORM_KEYS = {
@@ -169,11 +191,7 @@ class Form(msgspec.Struct):
     whole: bool = False  # its only field is the answer
     written: frozenset[str] = frozenset()  # fields that are a text with JSON in it
     nulls: frozenset[str] = frozenset()  # fields that are left out to say null
-
-    @property
-    def flat(self) -> bool:
-        """Whether what is shown is what is wanted."""
-        return not self.whole and not self.written
+    flat: bool = True  # what is shown is what is wanted
 
     def content(self, answer: Any) -> dict[str, Any]:
         """An answer that fits, in the fields."""
@@ -216,19 +234,28 @@ def form(schema: Schema) -> Form:
         whole = False
     fields: dict[str, Any] = {}
     written, nulls = set(), set()
+    flat = not whole
     for name, member in members.items():
         inner = schema if whole else resolved(member, schema)
-        field = _field(inner)
+        field, nullable = _field(inner), not whole and _nullable(member, schema)
+        flat = flat and field is not None and not nullable and _said(field) == {"type": "string", **_said(inner)}
         if field is None:
             written.add(name)
             field = _json_field(name, inner, in_words(member, schema))
-        elif name in required and isinstance(member, dict) and {"type": "null"} in member.get("anyOf", ()):
+        elif name in required and nullable:
             nulls.add(name)
         fields[name] = field
     told: Schema = {"type": "object", "properties": fields}
     if needed := [name for name in required if name not in nulls]:
         told["required"] = needed
-    return Form(told, whole, frozenset(written), frozenset(nulls))
+    return Form(told, whole, frozenset(written), frozenset(nulls), flat)
+
+
+_WORDING = frozenset(("title", "description", "default", "examples"))  # says nothing of what fits
+
+
+def _said(schema: Schema) -> Schema:
+    return {key: value for key, value in schema.items() if key not in _WORDING}
 
 
 def _field(inner: Schema) -> Schema | None:
@@ -238,6 +265,8 @@ def _field(inner: Schema) -> Schema | None:
     if not isinstance(kind, str) or kind not in _FORM_KEYS:
         return None
     field = {"type": kind, **{key: inner[key] for key in (*_FORM_KEYS[kind], "title", "description") if key in inner}}
+    if field.get("default", "") is None:
+        del field["default"]
     if "enum" in field and not _texts(field["enum"]):
         return None
     if "format" in field and field["format"] not in _FORMATS:
@@ -355,7 +384,7 @@ def written_answer(question: Question, text: str) -> Any:
                 return found.answers[option.id]
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = text.strip()
     schema = question.answer_schema
     if schema.get("type") != "object":

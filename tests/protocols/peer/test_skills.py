@@ -210,3 +210,9 @@ def test_a_skill_is_supported_partly_or_not(
     assert (told["skill_id"], told["support_level"], told["constraints_applied"]) == (skill_id, level, applied)
     assert told["known_skills"] == ["writer"]
     assert (told["reason"] is None) is (level == "supported")
+
+
+def test_an_agent_has_come_by_the_way_of_the_version_that_is_told() -> None:
+    cards = [AgentCard("echo", version="1.0.0"), AgentCard("echo", version="2.0.0")]
+    (told,) = from_cards(cards, way=lambda card: [card.version])
+    assert (told.version, told.via) == ("1.0.0", ["1.0.0"])

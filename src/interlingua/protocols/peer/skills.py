@@ -74,7 +74,9 @@ def from_cards(
     cards = list(cards)
     found: dict[str, Skill] = {}
     for card in cards:
-        found.setdefault(card.name, _agent(card)).via = way(card) if way is not None else None
+        if card.name not in found:
+            found[card.name] = _agent(card)
+            found[card.name].via = way(card) if way is not None else None
     for card in cards:
         for listed in card.skills:
             taken = found.get(listed.id)
