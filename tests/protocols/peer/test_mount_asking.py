@@ -57,13 +57,17 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     return Told(monkeypatch)
 
 
-async def waiting(store: Path, there: There, agent: str) -> tuple[str, Any]:
+async def waiting(store: Path, there: There, agent: str, *, withdrawn: Told | None = None) -> tuple[str, Any]:
     """A run whose process has died while it waited for an answer, and what it asked."""
     made = mount(there.link)
     eng = engine(store, *await made.agents(), settings=SETTINGS)
     await eng.start()
     run = await submit(eng, agent, {"text": "hello"})
     first = await question(eng, run.id)
+    if withdrawn is not None:
+        asking, *_ = await withdrawn.next()
+        asking.moved_on()
+        await seen(eng, run.id, "withdrawn")
     await crash(eng)
     await made.close()
     return run.id, first
@@ -105,6 +109,37 @@ async def test_what_was_asked_and_answered_there_meanwhile_is_not_asked_here(
             assert "hello False bye" in (await output(eng, run)).values()
             assert [body.question for body in await bodies(eng, run, QuestionWithdrawn)] == [first.id]
             assert len(await bodies(eng, run, QuestionAsked)) == 2
+
+
+@pytest.mark.parametrize("kind", WIRES)
+async def test_what_was_withdrawn_before_a_crash_and_is_still_asked_there_is_asked_again(
+    store: Path, kind: str, told: Told
+) -> None:
+    async with remote(kind, agents=[curious]) as there:
+        run, first = await waiting(store, there, "curious", withdrawn=told)
+        async with mounted(store, there.link) as (eng, _):
+            again = await question(eng, run)
+            assert (again.prompt, again.type) == (first.prompt, first.type)
+            await eng.answer(again.id, {"approved": True})
+            await eng.answer((await asked(eng, run, "ask_text")).id, {"text": "bye"})
+            assert "hello True bye" in (await output(eng, run)).values()
+
+
+async def test_what_was_withdrawn_and_is_asked_there_once_more_is_asked_again(store: Path, told: Told) -> None:
+    async with remote(agents=[curious]) as there:
+        run, first = await waiting(store, there, "curious")
+        await told.next()
+        async with mounted(store, there.link) as (eng, _):
+            asking, what, said = await told.next()
+            asking.moved_on()
+            await seen(eng, run, "withdrawn")
+            asking.asked(what, said)
+            again = await question(eng, run)
+            assert again.id != first.id
+            assert again.prompt == first.prompt
+            await eng.answer(again.id, {"approved": True})
+            await eng.answer((await asked(eng, run, "ask_text")).id, {"text": "bye"})
+            assert "hello True bye" in (await output(eng, run)).values()
 
 
 async def test_what_was_said_while_we_were_away_is_shown_before_the_end(store: Path) -> None:
