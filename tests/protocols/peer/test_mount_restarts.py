@@ -257,8 +257,9 @@ async def test_a_question_survives_a_crash_here(store: Path, kind: str) -> None:
         assert len(await runs_of(there.node)) == 1
 
 
-async def test_a_question_that_was_answered_there_while_we_were_away_is_withdrawn(store: Path) -> None:
-    async with remote() as there:
+@pytest.mark.parametrize("kind", WIRES)
+async def test_a_question_that_was_answered_there_while_we_were_away_is_withdrawn(store: Path, kind: str) -> None:
+    async with remote(kind) as there:
         made = mount(there.link)
         eng = engine(store, *await made.agents(), settings=SETTINGS)
         await eng.start()

@@ -1,7 +1,8 @@
 """What a remote task asks while it is waited for, as questions of the run here.
 
 Any door may answer. The remote shows one question at a time; one that was answered elsewhere is withdrawn here, and one
-that is told again after a broken connection is given the answer that it did not hear.
+that is told again after a broken connection is given the answer that it did not hear. What was withdrawn, and is asked
+all the same, is asked again.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Asking:
         self._first = True
         self.late: list[Warned] = []  # answers that were given while nobody was here, and came too late
         self._tries: dict[str, int] = {}
+        self._withdrawn: set[str] = set()  # places at which nobody can answer any more
 
     def asked(self, question: Any, said: str) -> None:
         """The task waits for input. `said` is what was said last, where nothing tells what is asked."""
@@ -86,7 +88,7 @@ class Asking:
             self._first = False
             for key in self._mounted.asked():
                 if but is None or not key.startswith(but):
-                    self._mounted.withdraw(key, "it was answered elsewhere")
+                    self._take_back(key)
             self.late = self._mounted.unused(STEP, but=but)
 
     def refused(self, key: str, why: str) -> None:
@@ -96,7 +98,7 @@ class Asking:
             return
         self._tries[key] = self._tries.get(key, 0) + 1
         question, said = self._last
-        self._ask(key, question, f"{why} {said}".strip())
+        self._ask(key, {**question, "prompt": None}, f"{why} {said}".strip())
 
     def too_late(self, key: str) -> Warned:
         """The remote had another answer before."""
@@ -107,7 +109,7 @@ class Asking:
         return f"{key}.{tries}" if tries else key
 
     def again(self, key: str) -> int:
-        """How many times an answer to this was refused."""
+        """How many times an answer to this was refused, or the question withdrawn too early."""
         return self._tries.get(key, 0)
 
     _last: tuple[dict[str, Any], str] | None = None
@@ -121,14 +123,15 @@ class Asking:
         options: list[Option] = []
         with contextlib.suppress(msgspec.ValidationError):
             options = msgspec.convert(question.get("options") or [], list[Option])
-        tries, place = self._tries.get(id_, 0), self._place(id_)
+        while (place := self._place(id_)) in self._withdrawn:
+            self._tries[id_] = self._tries.get(id_, 0) + 1
         until = question.get("deadline")
         deadline = max(0.0, (until - now()) / 1e6) if type(until) is int else None
         try:
             answer = await self._mounted.ask(
                 type_ if isinstance(type_, str) and type_ else "input_required",
                 question.get("payload", {"message": said}), schema, key=place,
-                prompt=prompt if isinstance(prompt, str) and not tries else said or None, options=options,
+                prompt=prompt if isinstance(prompt, str) else said or None, options=options,
                 deadline=deadline,
             )  # fmt: skip
             await self._mounted.passing_on(place)
@@ -137,7 +140,9 @@ class Asking:
             if current is not None and current.cancelling():
                 raise
             return  # the run is being left
-        except Gone:
+        except Gone:  # it was withdrawn before a crash, and is asked there all the same
+            self._withdrawn.add(place)
+            await self._wait(id_, question, said)
             return
         except Exception as error:
             if isinstance(error, QuestionExpired) and deadline is not None:
@@ -154,7 +159,12 @@ class Asking:
         open_, self._open = self._open, None
         if open_ is not None and not open_.task.done():
             open_.task.cancel()
-            self._mounted.withdraw(self._place(open_.key), "it was answered elsewhere")
+            self._take_back(self._place(open_.key))
+
+    def _take_back(self, place: str) -> None:
+        if place in self._mounted.open():
+            self._mounted.withdraw(place, "it was answered elsewhere")
+            self._withdrawn.add(place)
 
     async def leave(self) -> None:
         """The run is over, or set aside: what is asked stays as it is."""

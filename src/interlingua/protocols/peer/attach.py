@@ -198,7 +198,7 @@ class Attachment:
             self._mirror.met_again(replays=connection.replays)
             self._standing.asked(again=again and not connection.replays)
             again = True
-            known = self._known or self._mirror.has_shown
+            known = self._known or self._mirror.has_shown or bool(self._mounted.asked())
             self._delegated = {**frame, "again": True} if known else frame
             await self._mounted.committed()
             if known or not await connection.delegate_now(self._delegated, self._inbox.put):

@@ -341,7 +341,8 @@ class HttpChannel(Queues):
             self._fail(frame, code_in(status, told), error_in(told))
             return
         # It is confirmed when it has ended: who sends it again after this channel is lost gets all of it again.
-        follower = self.following[task] = Following(self, task, frame.get("message_id"))
+        again = frame.get("again") is True
+        follower = self.following[task] = Following(self, task, frame.get("message_id"), again=again)
         self.spawn(follower.run())
 
     async def delegate_now(self, frame: Frame, put: Callable[[Frame], None]) -> bool:

@@ -27,12 +27,15 @@ _LOOK_OURS = 60.0  # ours tell everything
 
 
 class Following:
-    def __init__(self, channel: HttpChannel, id_: str, message_id: str | None) -> None:
+    def __init__(self, channel: HttpChannel, id_: str, message_id: str | None, *, again: bool = False) -> None:
+        """`again`: whoever waits for it has followed it before, over another channel."""
         self.id = id_
         self.state = "submitted"
         self.take: Callable[[dict[str, Any]], None] = channel.take  # whom what comes is told
         self._channel = channel
         self._message_id = message_id
+        self._again = again
+        self._asks: Any = None  # the name of the question that was told last, while input is required
         self._place: str | None = None
         self._seq = 0
         self._chunks = 0
@@ -192,12 +195,19 @@ class Following:
         return False
 
     async def _status(self, state: Any, told: dict[str, Any]) -> bool:
-        if state == self.state or state not in states.STATES or state == "submitted":
+        if state not in states.STATES or state == "submitted" or (state, _asks(told)) == (self.state, self._asks):
             return False
         if state in states.TERMINAL:
             return False if self._whole else await self._look()
-        self._tell(state, told)
+        if not self._again or await self._is_so(state, told):
+            self._tell(state, told)
         return False
+
+    async def _is_so(self, state: str, told: dict[str, Any]) -> bool:
+        """Whether the task stands as it is told. The stream begins with what is long past, and would say of what is
+        still asked that the task has gone on from there."""
+        _, task = await self._channel.call("GET", self._path)
+        return (task.get("status"), _asks(task)) == (state, _asks(told))
 
     async def _look(self) -> bool:
         """At the task itself. Whether it has ended; then that is told, with all that came of it."""
@@ -219,7 +229,7 @@ class Following:
         return True
 
     def _tell(self, state: str, told: dict[str, Any]) -> None:
-        self.state = state
+        self.state, self._asks = state, _asks(told)
         frame = frames.updated(self._channel.remote, self.id, state)
         for name in ("error", "error_info", "question"):
             if told.get(name) is not None:
@@ -232,6 +242,11 @@ class Following:
         self._said()
         self._last = frame
         self.take(frame)
+
+
+def _asks(told: dict[str, Any]) -> Any:
+    question = told.get("question")
+    return question.get("id") if isinstance(question, dict) else None
 
 
 def _is_activity(given: list[Any]) -> bool:
