@@ -39,7 +39,9 @@ def conform(
         typer.Option("--protocol", help="Which one to look at: mcp, connect, peer, editor or cap.", show_default=False),
     ] = None,
     agent: Annotated[str | None, _role("agent", "An agent that answers soon; the first one, without this.")] = None,
-    asks: Annotated[str | None, _role("asks", "An agent that asks a question.")] = None,
+    asks: Annotated[
+        str | None, _role("asks", "An agent that asks a question, of any shape; it gets an answer that fits.")
+    ] = None,
     slow: Annotated[
         str | None, _role("slow", "An agent that runs until it is cancelled, and says something every second.")
     ] = None,

@@ -7,9 +7,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import NotApplicable
+from .base import NotApplicable, shown
+from .schemas import problem
 
 _DEEPEST = 20
+
+
+def made_for(schema: Any, what: str, hint: str = "give an input with --input") -> Any:
+    """Something that a schema takes. Where nothing is found, what needs it does not apply."""
+    try:
+        found = sample(schema)
+    except (TypeError, ValueError, AttributeError, KeyError, OverflowError, MemoryError, RecursionError):
+        raise NotApplicable(f"nothing can be made for {what}: {shown(schema)}") from None
+    wrong = problem(found, schema, what)
+    if wrong is not None:
+        raise NotApplicable(f"nothing can be made for {what} ({wrong}); {hint}")
+    return found
 
 
 def sample(schema: Any, root: Any = None, depth: int = 0) -> Any:

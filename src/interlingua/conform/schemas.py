@@ -30,3 +30,16 @@ def fits(value: Any, schema: Any, what: str) -> None:
             validator.check(value, Invalid)
     except Invalid as error:
         raise Broken(f"{error.message}: {shown(value)}") from None
+
+
+def problem(value: Any, schema: Any, what: str) -> str | None:
+    """What is wrong with a value, by a schema that is one."""
+    try:
+        validator = compiled(schema, what)
+        if validator is not None:
+            validator.check(value, Invalid)
+    except Broken:
+        return None  # it is no schema, which is told elsewhere
+    except Invalid as error:
+        return error.message
+    return None

@@ -123,6 +123,31 @@ async def test_a_failure_there_is_a_failure_here_with_its_own_code_and_details(s
         assert run.error.details == {"why": "no"}
 
 
+@il.agent
+async def silent(text: str) -> str:
+    raise il.AgentError("", details=[text])
+
+
+async def test_a_failure_without_words_stays_without_them(store: Path, tmp_path: Path) -> None:
+    async with both_ends(store, tmp_path / "remote.db", silent) as (_, eng):
+        run = await finish(eng, "silent", {"text": "x"})
+        assert run.error is not None
+        assert (run.error.code, run.error.message, run.error.details) == ("agent_error", "", ["x"])
+
+
+@pytest.mark.parametrize(
+    ("told", "message"), [({}, "the remote agent gave no reason"), ({"code": "x", "transient": False}, "")]
+)
+async def test_a_program_that_gives_no_reason_and_tells_nothing_else_is_said_to(
+    store: Path, tmp_path: Path, told: dict[str, Any], message: str
+) -> None:
+    plan = f"back(notice, '', type='error_response', error_code=500, error_message='', metadata={told!r})"
+    async with engine(store, await program_agent(tmp_path, plan)) as eng:
+        run = await finish(eng, "agent", {"text": "x"})
+        assert run.error is not None
+        assert run.error.message == message
+
+
 @both
 async def test_cancelling_here_cancels_there(store: Path, tmp_path: Path, settings: il.Settings) -> None:
     async with (

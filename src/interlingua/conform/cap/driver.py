@@ -15,11 +15,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from ...model.errors import Unavailable
+from ..answers import WORD, answer_to
 from ..base import WANTED, Broken, Gone, NotApplicable, Role, Subject, Suite, applies
 from ..remembering import once
 from .wires import ORCHESTRATOR, TEXTS, USER, Json, Refusal, Talk, Wire, opened
 
-ANSWER = "yes"
 SUMMARY = "hello there"
 _POLLS = (0.003, 0.005, 0.01, 0.02, 0.05, 0.1)  # seconds between looks at a task
 
@@ -81,11 +81,13 @@ class Driver:
         )  # fmt: skip
         return talk
 
-    async def tell(self, talk: Talk, content: str, *, sender: str = USER, to: str | None = None) -> Refusal | None:
+    async def tell(
+        self, talk: Talk, content: str, *, sender: str = USER, to: str | None = None, **more: Any
+    ) -> Refusal | None:
         return await self.send(
             talk,
             {"type": "message", "task_id": talk.task, "sender_id": sender, "recipient_id": to or talk.agent,
-             "content": content},
+             "content": content, **more},
         )  # fmt: skip
 
     # -- hearing ------------------------------------------------------------------------------------------
@@ -153,7 +155,8 @@ class Driver:
             talk.questions.append(told)
             asker, asked = told.get("sender_id"), told.get("recipient_id")
             to = asker if isinstance(asker, str) and asker else agent
-            refusal = await self.tell(talk, ANSWER, sender=ORCHESTRATOR if asked == ORCHESTRATOR else USER, to=to)
+            said, more = _answering(told)
+            refusal = await self.tell(talk, said, sender=ORCHESTRATOR if asked == ORCHESTRATOR else USER, to=to, **more)
             talk.answered.append(refusal)
             if refusal is not None:
                 break
@@ -176,6 +179,15 @@ class Driver:
         for talk in self.going:
             with contextlib.suppress(Gone, Unavailable):
                 await self.wire.stop(talk)
+
+
+def _answering(told: Json) -> tuple[str, Json]:
+    """The words of an answer to a question, and what else its message has where words are not enough."""
+    asked = told.get("metadata")
+    answer = answer_to(asked.get("answer_schema") if isinstance(asked, dict) else None)
+    if answer == WORD:
+        return WORD, {}
+    return answer if isinstance(answer, str) else json.dumps(answer), {"metadata": {"answer": answer}}
 
 
 def _to_us(recipient: Any, others: set[str] | None) -> bool:

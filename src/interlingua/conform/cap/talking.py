@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from ..base import applies, expect, shown
-from .driver import ANSWER, Driver, by_us, kind, suite, words
+from .driver import Driver, by_us, kind, suite, words
 from .scenes import asked, slowly, speaks, talks
 from .wires import ORCHESTRATOR, USER, Json, Talk
 
@@ -32,7 +32,9 @@ async def _answered(d: Driver) -> Talk:
     for refusal in talk.answered:
         expect(refusal is None, f"the user's answer was refused: {refusal and refusal.how}")
     went_on = talk.result is not None and talk.result is not talk.questions[-1]
-    expect(went_on, f"{talk.agent} asked, was answered {ANSWER!r}, and said nothing within {d.patience:g} s")
+    expect(
+        went_on, f"{talk.agent} asked, was answered {words(talk.sent[-1])!r}, and said nothing within {d.patience:g} s"
+    )
     assert talk.result is not None
     expect(talk.result.get("type") != "error_response", f"{talk.agent} was answered, and failed: {shown(talk.result)}")
     return talk

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from ..answers import fitting
 from ..base import Broken, applies, expect, member, shown
 from ..raw import Answer
 from ..remembering import once
-from ..sample import sample
 from ..schemas import compiled, fits
 from .driver import Driver, answered, at, output_of, result_of, suite
 
@@ -94,7 +94,7 @@ def _bodies(question: Asked) -> list[Any]:
     """The OpenAPI document sends the payload alone; the text wraps it; a discriminator makes the type a part of it."""
     schema = question.declared.get("resume_payload", {})
     compiled(member({"it": schema}, "it", dict, "resume_payload"), "resume_payload")
-    payload = sample(schema)
+    payload = fitting(schema)
     kind = question.type or question.declared.get("interrupt_type")
     bodies: list[Any] = [payload, {"interrupt_type": kind, "resume_payload": payload}]
     return [*bodies, {"interrupt_type": kind, **payload}] if isinstance(payload, dict) else bodies

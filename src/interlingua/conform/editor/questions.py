@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..answers import filled_in
 from ..base import Gone, NotApplicable, applies, expect, member, shown
-from ..sample import sample
 from . import shapes
 from .driver import Driver, check
 from .links import Message
@@ -113,8 +113,8 @@ async def answered_form(client: Client, answer: Any) -> tuple[Ended, Message]:
         return await turn.end(), request
 
 
-def filled_in(params: Message) -> Message:
-    return {"action": "accept", "content": sample(params.get("requestedSchema"))}
+def accepted(params: Message) -> Message:
+    return {"action": "accept", "content": filled_in(params)}
 
 
 def form(request: Message) -> None:
@@ -153,7 +153,7 @@ async def asks_forms(driver: Driver, version: int) -> Client:
 @check("editor.v1.elicitation")
 async def a_question_with_a_form_is_an_elicitation(driver: Driver) -> None:
     client = await asks_forms(driver, 1)
-    ended, request = await answered_form(client, filled_in)
+    ended, request = await answered_form(client, accepted)
     form(request)
     expect(ended.error is None, f"a turn whose form was filled in failed: {shown(ended.error)}")
 

@@ -6,7 +6,7 @@ from ..base import Gone, NotApplicable, applies, expect, member, shown
 from . import shapes
 from .driver import INFO, Driver, check
 from .links import Message
-from .questions import answered_form, asks_forms, filled_in, form, never_approved, permission
+from .questions import accepted, answered_form, asks_forms, form, never_approved, permission
 from .reading import objects, picked, text, update_of
 from .session import Ended, Session
 from .sessions import NOT_ASKED_AGAIN, leave
@@ -241,7 +241,7 @@ async def an_unknown_outcome_is_no_approval(driver: Driver) -> None:
 @check("editor.v2.questions")
 async def forms_work_as_in_version_1(driver: Driver) -> None:
     client = await asks_forms(driver, 2)
-    ended, request = await answered_form(client, filled_in)
+    ended, request = await answered_form(client, accepted)
     form(request)
     expect(ended.error is None, f"a turn whose form was filled in failed: {shown(ended.error)}")
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ..answers import filled_in
 from ..base import NotApplicable, applies, expect, member, shown
 from .driver import Driver, check
 from .links import Message
-from .shapes import made_for
 from .talk import Client, Run, Seen, result_of
 
 _FLAT = ("string", "number", "integer", "boolean", "array")  # an array of choices, in the newest revision
@@ -24,9 +24,7 @@ async def begun(d: Driver, client: Client, **meta: Any) -> Run:
 
 def accepted(request: Message) -> Message:
     """The form filled in."""
-    params = request.get("params")
-    schema = params.get("requestedSchema") if isinstance(params, dict) else None
-    return {"action": "accept", "content": made_for(schema, "the form")}
+    return {"action": "accept", "content": filled_in(request.get("params"))}
 
 
 def is_form(params: Any, where: str) -> None:

@@ -17,8 +17,8 @@ import msgspec
 from ...model.errors import InvalidRequest, Unavailable
 from ..base import WANTED, Broken, Gone, NotApplicable, Role, Subject, Suite, applies, expect, member, shown
 from ..remembering import once
+from ..sample import made_for
 from .links import Link, Message, Way, opened
-from .shapes import made_for
 from .talk import EXTENSION, MODERN, Client, Seen, is_progress, result_of
 
 TOKEN = "abc123"  # noqa: S105 - the one of the document's example

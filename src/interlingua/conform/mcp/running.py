@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from ..base import Broken, NotApplicable, applies, expect, member, shown
+from ..schemas import problem
 from .driver import OTHER_WORDS, TOKEN, Driver, check, ended, pair, plain, under
 from .listing import carries
-from .shapes import problem
 from .talk import METHOD_NOT_FOUND, Seen, result_of
 
 NOBODY = "nobody-has-this-name"

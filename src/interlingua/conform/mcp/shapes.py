@@ -1,13 +1,9 @@
-"""Schemas of agents: whether they are any, what fits them, and what of a delta follows one."""
+"""What of a delta follows the schema of an agent."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...model.errors import Invalid
-from ..base import Broken, NotApplicable, shown
-from ..sample import sample
-from ..schemas import compiled
 from .joining import kind
 
 _DEEPEST = 100
@@ -15,31 +11,6 @@ _KINDS = {
     "object": ("an object",), "array": ("an array",), "string": ("a string",), "boolean": ("a boolean",),
     "number": ("a number",), "integer": ("a number",), "null": (),
 }  # fmt: skip
-
-
-def problem(value: Any, schema: Any, what: str) -> str | None:
-    """What is wrong with a value, by a schema that is one."""
-    try:
-        validator = compiled(schema, what)
-        if validator is not None:
-            validator.check(value, Invalid)
-    except Broken:
-        return None  # it is no schema, which is told elsewhere
-    except Invalid as error:
-        return error.message
-    return None
-
-
-def made_for(schema: Any, what: str) -> Any:
-    """Something that a schema takes."""
-    try:
-        found = sample(schema)
-    except (TypeError, ValueError, AttributeError, KeyError, OverflowError, MemoryError, RecursionError):
-        raise NotApplicable(f"nothing can be made for {what}: {shown(schema)}") from None
-    wrong = problem(found, schema, what)
-    if wrong is not None:
-        raise NotApplicable(f"nothing can be made for {what} ({wrong}); give an input with --input")
-    return found
 
 
 def strange(delta: Any, output: Any, schema: Any) -> str | None:

@@ -9,10 +9,10 @@ import msgspec
 
 from ..base import Broken, Gone, NotApplicable, applies, expect, member, shown
 from ..remembering import once
+from ..sample import made_for
 from .driver import Driver, check, pages
 from .links import Message
 from .listing import is_schema
-from .shapes import made_for
 from .talk import Client, result_of
 
 CHANGED = "notifications/agents/list_changed"

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from typing import Any, Literal
 
+from ..answers import WORD, answer_to
 from ..base import WANTED, Broken, NotApplicable, Role, applies, shown
 from ..raw import Answer
 from .driver import Node
@@ -135,6 +136,12 @@ def _tells(event: Event, id_: str, state: Any) -> bool:
     return event.body.get("task_id") == id_ and event.body.get("state") == state
 
 
+def _answering(question: Any) -> list[dict[str, Any]]:
+    """The parts of an answer to a question, which may tell what it takes."""
+    answer = answer_to(question.get("answer_schema") if isinstance(question, dict) else None)
+    return [text(WORD) if answer == WORD else {"type": "data", "content": {"answer": answer}}]
+
+
 class Tasks:
     """All stories of a node."""
 
@@ -255,10 +262,13 @@ class Tasks:
     @once
     async def asked(self) -> Story:
         """Asked for input twice where we say how it goes, and continued by either spelling of the path."""
-        said = {"role": "user", "parts": [text("yes")]}
+        said = {"role": "user", "parts": [text(WORD)]}
         if await self.kind() == "itself":
             story = await self.create(self._role("asking"))
-            if not await story.reach("input_required") or not await story.act("continue", ":continue", said):
+            if not await story.reach("input_required"):
+                return story
+            said["parts"] = _answering(story.views[-1].get("question"))
+            if not await story.act("continue", ":continue", said):
                 return story
             await story.reach("completed", "failed")
             await story.settled()

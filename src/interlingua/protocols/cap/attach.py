@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from ...engine.context import Context
-from ...engine.mounting import Mounted, RemoteError
+from ...engine.mounting import Mounted, RemoteError, our_failure
 from ...model.card import AgentCard
 from ...model.codes import Code
 from ...model.content import Artifact, DataPart, Message
@@ -109,9 +109,9 @@ class Attachment(Acting):
                 case "result":
                     return await self._given(stretch.data)
                 case "error":
-                    raise _failure(_error_in(stretch.data))
+                    raise _failure_in(stretch.data)
                 case "not taken":
-                    raise _failure(self._not_taken(_error_in(stretch.data)))
+                    raise _failure(self._not_taken(translate.error_in(_error(stretch.data))))
                 case "delegate" | "ask" if not way.again:  # it may say more while it waits
                     self._spawn(self._act(stretch, number))
                 case _:  # what a server says meanwhile is read later, and the run may be set aside until then
@@ -314,13 +314,13 @@ class Attachment(Acting):
         said = status.get("said")
         if status.get("status") != "succeeded":
             if isinstance(said, dict) and said.get("type") == "error_response":
-                raise _failure(_error_in(said))
+                raise _failure_in(said)
             error = status.get("error")
             error = error if isinstance(error, dict) else {}
             number, text = error.get("error_code"), error.get("error_message")
             number = number if isinstance(number, int) else int(Code.FAILED)
             text = text if isinstance(text, str) else "the task did not succeed"
-            raise _failure(translate.error_told(number, text, error))
+            raise our_failure(text, error) or _failure(translate.error_told(number, text, error))
         output = status.get("output")
         if isinstance(said, dict):
             await self._attached(said, output)
@@ -354,10 +354,15 @@ class Attachment(Acting):
                     await self._mounted.show(ArtifactAdded(Artifact(f"attachment-{number + 1}", [part], name)))
 
 
-def _error_in(data: dict[str, Any]) -> ErrorInfo:
+def _error(data: dict[str, Any]) -> wire.ErrorResponse:
     message = wire.read(data)
     assert isinstance(message, wire.ErrorResponse)
-    return translate.error_in(message)
+    return message
+
+
+def _failure_in(data: dict[str, Any]) -> RunError:
+    error = _error(data)
+    return our_failure(error.error_message, error.metadata) or _failure(translate.error_in(error))
 
 
 def _failure(error: ErrorInfo) -> RunError:
