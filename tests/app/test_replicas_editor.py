@@ -13,6 +13,11 @@ import httpx2
 import pytest
 import websockets.asyncio.client
 
+from interlingua.model.events import QuestionAsked
+from interlingua.protocols.editor.asking import Asking
+from interlingua.protocols.editor.client import Mount, MountSettings
+from interlingua.protocols.editor.host import AddressSource
+from tests.engine.common import bodies, engine, question, submit
 from tests.protocols.editor.test_web import Client, Stream, clients
 
 from .fleet import WAIT, Fleet, fleet
@@ -130,6 +135,34 @@ async def test_a_permission_is_asked_again_when_the_process_died_that_had_asked(
         await allow(client, anew)
         answer, before = await again.until(id_)
         assert (answer["result"]["stopReason"], said(before)) == ("end_turn", "done")
+
+
+async def test_a_mount_takes_what_is_asked_again_for_the_question_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: asyncio.Queue[str] = asyncio.Queue()
+
+    class Heard(Asking):
+        async def ask(self, type_: str, *args: Any, **more: Any) -> Any:
+            asked.put_nowait(type_)
+            return await super().ask(type_, *args, **more)
+
+    monkeypatch.setattr("interlingua.protocols.editor.turn.Asking", Heard)
+    async with fleet(tmp_path, 2) as all_:
+        mount = Mount(AddressSource(f"{all_.address}/editor", MountSettings()))
+        async with engine(tmp_path / "here.db", await mount.agent()) as here:
+            run = await submit(here, "helper", {"text": "ask"})
+            only = await question(here, run.id)
+            async with asyncio.timeout(WAIT):
+                await asked.get()
+                channel: Any = (await mount.host.peer()).rpc.channel
+                await (await all_.holder(channel._connection)).kill()
+                await asked.get()
+            assert [one.id for one in (await here.run(run.id)).questions] == [only.id]
+            await here.answer(only.id, {"approved": True})
+            assert (await here.wait(run.id, timeout=WAIT)).output == {"text": "asking done"}
+            assert len(await bodies(here, run.id, QuestionAsked)) == 1
+        await mount.close()
 
 
 async def test_a_turn_of_a_dead_process_can_be_cancelled(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@
     stop REASON         ends the turn with a reason       fail JSON      ends it with an error
     late TEXT           says something after the answer   env NAME       says a variable
     seen                says what was asked of it so far  pid            says its process id
-    hear PATH           says what comes out of a pipe
+    hear PATH           says what comes out of a pipe     twice ...      a call that asks again before the first is
+                                                                         answered, and says what the second was
 
 The first argument is JSON that changes how it presents itself (see `main`).
 """
@@ -53,11 +54,14 @@ class Agent:
         content = {"type": "text", "text": text}
         self.update(session, {"sessionUpdate": "agent_message_chunk", "content": content, **extra})
 
-    def ask(self, method: str, params: dict[str, Any]) -> Any:
-        with self.news:
-            self.next += 1
-            id_ = f"a{self.next}"
-        self.write({"id": id_, "method": method, "params": params})
+    def ask(self, method: str, params: dict[str, Any], times: int = 1) -> Any:
+        for _ in range(times):
+            with self.news:
+                self.next += 1
+                id_ = f"a{self.next}"
+            self.write({"id": id_, "method": method, "params": params})
+        if times > 1:
+            self.say(params["sessionId"], "asked twice ")
         with self.news:
             self.news.wait_for(lambda: id_ in self.answers)
             return self.answers[id_]
@@ -177,9 +181,10 @@ class Agent:
                     self.say(session, rest)
                 case "update":
                     self.update(session, json.loads(rest))
-                case "call":
+                case "call" | "twice":
                     method, _, params = rest.partition(" ")
-                    told = self.ask(method, {"sessionId": session, **json.loads(params or "{}")})
+                    times = 2 if action == "twice" else 1
+                    told = self.ask(method, {"sessionId": session, **json.loads(params or "{}")}, times)
                     if session in self.cancelled:
                         self.say(session, json.dumps(told))
                         raise Done({"result": {"stopReason": "cancelled"}})

@@ -51,6 +51,27 @@ async def test_a_permission_tells_the_schema_of_an_answer_that_says_more(store: 
         await client.update("agent_message_chunk", lambda u: WHY in u["content"]["text"])
 
 
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_question_that_the_door_breaks_over_is_asked_in_words_and_logged(
+    store: Path, version: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("interlingua.protocols.editor.dialect._permission_options", broken)
+    async with in_process(store, buyer) as client:
+        await client.initialize(version, info={"name": "t", "version": "1"})
+        session = await client.new_session()
+        await client.prompt(session, "it")
+        await client.update("agent_message_chunk", lambda u: "Buy it?" in u["content"]["text"])
+        await client.prompt(session, "yes")
+        await client.update("agent_message_chunk", lambda u: "[true, null]" in u["content"]["text"])
+    (told,) = [one for one in caplog.records if one.name == "interlingua.editor"]
+    assert told.exc_info is not None
+    assert told.exc_info[0] is ZeroDivisionError
+    assert "could not be asked" in told.getMessage()
+
+
 @pytest.mark.parametrize(
     ("reply", "heard"),
     [

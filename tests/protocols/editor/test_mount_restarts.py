@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import interlingua as il
-from interlingua.model.events import OutputDelta, RunRestarted
+from interlingua.model.events import OutputDelta, QuestionAsked, RunRestarted
 from tests.engine.common import bodies, crash, engine, finish, question, submit
 
 from .mount_common import AGENT, PERMISSION, SETTINGS, act, mount, mounted, script, seen
@@ -97,6 +100,47 @@ async def test_something_else_than_was_asked_is_another_question(store: Path) ->
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert '"optionId": "no"' in ended.output["text"]
+
+
+FORM = act(
+    "call",
+    "elicitation/create",
+    toolCallId="t1",
+    mode="form",
+    message="Which name?",
+    requestedSchema={"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+)
+
+
+@pytest.mark.parametrize(("asks", "answer"), [(PERMISSION, {"choice": "yes"}), (FORM, {"name": "Ada"})])
+async def test_what_is_asked_again_over_the_same_connection_is_one_question(
+    store: Path, asks: str, answer: dict[str, str]
+) -> None:
+    """A server that is quickly there again has its connections from its store: nobody sees that it was gone."""
+    async with mounted(store) as (eng, _):
+        run = await submit(eng, AGENT, script(asks.replace("call", "twice", 1)))
+        await seen(eng, run.id, "delta")
+        asked = await question(eng, run.id)
+        await eng.answer(asked.id, answer)
+        ended = await eng.wait(run.id, timeout=20)
+        assert ended.output is not None, ended.error
+        assert next(iter(answer.values())) in ended.output["text"], "the newest request has the answer"
+        assert len(await bodies(eng, run.id, QuestionAsked)) == 1
+
+
+async def test_what_was_answered_and_is_asked_again_for_the_same_tool_call_is_another_question(store: Path) -> None:
+    async with mounted(store) as (eng, _):
+        run = await submit(eng, AGENT, script(PERMISSION, PERMISSION))
+        first = await question(eng, run.id)
+        await eng.answer(first.id, {"choice": "yes"})
+        async with asyncio.timeout(20):
+            async for event in eng.events(run.id):
+                if event.kind == "asked" and event.body.question.id != first.id:
+                    await eng.answer(event.body.question.id, {"choice": "no"})
+                    break
+        ended = await eng.wait(run.id, timeout=20)
+        assert ended.output is not None
+        assert re.findall(r'"optionId": "(\w+)"', ended.output["text"]) == ["yes", "no"]
 
 
 async def restarted(store: Path, given: dict[str, Any], **settings: Any) -> tuple[il.Engine, Any]:

@@ -1,7 +1,8 @@
 """What a mounted agent asks while a turn runs, as questions of the run: permissions, forms, addresses to visit.
 
 Any door may answer. Nobody answering in time rejects, and never allows. An agent that died and asks the same again (the
-same title and the same options) is given the question that is open, or the answer that it did not live to hear.
+same title and the same options) is given the question that is open, or the answer that it did not live to hear. The
+same goes for one that was started again so quickly that its connection has outlived it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import asyncio
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ...engine.context import Context
 from ...engine.ids import now
@@ -35,6 +38,15 @@ class Settled(Exception):
     """There will be no answer: the run ends."""
 
 
+class _Open(msgspec.Struct, eq=False):
+    """A question that waits for its answer."""
+
+    payload: Any
+    about: str | None  # the tool call that it is asked for
+    wait: asyncio.Task[Any]
+    asker: asyncio.Task[Any] | None = None  # answers the request that asks it; where there were several, the newest
+
+
 class Asking:
     """The questions of one run."""
 
@@ -42,7 +54,7 @@ class Asking:
         self._ctx = ctx
         self._mounted = mounted
         self._within = within
-        self._open: dict[str, tuple[Any, asyncio.Task[Any]]] = {}  # key → what was asked, and the wait for its answer
+        self._open: dict[str, _Open] = {}  # by key
         self._uses: dict[str, int] = {}
         self.unheard: list[str] = []  # keys of what was asked, and whose answer the agent did not live to hear
         self.asked_again = asyncio.Event()
@@ -61,7 +73,7 @@ class Asking:
 
     async def settle(self) -> None:
         """The turn is over: whoever waits is told that there is no answer."""
-        tasks = [task for _, task in self._open.values()]
+        tasks = [one.wait for one in self._open.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -70,52 +82,64 @@ class Asking:
 
     async def ask(
         self, type_: str, mark: Any, payload: Any, schema: Schema, prompt: str, options: list[Option] | None = None,
-        until: int | None = None,
+        until: int | None = None, about: Any = None,
     ) -> Any:  # fmt: skip
-        """The answer. Raises QuestionExpired, and Settled where the turn is over. `mark` is what makes it the same, and
-        `until` when it expires there."""
+        """The answer. Raises QuestionExpired, and Settled where the turn is over. `mark` is what makes it the same,
+        `until` when it expires there, and `about` the tool call that it is asked for."""
         within = self._within if until is None else min(self._within, max(0.0, (until - now()) / 1e6))
-        key = self._key(f"{type_}-{values.digest(mark)[:16]}")
-        asked, task = self._open.get(key, (None, None))
-        if task is not None and asked != payload:  # about something else now: an answer to that is none to this
-            task.cancel()
+        about = about if isinstance(about, str) else None
+        key = self._key(f"{type_}-{values.digest(mark)[:16]}", about, payload)
+        one = self._open.get(key)
+        if one is not None and one.payload != payload:  # about something else now: an answer to that is none to this
+            one.wait.cancel()
             self._mounted.withdraw(key, "the agent asks something else now")
-            task = None
-        if task is None:
+            one = None
+        if one is None:
             wait = self._mounted.ask(type_, payload, schema, key=key, prompt=prompt, options=options, deadline=within)
-            task = asyncio.ensure_future(wait)
-            self._open[key] = (payload, task)
+            one = self._open[key] = _Open(payload, about, asyncio.ensure_future(wait))
+        me = one.asker = asyncio.current_task()
         try:
-            answer = await asyncio.shield(task)
-            await self._ctx.step("heard", _nothing, key=f"heard-{key}")
+            answer = await asyncio.shield(one.wait)
+            if one.asker is me:
+                await self._ctx.step("heard", _nothing, key=f"heard-{key}")
         except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
-                if self.agent_is_gone():
+            if me is not None and me.cancelling():
+                if one.asker is me and self.agent_is_gone():
                     self.unheard.append(key)  # it may come back, and ask again
-                else:
-                    self._give_up(key, task)
+                elif one.asker is me:
+                    self._give_up(key, one)
                 raise
-            self._open.pop(key, None)
+            self._close(key, one)
             if self.silent:
                 await asyncio.Event().wait()  # until the connection ends
             raise Settled from None
         except BaseException:
-            self._open.pop(key, None)
+            self._close(key, one)
             raise
-        self._open.pop(key, None)
+        if one.asker is me:
+            self._close(key, one)
         return answer
 
-    def _give_up(self, key: str, task: asyncio.Task[Any]) -> None:
-        self._open.pop(key, None)
-        task.cancel()
+    def _close(self, key: str, one: _Open) -> None:
+        if self._open.get(key) is one:
+            del self._open[key]
+
+    def _give_up(self, key: str, one: _Open) -> None:
+        self._close(key, one)
+        one.wait.cancel()
         self._mounted.withdraw(key, "the agent no longer asks")
 
-    def _key(self, mark: str) -> str:
+    def _key(self, mark: str, about: str | None, payload: Any) -> str:
         for key in self.unheard:
             if key.startswith(f"{mark}-"):
                 self.unheard.remove(key)
                 self.asked_again.set()
+                return key
+        for key, one in self._open.items():
+            # For the same tool call, and word for word: one that was started again asks what is open once more. What
+            # has been answered is not the same any more: an agent may ask twice for one tool call.
+            asked = key.startswith(f"{mark}-") and about is not None and (one.about, one.payload) == (about, payload)
+            if asked and not one.wait.done():
                 return key
         self._uses[mark] = self._uses.get(mark, 0) + 1
         return f"{mark}-{self._uses[mark]}"
@@ -136,7 +160,7 @@ class Asking:
         offered = true_choices(_meta(params).get(wire.META_ANSWER_SCHEMA), options)
         schema = _one_of(options) if offered is None else offered.schema
         try:
-            answer = await self.ask("permission", mark, payload, schema, title, options, until)
+            answer = await self.ask("permission", mark, payload, schema, title, options, until, call.get("toolCallId"))
         except QuestionExpired:
             await _theirs_to_say(until)
             rejected = rejection(options)
@@ -157,16 +181,16 @@ class Asking:
 
     async def elicitation(self, params: dict[str, Any]) -> dict[str, Any]:
         message = str(params.get("message") or "The agent asks")
-        until = _until(params)
+        until, about = _until(params), params.get("toolCallId")
         try:
             if params.get("mode") == "url":
-                return await self._visit(message, str(params.get("url")))
+                return await self._visit(message, str(params.get("url")), about)
             if params.get("mode") not in ("form", None):
                 return {"action": "decline"}
             shown = params.get("requestedSchema")
             laid, schema = true_form(_meta(params).get(wire.META_ANSWER_SCHEMA), shown) or (None, usable_form(shown))
             payload = {"message": message}
-            answer = await self.ask("elicitation", [message, schema], payload, schema, message, until=until)
+            answer = await self.ask("elicitation", [message, schema], payload, schema, message, None, until, about)
             return {"action": "accept", "content": answer if laid is None else laid.content(answer)}
         except QuestionExpired:
             await _theirs_to_say(until)
@@ -174,13 +198,13 @@ class Asking:
         except Settled:
             return {"action": "cancel"}
 
-    async def _visit(self, message: str, url: str) -> dict[str, Any]:
+    async def _visit(self, message: str, url: str, about: Any) -> dict[str, Any]:
         options = [
             Option("accept", "I have opened it, or will", "allow_once"),
             Option("decline", "I will not", "reject_once"),
         ]
         payload = {"message": message, "url": url}
-        answer = await self.ask("visit", payload, payload, _one_of(options), message, options)
+        answer = await self.ask("visit", payload, payload, _one_of(options), message, options, about=about)
         return {"action": answer["choice"]}
 
     async def answer(self, call: Call, known: dict[str, Any], incoming: Incoming) -> Any:

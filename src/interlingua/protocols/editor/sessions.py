@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import logging
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -32,6 +33,8 @@ from .workspace import ClientEditor
 
 if TYPE_CHECKING:
     from .server import EditorConnection
+
+log = logging.getLogger("interlingua.editor")
 
 _AGAIN = 3  # times that a form is shown again after an answer that does not fit
 
@@ -282,12 +285,16 @@ class Session:
         if question.answerer not in (None, self.connection.caller.id):
             return  # somebody else must answer; here it only shows
         if translate.choices(question) is None and not self.connection.forms:
-            turn.spoken = question
-            self.say(f"{question.id}-asked", translate.spoken(question))
-            turn.rests.set()
+            self._speak(turn, question)
             return
         self.updates(self.connection.dialect.state("requires_action"))
         turn.asks[question.id] = asyncio.get_running_loop().create_task(self._ask(turn, question))
+
+    def _speak(self, turn: Turn, question: Question) -> None:
+        """Ask in words: the next prompt is the answer."""
+        turn.spoken = question
+        self.say(f"{question.id}-asked", translate.spoken(question))
+        turn.rests.set()
 
     def _settled(self, turn: Turn, question: str) -> None:
         """Answered or withdrawn, here or elsewhere: a request that is still open is taken back."""
@@ -308,6 +315,9 @@ class Session:
         except InterlinguaError as error:
             self.say(f"{question.id}-failed", f"The answer was not taken: {error.message}")
             await self.cancel_run(turn)
+        except Exception:  # nobody waits for this task: without a word, the turn would wait for ever
+            log.exception("question %s of run %s could not be asked", question.id, turn.run)
+            self._speak(turn, question)
 
     async def _ask_client(self, turn: Turn, question: Question) -> None:
         choices = translate.choices(question)
