@@ -6,6 +6,7 @@ too, the first of each kind starts from nothing. Tests of how a command starts a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -115,7 +116,8 @@ class Warm(subprocess.Popen[str]):
 
     def send_signal(self, sig: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, sig)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, and that is not told yet
+                os.kill(self.pid, sig)
 
     def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:  # noqa: A002
         deadline = None if timeout is None else time.monotonic() + timeout
