@@ -42,7 +42,7 @@ async def test_a_command_beside_a_server_finds_the_bus_by_its_variables(
 ) -> None:
     monkeypatch.setenv("INTERLINGUA_BUS", nats_url)
     monkeypatch.setenv("INTERLINGUA_BUS_PREFIX", "command")
-    await _works_beside_a_server(store, store, nats_url)
+    await _works_beside_a_server(store, Path(store), nats_url)  # as a command has it
 
 
 async def test_a_command_beside_a_server_finds_the_bus_where_it_finds_the_store(
