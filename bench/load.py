@@ -32,6 +32,7 @@ class Job(msgspec.Struct):
     spread: float = 0.0  # seconds over which the connections begin
     server: int = 0  # process whose memory and time are looked at
     says: str = '"success"'  # what stands in every JSON answer
+    key: str = ""  # an API key, sent with every request
 
 
 class Found(msgspec.Struct):
@@ -229,9 +230,10 @@ class Load:
         self.found = Found(0.0, 0.0, msgspec.Raw(b"null"))
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         body = msgspec.json.encode(job.body)
+        key = f"x-api-key: {job.key}\r\n" if job.key else ""
         self.request = (
             f"POST {job.path} HTTP/1.1\r\nhost: 127.0.0.1:{job.port}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\n\r\n"
+            f"{key}content-length: {len(body)}\r\n\r\n"
         ).encode() + body
 
     def fail(self, error: Exception) -> None:

@@ -165,7 +165,7 @@ def _operations(store: PostgresStore, runs: int) -> dict[str, Callable[[], Await
         "how many wait": lambda: store.count_pending(100),
         "hand back what the dead had": store.bury,
         "what a worker owns": lambda: store.owned("worker-1"),
-        "its inboxes": lambda: store.inbox(worker="worker-1"),
+        "its inboxes": lambda: store.runs_with_news("worker-1"),
         "a run": lambda: store.run(middle),
         "its events": lambda: store.events(middle, 0, 100),
         "its last event": lambda: store.last_event(middle),

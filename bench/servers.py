@@ -24,7 +24,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from interlingua import Settings
+from interlingua.app.keys import StoredKeys
 from interlingua.app.serve import ServeSettings, serving
+from interlingua.engine.ids import now
+from interlingua.security.keys import make_key
 from interlingua.transports.sse import encode
 
 from .agents import ticks, trivial
@@ -46,6 +49,7 @@ class Serving(msgspec.Struct):
     uvicorn: dict[str, Any]
     collect: tuple[int, int, int]
     switch: float
+    key: str = ""  # that callers send, as users of a real server do
 
 
 class Noted(uvicorn.Config):
@@ -63,7 +67,9 @@ async def serve_ours(store: str) -> None:
     settings = ServeSettings(port=0, engine=Settings(stall_warning=0))
     async with serving(store, [trivial, ticks], settings) as server:
         port = int(server.address.rpartition(":")[2])
-        say(Serving(port, Noted.made, gc.get_threshold(), sys.getswitchinterval()))
+        secret, record = make_key("bench", [], now())
+        await StoredKeys(server.engine.store).put(record)
+        say(Serving(port, Noted.made, gc.get_threshold(), sys.getswitchinterval(), secret))
         await end_of_input()
 
 

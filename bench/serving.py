@@ -45,7 +45,7 @@ async def both(folder: Path) -> AsyncIterator[tuple[Running, Running]]:
     """Ours and the bare endpoint, fresh. The bare one answers with what ours has answered."""
     store = folder / f"{len(list(folder.iterdir()))}.db"
     async with started(Serve(store=str(store))) as ours:
-        found = await load(Job(ours.serving.port, WAIT, TRIVIAL, 1, 1))
+        found = await load(Job(ours.serving.port, WAIT, TRIVIAL, 1, 1, key=ours.serving.key))
         answer = msgspec.json.decode(found.last)
         assert answer["output"]["values"] == {"text": TEXT}, answer
         async with started(Serve(answer=answer, like=ours.serving)) as bare:
@@ -60,7 +60,8 @@ async def serving(quick: bool) -> list[Line]:
             used: dict[int, list[float]] = {ours.process: [], bare.process: []}
 
             async def rate(server: Running, clients: int, count: int) -> float:
-                found = await load(Job(server.serving.port, WAIT, TRIVIAL, clients, count, server=server.process))
+                port, key = server.serving.port, server.serving.key
+                found = await load(Job(port, WAIT, TRIVIAL, clients, count, server=server.process, key=key))
                 busy.append(found.busy)
                 used[server.process].append(found.server_time / count * 1e6)
                 return count / found.seconds
@@ -108,11 +109,13 @@ async def _many_streams(quick: bool) -> list[Line]:
             # Fresh servers in each round: memory that was freed by one round would hide what the next one takes.
             async with both(folder) as pair:
                 for server, results in zip(pair, found, strict=True):
-                    job = Job(server.serving.port, STREAM, ticks(2), 20, 40, streams=True, tokens=2)
+                    job = Job(
+                        server.serving.port, STREAM, ticks(2), 20, 40, streams=True, tokens=2, key=server.serving.key
+                    )
                     await load(job)
                     job = Job(
                         server.serving.port, STREAM, ticks(tokens), streams, streams, streams=True, tokens=tokens,
-                        spread=spread, server=server.process,
+                        spread=spread, server=server.process, key=server.serving.key,
                     )  # fmt: skip
                     results.append(seen := await load(job))
                     assert len(seen.delays) == streams * tokens, f"{len(seen.delays)} of {streams * tokens} tokens came"
@@ -164,7 +167,9 @@ async def _first_event(quick: bool) -> list[Line]:
         async with both(folder) as pair:
             for at in range(2 if quick else ROUNDS + 1):
                 for side, server in enumerate(pair):
-                    job = Job(server.serving.port, STREAM, ticks(1), 1, count, streams=True, tokens=1)
+                    job = Job(
+                        server.serving.port, STREAM, ticks(1), 1, count, streams=True, tokens=1, key=server.serving.key
+                    )
                     firsts = sorted((await load(job)).firsts)
                     if at:  # the first round warms up
                         for rounds, share in zip(found, (0.5, 0.99), strict=True):

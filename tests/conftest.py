@@ -26,6 +26,7 @@ import pytest
 
 import interlingua
 from interlingua.app.paths import VARIABLE
+from interlingua.app.project import VARIABLE as PROJECT
 from interlingua.protocols.cap import toolservers
 
 from . import examples, ready_stores, warm_python
@@ -46,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Every commit waits for the disk, and most tests make a store: that would take longer than the tests themselves.
     So files are in memory where there is room, unless somebody says where they shall be (TMPDIR, --basetemp)."""
     os.environ.pop(VARIABLE, None)  # what somebody has set up for themselves is not what is tested
+    os.environ[PROJECT] = "tests"  # processes that are started here have stores at any place
     begin(config)
     if hasattr(config, "workerinput") or config.option.basetemp or "TMPDIR" in os.environ:
         return

@@ -50,7 +50,8 @@ DOORS = {
     "benchmarks", [pytest.param(ENGINE, id="engine"), pytest.param(DOORS, id="doors", marks=pytest.mark.faults)]
 )
 def test_every_benchmark_runs(benchmarks: dict[str, list[str]]) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "250"}  # no line is broken
     chosen = [word for name in benchmarks for word in ("--only", name)]
     done = subprocess.run(
         [sys.executable, "-m", "bench", "--quick", *chosen], cwd=ROOT, env=environment, capture_output=True, text=True

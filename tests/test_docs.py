@@ -112,9 +112,9 @@ def test_the_reference_names_every_setting_and_every_option() -> None:
 
 def test_the_config_in_the_docs_has_no_mistakes(tmp_path: Path) -> None:
     text = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text()
-    (block,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    whole, project = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     file = tmp_path / "interlingua.toml"
-    file.write_text(block)
+    file.write_text(project + whole)
     config = read(file, environ={"OTHER_KEY": "x", "ANTHROPIC_API_KEY": "y"})
     config.check()
     assert [one.name for one in config_meaning.mounts(config)] == [

@@ -32,7 +32,8 @@ def settings_part() -> str:
     parts = []
     for section, text in SECTIONS.items():
         own = [one for one in SETTINGS if one.section == section]
-        parts.append(f"### [{section}]\n\n{text}\n\n{_settings(own)}")
+        head = f"### [{section}]\n\n" if section else ""
+        parts.append(f"{head}{text}\n\n{_settings(own)}")
     return "\n\n".join(parts)
 
 

@@ -215,7 +215,7 @@ async def fleet(
 ) -> AsyncIterator[Fleet]:
     """`args`: of all of them; `each`: more, of single ones."""
     where = store or store_in(home)
-    env = {"INTERLINGUA_STORE": str(where), **({"INTERLINGUA_BUS": bus} if bus else {})}
+    env = {"INTERLINGUA_STORE": str(where), "INTERLINGUA_PROJECT": "fleet", **({"INTERLINGUA_BUS": bus} if bus else {})}
     (home / "agents.py").write_text(AGENTS)
     more = [*each, *[()] * (count - len(each))]
     members = [Member(home, env, *(args or ("--no-peer-ports",)), *own) for own in more]

@@ -30,7 +30,15 @@ from interlingua.transports.jsonrpc import Limits
 # Flags of `interlingua peer` that are other words for one that is a setting, or for its log.
 OTHER_WORDS = {"relay_url", "extensions", "limitations_json", "verbose"}
 # What is no part of what the server is made with: the command reads it.
-OF_THE_COMMAND = {"server.log", "server.reload", "store.path", "auth.audience", "auth.jwks_url", "auth.scopes"}
+OF_THE_COMMAND = {
+    "project",
+    "server.log",
+    "server.reload",
+    "store.path",
+    "auth.audience",
+    "auth.jwks_url",
+    "auth.scopes",
+}
 # What means something only beside something else.
 TOGETHER: dict[str, dict[str, Any]] = {
     "doors.connect.host": {"doors.connect.port": 1},

@@ -99,7 +99,8 @@ async def test_the_address_of_one_door_speaks_that_protocol_alone(tmp_path: Path
 
 @pytest.mark.parametrize("protocol", ["mcp", "editor", "cap", "peer"])
 async def test_a_program_is_told_by_what_it_says_over_its_pipes(tmp_path: Path, protocol: str) -> None:
-    command = f"{warm_python.interlingua()} stdio --as {protocol} {ECHO} --store {tmp_path / 's.db'}"
+    words = f"stdio --as {protocol} {ECHO} --store {tmp_path / 's.db'}"
+    command = f"env INTERLINGUA_PROJECT=far {warm_python.interlingua()} {words}"
     found = await looked(command)
     assert list(found) == [protocol]
     assert not found[protocol].wrong

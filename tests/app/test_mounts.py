@@ -202,7 +202,7 @@ async def test_a_mount_that_is_killed_is_shown_as_down_and_works_again_when_it_i
 async def test_a_run_that_fails_as_transient_is_a_reason_to_look(tmp_path: Path, far: Far) -> None:
     code = "import interlingua as il\n\n@il.agent\nasync def die() -> str:\n    import os\n    os._exit(1)\n"
     (far.folder / "agents.py").write_text(code)
-    command = f"mcp:{warm_python.interlingua()} stdio --as mcp {far.folder / 'agents.py'} --store {tmp_path / 'x.db'}"
+    command = f"mcp:{warm_python.interlingua()} stdio --as mcp {far.folder / 'agents.py'}"
     settings = Mounting(retry_first=0.01, retry_last=60, refresh=0)
     async with hub(tmp_path, {"target": command}, mounting=settings) as server:
         assert state(server) == "up"
@@ -236,7 +236,7 @@ async def test_a_program_that_ends_by_itself_is_looked_at_at_once(tmp_path: Path
     code = f"import os, pathlib\npathlib.Path({str(noted)!r}).write_text(str(os.getpid()))\n"
     agents = far.folder / "agents.py"
     agents.write_text(code + AGENTS)
-    command = f"{protocol}:{warm_python.interlingua()} stdio --as {protocol} {agents}:echo --store {tmp_path / 'x.db'}"
+    command = f"{protocol}:{warm_python.interlingua()} stdio --as {protocol} {agents}:echo"
     settings = Mounting(wait=30, retry_first=0.01, retry_last=60, refresh=0)
     async with hub(tmp_path, {"target": command}, mounting=settings) as server:
         assert state(server) == "up"
@@ -394,7 +394,7 @@ async def test_a_command_has_its_own_variables_and_folder(tmp_path: Path, protoc
         "import os\nimport interlingua as il\n\n@il.agent\nasync def place(text: str) -> str:\n"
         "    return f\"{os.environ['TOLD']} {os.getcwd()}\"\n"
     )
-    words = f"{warm_python.interlingua()} stdio --as {protocol} {tmp_path / 'agents.py'} --store {tmp_path / 'x.db'}"
+    words = f"{warm_python.interlingua()} stdio --as {protocol} {tmp_path / 'agents.py'}"
     python = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     mount = {
         "target": f"{protocol}:{words}#place", "as": "place", "env": {"TOLD": "this", **python}, "directory": str(work),

@@ -12,12 +12,15 @@ import pytest
 import interlingua as il
 from interlingua.app import config_meaning
 from interlingua.app.config import read
+from interlingua.app.keys import StoredKeys
 from interlingua.app.metrics import render
 from interlingua.app.probes import place
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.app.work import WorkSettings, working
+from interlingua.engine.ids import now
 from interlingua.model.errors import InvalidRequest
 from interlingua.model.run import Caller
+from interlingua.security.keys import make_key
 
 _SAMPLE = re.compile(
     r'interlingua_[a-z_]+(\{([a-z]+="(\\.|[^"\\])*",?)+\})? [0-9.e+-]+|# (HELP|TYPE) interlingua_\S+ .+'
@@ -114,3 +117,53 @@ async def test_what_a_process_knows_of_itself_is_told_while_its_store_is_away(
         assert "interlingua_questions_open" not in told
         assert (await http.get(place_.metrics.replace("/metrics", "/readyz"))).status_code == 503
         monkeypatch.undo()
+
+
+async def _two_agents(engine: il.Engine) -> None:
+    for name, caller in (("echo", "ada"), ("secret_agent", "bob")):
+        run = await engine.submit(il.RunRequest(name, input={"text": "x"}, caller=Caller(f"key:{caller}", caller)))
+        await engine.wait(run.id)
+
+
+@il.agent
+async def secret_agent(text: str) -> str:
+    return text
+
+
+@pytest.mark.parametrize(
+    ("caller", "named"),
+    [
+        (Caller("owner"), {"echo", "secret_agent", "ada", "bob"}),
+        (Caller("key:x", "x", ("see:all",)), {"echo", "secret_agent", "ada", "bob"}),
+        (Caller("key:ada", "ada", ()), {"echo", "secret_agent", "ada"}),
+        (Caller("key:ada", "ada", ("agents:echo",)), {"echo", "ada"}),
+        (Caller("key:x", "x", ("agents:echo", "do:run")), set()),
+        (None, set()),
+    ],
+)
+async def test_metrics_name_only_whom_the_caller_may_see(store: Path, caller: Caller | None, named: set[str]) -> None:
+    async with il.Engine(store, agents=[echo, secret_agent]) as engine:
+        await _two_agents(engine)
+        text = await render(engine, (), caller)
+    assert {name for name in ("echo", "secret_agent", "ada", "bob") if f'"{name}"' in text} == named
+    for by in ("agent", "caller"):
+        metric = "runs_finished_total" if by == "agent" else "caller_runs_finished_total"
+        counts = re.findall(rf'interlingua_{metric}{{{by}="\w+",status="succeeded"}} (\d+)', text)
+        assert sum(map(int, counts)) == 2
+
+
+async def test_the_port_without_a_key_names_nobody_where_the_store_has_keys(store: Path) -> None:
+    async with il.Engine(store) as engine:
+        secret, record = make_key("laptop", ["see:all"], now())
+        await StoredKeys(engine.store).put(record)
+    settings = WorkSettings(metrics="127.0.0.1:0")
+    async with working(store, [echo, secret_agent], settings) as place_, httpx2.AsyncClient() as http:
+        await _two_agents(place_.engine)
+        assert place_.metrics is not None
+        unknown = (await http.get(place_.metrics)).text
+        assert 'interlingua_runs_finished_total{agent="other",status="succeeded"} 2' in unknown
+        assert "echo" not in unknown
+        assert "ada" not in unknown
+        known = (await http.get(place_.metrics, headers={"x-api-key": secret})).text
+        assert 'interlingua_runs_finished_total{agent="echo",status="succeeded"} 1' in known
+        assert (await http.get(place_.metrics, headers={"x-api-key": "wrong"})).status_code == 401

@@ -164,6 +164,10 @@ def test_a_file_that_does_not_load_keeps_its_agents_and_says_what_is_wrong_until
         assert "SyntaxError" in server.said
         assert run(server, "say") == "old"
         hang_up(server, "what was loaded before stays")
+        for end in ("import sys\nsys.exit(2)\n", "raise KeyboardInterrupt\n"):
+            (home / "agents.py").write_text(end)
+            hang_up(server, "what was loaded before stays")
+            assert run(server, "say") == "old"
         (home / "agents.py").write_text(NEW)
         hang_up(server, "is reloaded")
         assert run(server, "say") == "new"

@@ -37,7 +37,11 @@ async def test_callers_are_not_told_where_the_store_is(store: Path, monkeypatch:
         async def away(*args: Any, **more: Any) -> Any:
             raise StoreError("the store cannot be reached", why=WHERE)
 
-        for name in ("submit", "run", "runs", "events"):
+        def refuses(*args: Any) -> asyncio.Future[Any]:
+            return asyncio.ensure_future(away())
+
+        monkeypatch.setattr(server.engine.store, "submit", refuses)
+        for name in ("run", "runs", "events"):
             monkeypatch.setattr(server.engine.store, name, away)
         asked = [
             await http.post("/connect/runs", json={"agent_id": "waits", "input": {}}),

@@ -37,9 +37,9 @@ class TestEar:
 
     __test__ = False
 
-    def __init__(self, worker: str, agents: list[str] | None = None) -> None:
+    def __init__(self, worker: str, queues: list[str] | None = None) -> None:
         self.worker = worker
-        self.agents = agents or []
+        self.queues = queues or []
         self.heard = Heard()
         self.accepts = True
         self.offers = Heard()
@@ -47,7 +47,7 @@ class TestEar:
         self.free.set()
 
     def presence(self) -> Presence:
-        return Presence(self.worker, "host", 1, self.agents)
+        return Presence(self.worker, "host", 1, self.queues)
 
     def missed(self) -> None:
         self.heard(("missed",))
@@ -58,9 +58,9 @@ class TestEar:
     def watched(self, run: str) -> None:
         self.heard(("watched", run))
 
-    async def room(self, agent: str) -> None:
+    async def room(self, queue: str) -> None:
         await self.free.wait()
 
-    async def offered(self, agent: str, run: str, *, again: bool) -> bool:
-        self.offers((agent, run))
+    async def offered(self, queue: str, run: str, *, again: bool) -> bool:
+        self.offers((queue, run))
         return self.accepts

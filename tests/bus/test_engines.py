@@ -231,13 +231,13 @@ async def test_runs_that_are_offered_while_others_are_claimed_are_claimed_togeth
     async with engine(store, nats_url, talk) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
         claim = owner.store.claim
 
-        async def held_up(worker: str, agents: list[str], time: int, limit: int, **more: Any) -> Any:
+        async def held_up(worker: str, queues: list[str], time: int, limit: int, **more: Any) -> Any:
             if limit <= 10:  # else it looks for what was forgotten, as it does now and then
                 limits.append(limit)
             # Whatever came before it was looked at is claimed at first, which is one as a rule.
-            while len(limits) == 1 and limit + owner.worker.offers.waiting("talk@0.1.0") < 10:
+            while len(limits) == 1 and limit + owner.worker.offers.waiting(owner.agents.queue(talk)) < 10:
                 await asyncio.sleep(0.01)
-            return await claim(worker, agents, time, limit, **more)
+            return await claim(worker, queues, time, limit, **more)
 
         monkeypatch.setattr(owner.store, "claim", held_up)
         runs = [await submit(eng, "talk", n=3) for _ in range(10)]
@@ -639,8 +639,8 @@ async def test_everyone_knows_who_is_there_with_which_agents(store: Path, nats_u
         async with asyncio.timeout(SOON):
             while not (present := two.bus.present()):  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
-        assert [(about.worker, about.agents, about.pid) for about in present] == [
-            (one.worker.id, ["ask@0.1.0"], os.getpid())
+        assert [(about.worker, about.queues, about.pid) for about in present] == [
+            (one.worker.id, [one.agents.queue(ask)], os.getpid())
         ]
         with pytest.raises(AgentNotFound):
             await submit(two, "nobody")

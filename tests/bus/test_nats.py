@@ -152,7 +152,7 @@ async def test_whoever_comes_learns_at_once_who_is_there(nats_url: str) -> None:
         one.attach(TestEar("first", ["echo@1"]))
         async with opened(nats_url) as two:
             await until_present(two, {"first"})
-            assert two.present()[0].agents == ["echo@1"]
+            assert two.present()[0].queues == ["echo@1"]
             two.attach(TestEar("second"))
             await until_present(one, {"second"})
         await until_present(one, set())

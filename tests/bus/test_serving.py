@@ -12,7 +12,7 @@ import pytest
 
 from interlingua.app import config_meaning
 from interlingua.app.config import read
-from interlingua.app.paths import find_bus
+from interlingua.app.paths import Place
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.bus.base import BusSettings, RemoteBus
 from interlingua.cli.session import engine_at
@@ -88,7 +88,7 @@ def test_every_setting_of_the_bus_has_its_place(tmp_path: Path, monkeypatch: pyt
     for name in BusSettings.__struct_fields__:
         variable = "INTERLINGUA_BUS" if name == "url" else f"INTERLINGUA_BUS_{name.upper()}"
         monkeypatch.setenv(variable, str(getattr(wanted, name)))
-    assert find_bus() == wanted
+    assert Place().bus == wanted
 
 
 def test_a_server_whose_bus_does_not_let_it_in_says_so_and_ends(tmp_path: Path) -> None:

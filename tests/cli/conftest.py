@@ -69,7 +69,8 @@ def clean_env() -> dict[str, str]:
     keep = {name: value for name, value in os.environ.items() if not name.startswith(("INTERLINGUA", "COV_"))}
     # The interlingua that these tests import is the one that they run, wherever they run it.
     keep["PYTHONPATH"] = str(Path(interlingua.__file__).resolve().parents[1])
-    return {**keep, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
+    # A store may be anywhere: the project has a name.
+    return {**keep, "INTERLINGUA_PROJECT": "tests", "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
 
 
 @pytest.fixture
@@ -86,6 +87,12 @@ def cli(env: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
         return Result(subprocess.CompletedProcess(args, process.wait(), out, err))
 
     return run
+
+
+def nothing_ran(cli: Callable[..., Result]) -> bool:
+    """Whether no run was begun: there is no store, or it holds none."""
+    listed = cli("runs", "list", "--json")
+    return listed.code == 3 or listed.json == []
 
 
 @pytest.fixture
@@ -114,7 +121,7 @@ def here(
     for name in os.environ:
         if name.startswith("INTERLINGUA_"):
             monkeypatch.delenv(name)
-    for name in ("INTERLINGUA_STORE", "NO_COLOR", "TERM", "COLUMNS"):
+    for name in ("INTERLINGUA_STORE", "INTERLINGUA_PROJECT", "NO_COLOR", "TERM", "COLUMNS"):
         monkeypatch.setenv(name, env[name])
 
     def run(*args: str) -> Result:

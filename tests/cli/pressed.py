@@ -12,7 +12,7 @@ from typing import Any
 import interlingua as il
 from interlingua.cli import run as command
 from interlingua.cli.watch import Watch
-from interlingua.engine.log import LiveLog
+from interlingua.engine.worker import Worker
 
 
 @il.agent
@@ -62,7 +62,7 @@ match os.environ["WINDOW"]:
     case "the run is submitted":
         before(il.Engine, "submit")
     case "the run has begun, and nobody knows":
-        before(LiveLog, "flush")
+        before(Worker, "enter_submitted")
     case "the run is on disk":
         after(il.Engine, "submit")
     case "its card is looked up":

@@ -47,9 +47,9 @@ def receiver(*codes: int) -> Iterator[tuple[str, Queue[dict[str, str]]]]:
 
 
 def test_failed_callbacks_are_listed_without_secrets_and_tried_again_on_demand(tmp_path: Path, cli: Cli) -> None:
-    assert cli("callbacks", "list").out == "No callbacks.\n"
-    assert cli("callbacks", "list", "--failed").out == "No callback has failed.\n"
     with receiver(500) as (url, took), server(tmp_path, "--callback-hours", "0") as (address, _):
+        assert cli("callbacks", "list").out == "No callbacks.\n"
+        assert cli("callbacks", "list", "--failed").out == "No callback has failed.\n"
         body = {"agent_id": "shout", "input": "x", "webhook": url}
         run = httpx2.post(f"{address}/connect/runs", json=body).json()["run_id"]
         for _ in range(100):  # every look is a process of its own, so this waits without sleeping

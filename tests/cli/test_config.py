@@ -82,7 +82,7 @@ def test_show_prints_toml_that_tells_where_each_setting_comes_from(here: Cli, ho
     assert re.search(r"^host = .* # default$", shown, re.MULTILINE)
     assert re.search(r"^path = .* # INTERLINGUA_STORE$", shown, re.MULTILINE)
     changed = tomllib.loads(here("config", "show", "--changed").out)
-    assert set(changed) == {"server", "store", "agents"}
+    assert set(changed) == {"project", "server", "store", "agents"}
     told = here("config", "show", "--json").json
     assert told["settings"]["server.port"] == {"value": 9000, "from": "interlingua.toml:2"}
 

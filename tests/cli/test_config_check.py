@@ -105,7 +105,7 @@ def test_a_port_that_nothing_else_listens_on_there_is_no_mistake(here: Cli, home
 
 def command(file: str) -> str:
     """A mount that is a process with the agents of a file."""
-    return f"mcp:{shlex.join(COMMAND)} stdio --as mcp {file} --store far.db"
+    return f"mcp:env INTERLINGUA_PROJECT=far {shlex.join(COMMAND)} stdio --as mcp {file} --store far.db"
 
 
 def mounted(file: str) -> str:

@@ -57,7 +57,7 @@ def test_every_line_that_the_demo_shows_works_in_another_terminal(terminal: At, 
     said += at.before
     lines = [line[2:] for line in said.replace("\r", "").splitlines() if line.startswith("$ ")]
     kinds = {shlex.split(line.removeprefix(INTERLINGUA))[0] for line in lines}
-    assert kinds == {"curl", "stdio", "questions", "audit", "run", "serve", "inspect"}
+    assert kinds == {"curl", "stdio", "questions", "audit", "cp", "run", "serve", "inspect"}
     for line in lines:
         process = pasted(line)
         if line.startswith(f"{INTERLINGUA} serve"):

@@ -36,7 +36,7 @@ ZOO = Path(__file__).parent / "zoo.py"
 @contextmanager
 def serving(tmp_path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A server that has been started; nothing was read from it yet."""
-    env = {**os.environ, "INTERLINGUA_STORE": str(store_in(tmp_path)), "COLUMNS": "200"}
+    env = {**os.environ, "INTERLINGUA_STORE": str(store_in(tmp_path)), "INTERLINGUA_PROJECT": "tests", "COLUMNS": "200"}
     process = warm.start(["serve", f"{ZOO}", "--port", "0", *options], env, Path.cwd(), stdout=None)
     try:
         yield process

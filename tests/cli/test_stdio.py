@@ -35,6 +35,7 @@ finally:
 
 def _start(*arguments: str, debug: bool = False) -> subprocess.CompletedProcess[bytes]:
     environment = {name: value for name, value in os.environ.items() if name != "INTERLINGUA_DEBUG"}
+    environment["INTERLINGUA_PROJECT"] = "tests"
     if debug:
         environment["INTERLINGUA_DEBUG"] = "1"
     command = [sys.executable, "-c", WATCHED, *arguments]

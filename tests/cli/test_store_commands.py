@@ -23,6 +23,7 @@ def read(process: subprocess.Popen[str], text: str) -> None:
 
 
 def test_empty_states_say_what_to_do(cli: Cli) -> None:
+    cli("keys", "add", "laptop")  # makes the store
     assert cli("runs", "list").out == "No runs yet. Try: interlingua demo\n"
     assert "interlingua run FILE --thread NAME" in cli("threads", "list").out
     assert cli("questions", "list").out == "Nothing waits for an answer.\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -11,7 +12,7 @@ import httpx2
 import pexpect
 import pytest
 
-from .conftest import EXAMPLES, PATIENCE, ZOO, Result, Terminal
+from .conftest import EXAMPLES, PATIENCE, ZOO, Result, Terminal, nothing_ran
 
 Cli = Callable[..., Result]
 At = Callable[..., Terminal]
@@ -191,7 +192,7 @@ def test_ctrl_c_at_the_prompt_for_input_starts_nothing(terminal: At, cli: Cli) -
     at.sendintr()
     assert at.finish() == 130
     assert "Traceback" not in at.before
-    assert cli("runs", "list", "--json").json == []
+    assert nothing_ran(cli)
 
 
 def test_text_of_an_agent_cannot_drive_the_terminal(terminal: At) -> None:
@@ -228,15 +229,23 @@ def test_a_mail_that_is_not_approved_is_not_sent(terminal: At) -> None:
     assert at.finish() == 0
 
 
-def test_a_terminal_that_goes_away_leaves_nothing_behind(terminal: At, cli: Cli) -> None:
+def test_a_hangup_cancels_the_run_as_ctrl_c_does(terminal: At, cli: Cli) -> None:
     at = terminal("run", f"{ZOO}:confirm")
     at.see("[y/n] ")
     os.kill(at.pid, signal.SIGHUP)
-    assert at.finish() != 0
-    (question,) = cli("questions", "list", "--json").json
-    assert cli("questions", "answer", question["id"], "y").code == 0
-    done = cli("run", f"{ZOO}:confirm", "--resume", question["run"])
-    assert (done.code, done.out) == (0, "done\n")
+    assert at.finish() == 130
+    assert cli("questions", "list", "--json").json == []
+    assert cli("runs", "list", "--json").json[0]["status"] == "cancelled"
+
+
+def test_a_terminal_that_goes_away_cancels_the_run(terminal: At, cli: Cli) -> None:
+    at = terminal("run", f"{ZOO}:confirm")
+    at.see("[y/n] ")
+    at.ptyproc.fileobj.close()  # as when the window is closed: nobody can read what it writes, and it may get SIGHUP
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(at.pid, signal.SIGHUP)
+    at.wait()
+    _wait_for_status(cli, "cancelled")
 
 
 def _wait_for_status(cli: Cli, status: str) -> None:
@@ -244,7 +253,8 @@ def _wait_for_status(cli: Cli, status: str) -> None:
     take longer than a hundred looks."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        runs = cli("runs", "list", "--json").json
+        listed = cli("runs", "list", "--json")
+        runs = listed.json if listed.code == 0 else []  # before there is a store
         if runs and runs[0]["status"] == status:
             return
     raise AssertionError(f"no run became {status}")

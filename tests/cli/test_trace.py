@@ -19,8 +19,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_both_ends_of_every_protocol_can_be_traced(cli: Cli, tmp_path: Path, target: str) -> None:
     theirs, ours = tmp_path / "server.jsonl", tmp_path / "client.jsonl"
     with server(tmp_path, "--trace", str(theirs), "--log", "off") as (address, _):
-        mine = str(tmp_path / "mine.db")
-        result = cli("run", target.format(address), "hello wire", "--trace", str(ours), "--store", mine)
+        result = cli("run", target.format(address), "hello wire", "--trace", str(ours))
     assert result.code == 0, result.err
     for file in (theirs, ours):
         told = lines(file)

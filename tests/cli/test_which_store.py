@@ -1,4 +1,5 @@
-"""Which store a command works on: the one that is named, that of a variable, that of the config file, or the user's."""
+"""Which store a command works on: the one that is named, that of a variable, that of the config file, or the
+project's."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import httpx2
 import pytest
 
 from interlingua.app.config import read
-from interlingua.app.paths import find_bus, find_store
+from interlingua.app.paths import Place
 from interlingua.bus.base import BusSettings
 from interlingua.store.opening import is_postgres, shown
 
@@ -28,14 +29,17 @@ Cli = Callable[..., Result]
 def home(tmp_path: Path) -> Path:
     """A folder with a config file that names a store."""
     (tmp_path / "agents.py").write_text(AGENTS)
-    write(tmp_path, '[store]\npath = "folder.db"\n[doors.peer]\nports = false\n[[agents]]\nfile = "agents.py"\n')
+    write(
+        tmp_path,
+        'project = "home"\n[store]\npath = "folder.db"\n[doors.peer]\nports = false\n[[agents]]\nfile = "agents.py"\n',
+    )
     return tmp_path
 
 
 @pytest.fixture
 def env(env: dict[str, str], tmp_path: Path) -> dict[str, str]:
-    """No variable names a store, and the user has a folder of data of their own."""
-    del env["INTERLINGUA_STORE"]
+    """No variable names a store or a project, and the user has a folder of data of their own."""
+    del env["INTERLINGUA_STORE"], env["INTERLINGUA_PROJECT"]
     return {**env, "XDG_DATA_HOME": str(tmp_path / "data")}
 
 
@@ -46,10 +50,10 @@ def there(env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("INTERLINGUA_STORE", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", env["XDG_DATA_HOME"])
 
-    def found(named: Path | None = None, *, here: bool = True, **variables: str) -> Path:
+    def found(named: Path | None = None, **variables: str) -> Path:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        return find_store(named, here=here)
+        return Place(named).store
 
     return found
 
@@ -107,11 +111,11 @@ def test_what_is_run_beside_the_config_file_is_listed_there(cli: Cli, home: Path
 # -- where it is looked for -----------------------------------------------------------------------------------
 
 
-def test_a_flag_comes_before_a_variable_before_the_file_before_the_users_own(
+def test_a_flag_comes_before_a_variable_before_the_file_before_the_projects_own(
     there: Callable[..., Path], home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     (home / "interlingua.toml").rename(home / "later.toml")
-    assert there() == home / "data" / "interlingua" / "interlingua.db"
+    assert there() == home / ".interlingua" / "store.db"
     (home / "later.toml").rename(home / "interlingua.toml")
     assert there() == home / "folder.db"
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -121,9 +125,9 @@ def test_a_flag_comes_before_a_variable_before_the_file_before_the_users_own(
     assert there(Path("~/flag.db")) == Path.home() / "flag.db"
 
 
-def test_a_file_that_names_no_store_leaves_the_users_own(there: Callable[..., Path], home: Path) -> None:
+def test_a_file_that_names_no_store_leaves_the_projects_own(there: Callable[..., Path], home: Path) -> None:
     write(home, "[server]\nport = 9000\n[store]\nttl_runs = 60\n")
-    assert there() == home / "data" / "interlingua" / "interlingua.db"
+    assert there() == home / ".interlingua" / "store.db"
 
 
 def test_a_database_in_the_file_is_an_address_and_takes_its_password_from_a_variable(
@@ -138,7 +142,7 @@ def test_a_database_in_the_file_is_an_address_and_takes_its_password_from_a_vari
 
 def test_commands_work_on_a_database_that_the_file_names(cli: Cli, home: Path, postgres: str) -> None:
     where = fresh(postgres)
-    write(home, f'[store]\npath = "{where}"\n')
+    write(home, f'project = "home"\n[store]\npath = "{where}"\n')
     cli("run", "agents.py", "hello")
     assert [run["agent"] for run in cli("runs", "list", "--json").json] == ["echo"]
     assert stores(home) == []
@@ -148,14 +152,19 @@ def test_commands_work_on_a_database_that_the_file_names(cli: Cli, home: Path, p
 def test_a_program_that_starts_agents_does_not_choose_their_store_by_its_folder(
     env: dict[str, str], home: Path
 ) -> None:
+    shop = home / "shop"
+    shop.mkdir()
+    (shop / "agents.py").write_text(AGENTS)
+    (shop / "interlingua.toml").write_text("")
+
     def stdio(**extra: str) -> None:
-        command = [*COMMAND, "stdio", "--as", "editor", "agents.py"]
+        command = [*COMMAND, "stdio", "--as", "editor", "shop/agents.py"]
         subprocess.run(command, input=INITIALIZE, env={**env, **extra}, cwd=home, capture_output=True, check=True)
 
     stdio()
-    assert stores(home) == ["data/interlingua/interlingua.db"]
+    assert stores(home) == ["shop/.interlingua/store.db"]
     stdio(INTERLINGUA_CONFIG="interlingua.toml")
-    assert stores(home) == ["data/interlingua/interlingua.db", "folder.db"]
+    assert stores(home) == ["folder.db", "shop/.interlingua/store.db"]
 
 
 # -- and its bus ----------------------------------------------------------------------------------------------
@@ -165,16 +174,15 @@ def test_the_bus_is_that_of_the_file_where_the_store_is(
     there: Callable[..., Path], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there()
-    assert find_bus() == BusSettings()
+    assert Place().bus == BusSettings()
     write(home, '[store]\npath = "folder.db"\n[bus]\nurl = "nats://${WHERE}"\nca = "ca.pem"\n')
     monkeypatch.setenv("WHERE", "one")
-    assert find_bus() == BusSettings(url="nats://one", ca=home / "ca.pem")
-    assert find_bus(here=False) == BusSettings(), "a folder that somebody else chose"
+    assert Place().bus == BusSettings(url="nats://one", ca=home / "ca.pem")
     monkeypatch.setenv("INTERLINGUA_BUS", "nats://two")
-    assert find_bus() == BusSettings(url="nats://two", ca=home / "ca.pem")
-    assert find_bus(Path("other.db")) == BusSettings(url="nats://two")
+    assert Place().bus == BusSettings(url="nats://two", ca=home / "ca.pem")
+    assert Place(Path("other.db")).bus == BusSettings(url="nats://two")
     monkeypatch.setenv("INTERLINGUA_STORE", "other.db")
-    assert find_bus() == BusSettings(url="nats://two")
+    assert Place().bus == BusSettings(url="nats://two")
 
 
 def test_a_server_of_a_target_has_the_bus_of_its_folder_where_it_has_its_store(home: Path) -> None:
@@ -188,10 +196,10 @@ def test_a_server_of_a_target_has_the_bus_of_its_folder_where_it_has_its_store(h
 
 
 def test_a_bus_that_cannot_be_told_is_said(cli: Cli, home: Path) -> None:
-    write(home, '[store]\npath = "folder.db"\n[bus]\nurl = "nats://${MISSING}"\n')
-    done = cli("runs", "list")
+    write(home, 'project = "home"\n[store]\npath = "folder.db"\n[bus]\nurl = "nats://${MISSING}"\n')
+    done = cli("keys", "add", "laptop")
     assert done.code == 2
-    assert "interlingua.toml:4: bus.url: MISSING is not in the environment" in done.err
+    assert "interlingua.toml:5: bus.url: MISSING is not in the environment" in done.err
     assert cli("runs", "list", "--store", "folder.db").code == 3, "the file is not needed then, and there is no store"
 
 
@@ -204,8 +212,10 @@ def test_what_is_wrong_elsewhere_in_the_file_is_left_to_the_server(cli: Cli, hom
         '[server]\nport = "x"\nnone = 1\n[stores]\n[store]\npath = "folder.db"\nttl_runs = -1\n'
         '[[mounts]]\ntarget = "${MISSING}"\n',
     )
-    assert cli("runs", "list").code == 0
+    assert cli("runs", "list").code == 3
+    assert cli("run", "agents.py", "hi", INTERLINGUA_PROJECT="home").code == 0
     assert stores(home) == ["folder.db"]
+    assert cli("runs", "list").code == 0
     assert cli("serve").code == 2
 
 
@@ -232,7 +242,8 @@ def test_a_store_that_cannot_be_told_is_said_and_no_other_is_used(
     assert said in done.err
     assert stores(home) == []
     if not command.startswith("serve"):
-        assert cli(*command.split(), INTERLINGUA_STORE="named.db").code == 0, "the file is not needed then"
+        done = cli(*command.split(), INTERLINGUA_STORE="named.db", INTERLINGUA_PROJECT="named")
+        assert done.code == (3 if "list" in command else 0), "the file is not needed then"
 
 
 def test_a_config_file_that_is_named_and_not_there_is_said(cli: Cli, home: Path) -> None:

@@ -49,12 +49,14 @@ class Page:
             (tools / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
             (tools / name).chmod(0o755)
         env = clean_env()
+        del env["INTERLINGUA_PROJECT"]  # readers have none
         self.env = {
             **env, "PATH": f"{tools}{os.pathsep}{env['PATH']}", "HOME": str(folder), "COLUMNS": "120",
             "XDG_DATA_HOME": str(folder / ".data"),
             "ACP_BASE_URL": self._here("http://127.0.0.1:7901"), warm_python.STARTED: warm_python.python(),
         }  # fmt: skip
-        (folder / "examples").symlink_to(ROOT / "examples")
+        ignored = shutil.ignore_patterns("__pycache__", ".interlingua")
+        shutil.copytree(ROOT / "examples", folder / "examples", ignore=ignored)
         shutil.copy(ROOT / "examples" / "echo.py", folder / "agents.py")  # what pages call `agents.py`, unless they say
 
     # -- blocks

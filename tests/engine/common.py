@@ -57,6 +57,7 @@ async def bodies(eng: il.Engine, run: str, kind: type[Body]) -> list[Any]:
 async def crash(eng: il.Engine) -> None:
     """End an engine as `kill -9` would: nothing is finished, nothing is handed back, its lock is gone."""
     eng._open = False
+    eng._opened.clear()
     worker = eng.worker
     for execution in worker._executions.values():
         execution.over = True

@@ -197,11 +197,11 @@ async def test_nothing_overtakes_what_is_still_being_read(store: Path, monkeypat
         sender = await first_of(eng, run.id, "crew/lead")
         read = eng.store.inbox
 
-        async def slowly(**where: Any) -> Any:
-            if where.get("run") == sender:
+        async def slowly(run: str, after: int = 0) -> Any:
+            if run == sender:
                 reading.set()
                 await go_on.wait()
-            return await read(**where)
+            return await read(run, after)
 
         monkeypatch.setattr(eng.store, "inbox", slowly)
         await eng.send(sender, "of the user", sealed=True)

@@ -483,7 +483,7 @@ async def test_a_call_with_a_wrong_input_counts_for_nothing(store: Path) -> None
                 await ctx.call("helper", {"number": 1})
         return str((await ctx.call("helper", "b"))["text"])
 
-    async with engine(store) as eng:
+    async with engine(store, settings=PATIENT) as eng:
         eng.add_team(
             team(member("lead", "helper"), member("helper"), limits=Limits(runs=2)), {"lead": lead, "helper": shout}
         )

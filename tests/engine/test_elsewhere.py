@@ -81,7 +81,7 @@ async def test_an_agent_of_another_process_is_listed_run_streamed_and_answered(s
     async with works(store, talk, asker), doors(store) as eng:
         assert {agent.card.key for agent in eng.agents} == {"talk@0.1.0", "asker@0.1.0"}
         assert len(eng.agents) == 2
-        assert eng.agents.keys() == []  # nothing of it is claimed here
+        assert eng.agents.queues() == []  # nothing of it is claimed here
         run = await submit(eng, "talk", {"words": 3})
         heard = [event.kind async for event in eng.events(run.id)]
         assert "delta" in heard

@@ -69,7 +69,7 @@ async def test_a_call_that_cannot_be_written_does_not_mix_up_its_neighbours(stor
 
 
 async def test_a_submission_that_is_tried_again_still_gets_its_thread(store: Path) -> None:
-    @il.agent(retries=0)  # else it would start before it is written down
+    @il.agent
     async def counting(ctx: il.Context[None, None]) -> str:
         ctx.state["n"] = 1  # type: ignore[index]
         return "x"
@@ -78,13 +78,11 @@ async def test_a_submission_that_is_tried_again_still_gets_its_thread(store: Pat
         await eng.create_thread("t")
         real, neighbours = eng.store.submit, list[asyncio.Future[Any]]()
 
-        async def broken() -> None:
+        def beside(*given: Any) -> Any:
+            submitting = real(*given)
             assert isinstance(eng.store, SQLStore)
-            await eng.store._write(lambda conn: conn.execute("INSERT INTO nowhere VALUES (1)"))
-
-        def beside(submission: Any, then: Any) -> Any:
-            submitting = asyncio.ensure_future(real(submission, then))
-            neighbours.append(asyncio.ensure_future(broken()))  # in the same transaction, and behind it
+            # In the same transaction, and behind it.
+            neighbours.append(eng.store._write(lambda conn: conn.execute("INSERT INTO nowhere VALUES (1)")))
             return submitting
 
         eng.store.submit = beside  # type: ignore[method-assign]
@@ -214,7 +212,7 @@ async def test_an_unreadable_run_does_not_stop_the_others(store: Path) -> None:
         assert (await eng.wait(good.id, timeout=10)).output == {"text": "good"}
 
 
-@pytest.mark.parametrize("name", ["next_wake", "bury", "inbox", "owned"])
+@pytest.mark.parametrize("name", ["next_wake", "bury", "inbox", "runs_with_news", "owned"])
 async def test_a_store_that_fails_once_does_not_stop_the_engine(store: Path, name: str) -> None:
     async with engine(store, asker) as eng:
         real, failed = getattr(eng.store, name), []
@@ -222,15 +220,16 @@ async def test_a_store_that_fails_once_does_not_stop_the_engine(store: Path, nam
         async def once(*args: Any, **kwargs: Any) -> Any:
             if not failed:
                 failed.append(name)
-                raise sqlite3.OperationalError("disk I/O error")
+                error = sqlite3.OperationalError("disk I/O error")
+                raise StoreError("the store could not be read", why=error) if name == "inbox" else error
             return await real(*args, **kwargs)
 
         setattr(eng.store, name, once)
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
-        await until(lambda: failed)
         await eng.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}
+        await until(lambda: failed)
 
 
 async def test_claimed_runs_on_their_way_in_are_not_taken_for_orphans(
@@ -283,11 +282,11 @@ async def test_a_caller_that_goes_away_while_submitting_takes_no_slot_with_it(st
     async with engine(store, plain) as eng:
         real, entered = eng.store.submit, asyncio.Event()
 
-        async def slow(submission: Any, then: Any) -> Any:
+        def noted(*given: Any) -> Any:
             entered.set()
-            return await real(submission, then)
+            return real(*given)
 
-        eng.store.submit = slow  # type: ignore[method-assign]
+        eng.store.submit = noted  # type: ignore[method-assign]
         for n in range(5):
             entered.clear()
             task = asyncio.create_task(submit(eng, "plain", thread=f"t{n}", create_thread=True))
@@ -582,8 +581,8 @@ async def test_an_agent_that_works_beside_a_wait_is_not_parked(store: Path) -> N
         execution.park_if_idle()  # as if it had waited long enough: but it has just said something
         assert execution.leaving is None
         execution._active_at -= 3600
-        execution.park_if_idle()  # and now it has been silent for an hour
-        assert execution.leaving == "park"
+        execution.park_if_idle()  # and now it has been silent for an hour, but may still do something
+        assert execution.leaving is None
 
 
 async def test_work_beside_a_wait_counts_as_running(store: Path) -> None:
@@ -681,10 +680,9 @@ async def test_a_message_is_not_overlooked_when_a_pull_was_given_up(store: Path)
     async with engine(store, echo, parent, settings=PATIENT) as eng:
         real = eng.store.inbox
 
-        async def slow(**where: Any) -> Any:
-            found = await real(**where)
-            if "run" in where:
-                await asyncio.sleep(0.15)
+        async def slow(*where: Any) -> Any:
+            found = await real(*where)
+            await asyncio.sleep(0.15)
             return found
 
         eng.store.inbox = slow  # type: ignore[method-assign]
@@ -698,8 +696,8 @@ async def test_a_worker_process_that_died_in_its_sleep_is_replaced(store: Path) 
     async with engine(store, burn) as eng:
         await finish(eng, "burn", {"seconds": 0.001})
         (idle,) = eng.worker.processes._free
-        os.kill(idle.pid, signal.SIGKILL)
-        await idle.wait()
+        os.kill(idle.process.pid, signal.SIGKILL)
+        await idle.process.wait()
         assert (await finish(eng, "burn", {"seconds": 0.001})).status is il.Status.SUCCEEDED
 
 

@@ -1,4 +1,4 @@
-"""Idempotency keys: one key is one run, whoever uses it, and a run with a key costs no commit more than one without."""
+"""Idempotency keys: one key is one run and one call of the agent, whoever uses it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from interlingua.engine.ids import new_id
 from interlingua.model.errors import KeyReused
 from interlingua.model.run import RunRequest
 from interlingua.store.base import RunFilter
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.sql_store import SQLStore
 
-from .common import engine
+from .common import engine, finish
 
 
 def asked(text: str = "x", key: str | None = "once") -> RunRequest:
@@ -30,14 +31,16 @@ def counting(calls: list[str]) -> il.Agent[..., Any]:
     return count
 
 
-async def test_a_short_run_with_a_key_is_one_commit_of_a_file(tmp_path: Path) -> None:
-    """A database elsewhere has to be asked first whether the key is free."""
-    async with engine(tmp_path / "store.db", counting([])) as eng:
-        assert isinstance(eng.store, SQLiteStore)
-        for key in (None, "once"):
-            before = eng.store.batches
-            assert (await eng.submit(asked(key=key))).status is il.Status.SUCCEEDED
-            assert eng.store.batches == before + 1
+@pytest.mark.parametrize("key", [None, "once"])
+async def test_a_short_run_is_two_commits_with_and_without_a_key(store: Path, key: str | None) -> None:
+    async with engine(store, counting([])) as eng:
+        assert isinstance(eng.store, SQLStore)
+        before = eng.store.batches
+        run = await eng.submit(asked(key=key))
+        assert run.status is il.Status.PENDING  # as it is on disk
+        assert eng.store.batches == before + 1
+        assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
+        assert eng.store.batches == before + 2
 
 
 async def test_a_key_that_comes_again_gives_the_run_that_it_made(store: Path) -> None:
@@ -52,17 +55,25 @@ async def test_a_key_that_comes_again_gives_the_run_that_it_made(store: Path) ->
     assert calls == ["x"]
 
 
-async def test_a_key_that_another_process_uses_in_the_same_moment_is_one_run(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with engine(store, counting([])) as one, engine(store, counting([])) as other:
-        monkeypatch.setattr(other.store, "key_is_free", lambda caller, key: True)  # as it was a moment ago
-        first = await one.submit(asked())
-        assert (await other.submit(asked())).id == first.id
-        begun = other.begin(asked())
-        assert begun is not None
-        with pytest.raises(il.InterlinguaError, match="ask again"):
-            await begun.flush()
-        assert len(await one.runs(RunFilter(agent="count"))) == 1
-        assert other.worker.log_of(begun.row.id) is None
-        assert other.worker.running == 0
+async def test_a_key_that_two_engines_use_in_the_same_moment_is_one_run_and_one_call(store: Path) -> None:
+    calls: list[str] = []
+    async with engine(store, counting(calls)) as one, engine(store, counting(calls)) as other:
+        for text in map(str, range(20)):
+            both = await asyncio.gather(*(eng.submit(asked(text, key=text)) for eng in (one, other)))
+            assert both[0].id == both[1].id
+            assert (await one.wait(both[0].id, timeout=20)).output == {"text": text}
+        assert sorted(calls, key=int) == [str(n) for n in range(20)]
+        assert len(await one.runs(RunFilter(agent="count", limit=100))) == 20
+        assert (one.worker.running, other.worker.running) == (0, 0)
+
+
+async def test_a_child_that_is_submitted_twice_is_one_run(store: Path) -> None:
+    calls: list[str] = []
+    async with engine(store, counting(calls)) as eng:
+        parent = await eng.row((await finish(eng, "count", {"text": "parent"})).id)
+        child = new_id()
+        twice = (eng.submit_child(asked("child", key=None), child, parent) for _ in range(2))
+        await asyncio.gather(*twice)
+        await eng.submit_child(asked("child", key=None), child, parent)
+        assert (await eng.wait(child, timeout=20)).output == {"text": "child"}
+        assert calls == ["parent", "child"]

@@ -65,15 +65,15 @@ async def test_runs_that_wait_for_an_agent_at_its_limit_hold_up_nobody_else(stor
         runs = [await submit(eng, "busy") for _ in range(30)]
         claim = eng.store.claim
 
-        async def listed(worker: str, agents: list[str], *args: Any, **options: Any) -> Any:
-            asked.append(agents)
-            return await claim(worker, agents, *args, **options)
+        async def listed(worker: str, queues: list[str], *args: Any, **options: Any) -> Any:
+            asked.append(queues)
+            return await claim(worker, queues, *args, **options)
 
         eng.store.claim = listed  # type: ignore[method-assign]
         for _ in range(5):
             assert (await finish(eng, "quick", delay=0.01)).output == {"text": "done"}
         assert asked
-        assert all(agents == ["quick@0.1.0"] for agents in asked)  # nobody looks for what could not start
+        assert all(queues == [eng.agents.queue(quick)] for queues in asked)  # nobody looks for what could not start
         busy.go.set()
         for run in runs:
             assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED

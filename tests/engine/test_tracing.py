@@ -18,7 +18,7 @@ from interlingua.engine.mounting import MOUNTED_FROM, Mounted
 
 from ..spans import spans
 from ..traces import ID, TRACE, check_sent_on
-from .common import QUICK, crash, engine, finish, submit
+from .common import PATIENT, QUICK, crash, engine, finish, submit
 
 __all__ = ["spans"]
 
@@ -59,7 +59,7 @@ def ids(span: ReadableSpan) -> tuple[str, str]:
 
 
 async def test_a_tree_of_runs_is_one_trace_under_the_callers(store: Path, spans: InMemorySpanExporter) -> None:
-    async with engine(store, parent, child) as eng:
+    async with engine(store, parent, child, settings=PATIENT) as eng:
         run = await finish(eng, "parent", trace=TRACE)
         assert run.output == {"text": "x"}
     above, below = named(spans, "parent"), named(spans, "child")
@@ -73,7 +73,7 @@ async def test_a_tree_of_runs_is_one_trace_under_the_callers(store: Path, spans:
 async def test_the_remote_side_goes_on_under_the_span_of_the_mounted_run(
     store: Path, spans: InMemorySpanExporter
 ) -> None:
-    async with engine(store, sends, calls) as eng:
+    async with engine(store, sends, calls, settings=PATIENT) as eng:
         run = await finish(eng, "calls", trace=TRACE)
         assert run.output is not None, run.error
         check_sent_on(run.output)
@@ -85,7 +85,7 @@ async def test_the_remote_side_goes_on_under_the_span_of_the_mounted_run(
 
 
 async def test_without_a_callers_trace_one_begins_with_the_first_run(store: Path, spans: InMemorySpanExporter) -> None:
-    async with engine(store, sends, calls) as eng:
+    async with engine(store, sends, calls, settings=PATIENT) as eng:
         run = await finish(eng, "calls", trace={"baggage": "user=eve"})
     assert run.output is not None, run.error
     begun, _ = ids(named(spans, "calls"))
@@ -155,6 +155,9 @@ async def test_a_takeover_is_a_span_from_the_last_sign_of_the_worker_that_died(
     await first.start()
     run = await submit(first, "stays", trace=TRACE)
     await entered.wait()
+    live = first.worker.log_of(run.id)
+    assert live is not None
+    await live.flush()
     last = [event async for event in first.events(run.id, follow=False)][-1]
     await crash(first)
     async with engine(store, stays) as second:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 
 import interlingua as il
 from interlingua.model.errors import ThreadBusy
-from interlingua.model.run import RunRequest, Thread
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.model.run import RunRequest
+from interlingua.store.sql_store import SQLStore
 
 from .common import engine, settle
 
@@ -38,29 +37,23 @@ async def heard(eng: il.Engine) -> list[str]:
     return list(thread.values["heard"])
 
 
-def as_it_was(thread: Thread | None) -> Callable[[str], Thread | None]:
-    """What a process sees that looks a moment before another one writes."""
-    assert thread is not None
-    return lambda wanted: thread if wanted == thread.id else None
-
-
-async def test_a_short_run_on_a_thread_that_is_idle_is_one_commit_of_a_file(tmp_path: Path) -> None:
-    async with engine(tmp_path / "store.db", saying) as eng:
-        assert isinstance(eng.store, SQLiteStore)
+async def test_a_short_run_on_a_thread_that_is_idle_is_two_commits(store: Path) -> None:
+    async with engine(store, saying) as eng:
+        assert isinstance(eng.store, SQLStore)
         await eng.create_thread("t")
         for text in ("one", "two"):
             before = eng.store.batches
             run = await eng.submit(asked(text, "saying"))
-            assert run.status is il.Status.SUCCEEDED
-            assert eng.store.batches == before + 1
+            assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
+            assert eng.store.batches == before + 2
         thread = await eng.thread("t")
         assert (thread.version, thread.active) == (2, None)
         assert [message.parts[0].text for message in await eng.messages("t")] == ["one", "one", "two", "two"]  # type: ignore[union-attr]
 
 
-async def test_runs_that_come_together_have_their_thread_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+async def test_runs_that_come_together_have_their_thread_in_the_order_in_which_they_came(store: Path) -> None:
     texts = [str(number) for number in range(12)]
-    async with engine(tmp_path / "store.db", adding) as eng:
+    async with engine(store, adding) as eng:
         await eng.create_thread("t")
         made = await asyncio.gather(*(eng.submit(asked(text, when_busy="enqueue")) for text in texts))
         for run in made:
@@ -68,7 +61,7 @@ async def test_runs_that_come_together_have_their_thread_in_the_order_in_which_t
         assert await heard(eng) == texts
 
 
-async def test_of_two_that_come_together_the_second_is_refused_where_it_would_rather_be(tmp_path: Path) -> None:
+async def test_of_two_that_come_together_the_second_is_refused_where_it_would_rather_be(store: Path) -> None:
     waiting = asyncio.Event()
 
     @il.agent
@@ -76,7 +69,7 @@ async def test_of_two_that_come_together_the_second_is_refused_where_it_would_ra
         await waiting.wait()
         return text
 
-    async with engine(tmp_path / "store.db", slow) as eng:
+    async with engine(store, slow) as eng:
         await eng.create_thread("t")
         both = (eng.submit(asked("one", "slow")), eng.submit(asked("two", "slow", when_busy="reject")))
         one, two = await asyncio.gather(*both, return_exceptions=True)
@@ -86,9 +79,7 @@ async def test_of_two_that_come_together_the_second_is_refused_where_it_would_ra
         assert (await eng.wait(one.id)).output == {"text": "one"}
 
 
-async def test_a_thread_that_another_process_takes_in_the_same_moment_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_thread_that_another_process_takes_in_the_same_moment_is_waited_for(store: Path) -> None:
     waiting = asyncio.Event()
 
     @il.agent
@@ -97,10 +88,8 @@ async def test_a_thread_that_another_process_takes_in_the_same_moment_is_waited_
         ctx.state["heard"] = [text]
         return text
 
-    store = tmp_path / "store.db"
     async with engine(store, slow) as one, engine(store, adding) as other:
         await one.create_thread("t")
-        monkeypatch.setattr(other.store, "idle_thread", as_it_was(other.store.idle_thread("t")))
         first = await one.submit(asked("first", "slow"))
         second = await other.submit(asked("second", when_busy="enqueue"))
         with pytest.raises(ThreadBusy):
@@ -113,13 +102,9 @@ async def test_a_thread_that_another_process_takes_in_the_same_moment_is_waited_
         assert await heard(other) == ["first", "second"]
 
 
-async def test_what_another_process_has_left_on_a_thread_in_the_same_moment_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = tmp_path / "store.db"
+async def test_what_another_process_has_left_on_a_thread_in_the_same_moment_is_not_lost(store: Path) -> None:
     async with engine(store, adding) as one, engine(store, adding) as other:
         await one.create_thread("t")
-        monkeypatch.setattr(other.store, "idle_thread", as_it_was(other.store.idle_thread("t")))
         for eng, text in ((one, "first"), (other, "second")):
             run = await eng.submit(asked(text))
             assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
@@ -128,23 +113,19 @@ async def test_what_another_process_has_left_on_a_thread_in_the_same_moment_is_n
         assert other.worker.running == 0
 
 
-async def test_a_run_that_was_taken_back_is_not_built_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_was_taken_back_is_not_built_on(store: Path) -> None:
     """The version of a thread stays when a run is rolled back: it is its checkpoint that tells."""
-    store = tmp_path / "store.db"
     async with engine(store, adding) as one, engine(store, adding) as other:
         await one.create_thread("t")
         gone = await one.submit(asked("gone"))
         await one.wait(gone.id)
-        monkeypatch.setattr(other.store, "idle_thread", as_it_was(other.store.idle_thread("t")))
         await one.delete(gone.id, rollback=True)
         run = await other.submit(asked("kept"))
         assert (await other.wait(run.id)).status is il.Status.SUCCEEDED
         assert await heard(other) == ["kept"]
 
 
-async def test_an_agent_that_must_not_be_repeated_begins_when_its_thread_is_surely_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_agent_that_must_not_be_repeated_begins_when_its_thread_is_surely_its_own(store: Path) -> None:
     calls: list[str] = []
 
     @il.agent(retries=0)
@@ -152,10 +133,8 @@ async def test_an_agent_that_must_not_be_repeated_begins_when_its_thread_is_sure
         calls.append(text)
         return text
 
-    store = tmp_path / "store.db"
     async with engine(store, adding) as one, engine(store, once) as other:
         await one.create_thread("t")
-        monkeypatch.setattr(other.store, "idle_thread", as_it_was(other.store.idle_thread("t")))
         first = await one.submit(asked("first"))
         await one.wait(first.id)
         run = await other.submit(asked("second", "once"))
@@ -163,12 +142,12 @@ async def test_an_agent_that_must_not_be_repeated_begins_when_its_thread_is_sure
         assert calls == ["second"]
 
 
-async def test_nobody_overtakes_a_run_that_is_on_its_way_to_the_thread(tmp_path: Path) -> None:
+async def test_nobody_overtakes_a_run_that_is_on_its_way_to_the_thread(store: Path) -> None:
     @il.agent(retries=0)
     async def once(text: str) -> str:
         return text
 
-    async with engine(tmp_path / "store.db", once, saying) as eng:
+    async with engine(store, once, saying) as eng:
         await eng.create_thread("t")
         both = (
             eng.submit(asked("one", "once", when_busy="reject")),

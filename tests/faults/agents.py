@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -37,6 +38,22 @@ async def stream(n: int) -> AsyncIterator[str]:
 async def steps(ctx: il.Context[None, None], n: int) -> list[str]:
     """Each step leaves a trace and gives back its mark: the one that is recorded must be the last that ran."""
     return [await ctx.step(f"s{number}", trace, ctx.run_id, f"s{number}") for number in range(n)]
+
+
+@il.agent
+async def branches(ctx: il.Context[None, None], n: int) -> list[str]:
+    """Branches come in another order at each entry. None may get the record of another."""
+
+    async def bill(customer: str) -> str:
+        await asyncio.sleep(random.random() / 100)
+        invoice = await ctx.step("invoice", lambda: f"{customer}:{trace(ctx.run_id, customer)}")
+        await asyncio.sleep(random.random() / 100)
+        mailed = await ctx.step("mail", lambda: f"{customer}:{invoice}")
+        assert invoice.startswith(f"{customer}:"), f"{customer} got {invoice}"
+        assert mailed == f"{customer}:{invoice}", f"{customer} got {mailed}"
+        return customer
+
+    return list(await asyncio.gather(*(bill(f"c{number}") for number in range(n))))
 
 
 @il.agent(asks=[il.Confirm])
@@ -74,4 +91,4 @@ async def endless(ctx: il.Context[None, None]) -> None:
     await asyncio.Event().wait()
 
 
-ALL = [quick, stream, steps, asker, child_caller, tally, listener, endless]
+ALL = [quick, stream, steps, branches, asker, child_caller, tally, listener, endless]

@@ -57,7 +57,20 @@ class Client:
 
     def some_work(self) -> bytes:
         choice = self.random.choice(
-            ["quick", "stream", "steps", "asker", "asker", "child_caller", "tally", "listener", "send", "questions"]
+            [
+                "quick",
+                "stream",
+                "steps",
+                "branches",
+                "branches",
+                "asker",
+                "asker",
+                "child_caller",
+                "tally",
+                "listener",
+                "send",
+                "questions",
+            ]
         )
         n = self.random.randint(1, 9)
         if choice == "questions":
@@ -172,6 +185,8 @@ async def check(client: Client) -> Counter[str]:
                         assert settled.output == {"text": "".join(f"{k} " for k in range(n))}
                     case "steps":
                         assert len(settled.output["value"]) == n
+                    case "branches":
+                        assert settled.output == {"value": [f"c{k}" for k in range(n)]}
                     case "child_caller":
                         assert settled.output == {"value": 2 * n + 1}
             if run.agent == "steps":
@@ -180,6 +195,14 @@ async def check(client: Client) -> Counter[str]:
                         ran = marks[run.id, event.body.key.split(":")[1]]
                         assert ran[-1] == event.body.value, "a step ran again after it was recorded"
                         seen["repeated before recorded"] += len(ran) - 1
+            if run.agent == "branches":
+                invoices = [
+                    event.body.value.split(":") for event in events
+                    if isinstance(event.body, Recorded) and event.body.key.endswith(":invoice")
+                ]  # fmt: skip
+                assert len({customer for customer, _ in invoices}) == len(invoices), "an invoice was made twice"
+                for customer, mark in invoices:
+                    assert marks[run.id, customer][-1] == mark, "a step ran again after it was recorded"
             if run.agent == "asker" and not settled.status.final:
                 assert settled.status is il.Status.WAITING, "a run that waited no longer waits"
             for event in events:

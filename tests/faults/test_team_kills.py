@@ -20,6 +20,7 @@ import msgspec
 import pytest
 
 import interlingua as il
+from interlingua.engine.record_keys import kind_of
 from interlingua.model.events import Recorded, RunFinished
 from interlingua.store.base import RunFilter
 from tests.faults.sales import LOG
@@ -85,7 +86,7 @@ class Office:
             for run in await eng.runs(RunFilter(limit=100, sealed=True)):
                 async for event in eng.events(run.id, follow=False, sealed=True):
                     body = event.body
-                    found += isinstance(body, Recorded) and body.key.startswith("step:tool:") and body.error is None
+                    found += isinstance(body, Recorded) and kind_of(body.key) == "tool" and body.error is None
             return found
 
     async def check(self) -> Told:

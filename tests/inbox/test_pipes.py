@@ -102,7 +102,18 @@ async def test_what_a_mounted_process_of_ours_asks_is_withdrawn_when_somebody_an
 ) -> None:
     (tmp_path / "agents.py").write_text(AGENTS)
     theirs = tmp_path / "theirs.db"
-    words = [sys.executable, "-m", "interlingua", "stdio", "--as", "cap", "--store", str(theirs)]
+    words = [
+        "env",
+        "INTERLINGUA_PROJECT=far",
+        sys.executable,
+        "-m",
+        "interlingua",
+        "stdio",
+        "--as",
+        "cap",
+        "--store",
+        str(theirs),
+    ]
     target = f"cap:{shlex.join([*words, str(tmp_path / 'agents.py')])}#asker"
     remote = (await load(parse(target))).chosen
     async with engine(store, remote, settings=PATIENT) as eng:

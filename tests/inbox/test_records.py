@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 import interlingua as il
-from interlingua.engine.engine import Engine
 from interlingua.engine.ids import now
 from interlingua.model.errors import AlreadyAnswered, InvalidAnswer
 from interlingua.model.events import QuestionAnswered, QuestionAsked
 from interlingua.store.base import QuestionFilter
-from interlingua.store.sqlite import SQLiteStore
 from tests.engine.common import bodies, engine, finish, question, submit
 
-from .common import QUICK, asker, middle, top
+from .common import asker, middle, top
 
 ADA, BOB = il.Caller("ada"), il.Caller("bob")
 
@@ -129,41 +126,6 @@ async def test_every_change_of_any_question_can_be_followed(store: Path) -> None
         await eng.wait(second.id, timeout=20)
         assert await since(here) == [(one.id, "answered"), (two.id, "withdrawn")]
         assert await since(await eng.store.last_question_change()) == []
-
-
-async def test_a_store_from_before_has_its_questions_and_they_are_answered(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    async with Engine(path, agents=[asker], settings=QUICK) as eng:
-        run = await submit(eng, "asker")
-        asked = await question(eng, run.id)
-    with sqlite3.connect(path) as conn:  # as the schema before this one left it
-        conn.executescript(
-            "DROP INDEX questions_remind; DROP INDEX questions_change; DROP INDEX questions_caller; "
-            "DROP INDEX runs_line; DROP INDEX runs_stand; ALTER TABLE runs DROP COLUMN turn;"
-        )
-        for column in (
-            "door",
-            "closed_at",
-            "reason",
-            "remind",
-            "reminded",
-            "reminded_at",
-            "remind_at",
-            "change",
-            "answerer",
-            "caller",
-        ):
-            conn.execute(f"ALTER TABLE questions DROP COLUMN {column}")
-        conn.execute("PRAGMA user_version=6")
-    conn.close()
-    old = SQLiteStore(path)
-    await old.open()
-    (record,) = await old.questions(QuestionFilter())
-    assert (record.question.id, record.reminders, record.change) == (asked.id, 0, 0)
-    await old.close()
-    async with Engine(path, agents=[asker], settings=QUICK) as eng:
-        await eng.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "True None"}
 
 
 async def test_open_questions_are_counted_by_the_agent_that_asks(store: Path) -> None:

@@ -159,7 +159,12 @@ async def interlingua_run(
     target: str, text: str, folder: Path, interrupt_at: str | None = None
 ) -> tuple[int, str, str]:
     """`interlingua run`: its exit code, stdout and stderr. It is interrupted as soon as it has shown some text."""
-    environment = {**os.environ, "INTERLINGUA_STORE": str(folder / "cli.db"), "TERM": "dumb"}
+    environment = {
+        **os.environ,
+        "INTERLINGUA_STORE": str(folder / "cli.db"),
+        "INTERLINGUA_PROJECT": "interop",
+        "TERM": "dumb",
+    }
     process = await asyncio.create_subprocess_exec(
         INTERLINGUA, "run", target, text, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE, env=environment,

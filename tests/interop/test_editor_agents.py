@@ -281,7 +281,13 @@ async def test_it_is_logged_in_to(sdk: Sdk, command: list[str], store: Path, mon
 
 def environment(tmp_path: Path, sdk: Sdk) -> dict[str, str]:
     version = {"INTERLINGUA_EDITOR_VERSION": "2"} if sdk == "npm-v2" else {}
-    return {**os.environ, "INTERLINGUA_STORE": str(tmp_path / "cli.db"), "TERM": "dumb", **version}
+    return {
+        **os.environ,
+        "INTERLINGUA_STORE": str(tmp_path / "cli.db"),
+        "INTERLINGUA_PROJECT": "interop",
+        "TERM": "dumb",
+        **version,
+    }
 
 
 async def test_a_target_of_the_command_line_is_loaded(

@@ -56,6 +56,7 @@ def variables(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield {
             "HOME": str(home), "ANTHROPIC_API_KEY": "x", "ANTHROPIC_BASE_URL": address, "IS_SANDBOX": "1",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "INTERLINGUA_STORE": str(tmp_path / "cli.db"),
+            "INTERLINGUA_PROJECT": "interop",
             MARK: uuid.uuid4().hex, "TERM": "dumb",
         }  # fmt: skip
 

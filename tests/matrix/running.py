@@ -45,9 +45,9 @@ def running_hub(targets: Sequence[str], folder: Path, *options: str) -> Iterator
 
 
 @contextlib.asynccontextmanager
-async def running_hub_beside(targets: Sequence[str], folder: Path) -> AsyncIterator[str]:
+async def running_hub_beside(targets: Sequence[str], folder: Path, *options: str) -> AsyncIterator[str]:
     """The same for a test that has something else to do while the hub starts and ends."""
-    hub = running_hub(targets, folder)
+    hub = running_hub(targets, folder, *options)
     address = await asyncio.to_thread(hub.__enter__)
     try:
         yield address

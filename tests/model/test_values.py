@@ -31,8 +31,8 @@ from interlingua.model.events import EMISSIONS, KINDS, Body, body_decoder, body_
 from interlingua.model.schemas import Validator, check_refs_local
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=["Cs"])),
+    st.none() | st.booleans() | st.integers() | st.integers(-(2**1023), 2**1023)
+    | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner, max_size=4)
     | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=4),
     max_leaves=20,
@@ -69,14 +69,24 @@ def test_equal_values_have_equal_digests_whatever_the_order_of_keys(value: Any) 
         ({"a": {1, 2}}, "/a", "set"),
         ((1, 2), "", "tuple"),
         ({"a": b"x"}, "/a", "bytes"),
-        (2**64, "", "64 bits"),
-        (-(2**63) - 1, "", "64 bits"),
+        (2**1024, "", "1.8e308"),
+        ({"a": [-(2**1024)]}, "/a/0", "1.8e308"),
     ],
 )
 def test_what_is_no_json_is_named_with_its_path(value: Any, path: str, says: str) -> None:
     with pytest.raises(InvalidInput, match=says) as caught:
         values.check(value, InvalidInput)
     assert caught.value.path == path
+
+
+def test_halves_of_characters_are_let_through_or_replaced_where_that_is_wanted(caplog: Any) -> None:
+    odd = {"a": ["fine", "x\ud83d"], "\udc00": 1}
+    assert values.check(odd, halves=True)
+    assert not values.check({"a": ["fine", "\U0001f600"]}, halves=True)
+    assert values.clean(odd, what="the result") == {"a": ["fine", "x\ufffd"], "\ufffd": 1}
+    assert "the result: half a character became U+FFFD" in caplog.text
+    whole = {"a": "\U0001f600"}
+    assert values.clean(whole) is whole
 
 
 def test_nesting_has_a_floor() -> None:

@@ -88,7 +88,7 @@ async def parks(store: Any, name: str) -> Any:
     while True:
         claimed = await store.claim(name, ["a@1"], now(), 1)
         for mine in claimed:
-            items = await store.inbox(run=mine.id)
+            items = await store.inbox(mine.id)
             seen += [int(item.body) for item in items]
             mine.status, expected = Status.WAITING, mine.next_seq
             mine.next_seq += 1
@@ -109,7 +109,7 @@ async def writes(store: Any, name: str) -> Any:
     ((run,),) = await store._read(lambda conn: conn.execute("SELECT id FROM runs").fetchall())
     for n in range(MANY * 2):
         await store.deliver(run, "message", str(n).encode(), now())
-        while await store.inbox(run=run):
+        while await store.inbox(run):
             pass
     await store.deliver(run, "message", b"-1", now())
     sent = 0

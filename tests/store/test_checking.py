@@ -163,10 +163,6 @@ async def test_a_step_that_others_do_not_mind_is_taken_beside_them(store: Path |
         assert (await engine.wait(run.id)).status is il.Status.SUCCEEDED
 
 
-def test_the_steps_of_a_file_that_older_processes_would_spoil_say_so(tmp_path: Path) -> None:
-    assert [step.number for step in schema.steps("sqlite") if step.alone] == [3, 6, 8]
-
-
 async def test_pages_of_a_file_that_are_damaged_are_found(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
     await filled(file, 40)

@@ -211,7 +211,7 @@ async def test_nobody_reads_or_sorts_the_whole_line(made: SQLStore, monkeypatch:
     assert await made.next_wake(["a@1", "b@1"]) == 0
     monkeypatch.setattr(made, "_read", read)
     claimed = await made._write(
-        lambda conn: transactions.claim(Explained(conn, plans), "w", ["a@1", "b@1", "c@1"], now(), 5, True, ())
+        lambda conn: transactions.claim(Explained(conn, plans), "w", ["a@1", "b@1", "c@1"], now(), 5, ())
     )
     assert len(claimed) == 5
     r = row(caller="caller 3")

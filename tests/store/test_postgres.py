@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 import interlingua as il
@@ -22,8 +24,8 @@ from interlingua.model.errors import Conflict, InvalidRequest, RunNotFound, Stor
 from interlingua.model.run import RunRequest
 from interlingua.store.base import RunFilter, Submission, WorkerRow
 from interlingua.store.opening import open_store, shown
-from interlingua.store.postgres import PostgresStore, migrate
-from interlingua.store.postgres_connection import PostgresConnection, place
+from interlingua.store.postgres import _START_PAUSE, PostgresStore, migrate
+from interlingua.store.postgres_connection import PostgresConnection, is_away, place
 from interlingua.store.shelf import Post, Tell
 from interlingua.store.sql import Connection
 from interlingua.store.sql_query import select_runs
@@ -283,14 +285,15 @@ async def test_runs_go_on_after_the_server_was_away(machine: LocalPostgres) -> N
 class Proxy:
     """Between a store and its server. Told to, it cuts the connection at the next COMMIT, before or after it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, port: int = 0) -> None:
         self._parts = urlsplit(url)
+        self._port = port
         self.cut: str | None = None
         self.cuts = 0
         self._open: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Proxy:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
         port = self._server.sockets[0].getsockname()[1]
         self.url = self._parts._replace(
             netloc=f"{self._parts.username}:{self._parts.password}@127.0.0.1:{port}"
@@ -430,7 +433,7 @@ async def test_stores_in_two_schemas_of_one_database_know_nothing_of_each_other(
 
 async def test_a_schema_from_a_newer_version_is_refused(url: str) -> None:
     migrate(place(url))
-    sql(url, "INSERT INTO schema_migrations (version, name) VALUES (999, 'later')")
+    sql(url, "INSERT INTO interlingua_schema (version, name) VALUES (999, 'later')")
     with pytest.raises(Conflict, match="newer version"):
         await PostgresStore(url).open()
 
@@ -452,7 +455,7 @@ def test_an_address_says_which_store_it_is(tmp_path: Path) -> None:
 
 
 def test_without_psycopg_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "interlingua.store.postgres", None)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(Unavailable, match=r"pip install 'interlingua\[postgres\]'"):
         open_store("postgresql://h/db")
 
@@ -501,6 +504,64 @@ async def test_a_server_that_is_not_there_and_a_wrong_password_are_told_in_one_s
             await PostgresStore(wrong).open()
         assert "wrong" not in refused.value.message
         assert "\n" not in refused.value.message
+
+
+async def test_a_process_that_starts_while_its_server_is_away_waits_for_it(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = urlsplit(url)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    there = parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{port}").geturl()
+    eng = il.Engine(there, settings=il.Settings(stall_warning=0))
+    starting = asyncio.create_task(eng.start())
+    async with asyncio.timeout(30):
+        while not [record for record in caplog.records if "waiting for it" in record.message]:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(_START_PAUSE * 2)
+    assert not starting.done()
+    async with Proxy(url, port):
+        async with asyncio.timeout(30):
+            await starting
+        await eng.stop()
+    told = [record.message for record in caplog.records if record.name == "interlingua.store"]
+    assert len(told) == 2, "it is said once, and once that it is there"
+    assert "password" not in told[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"), [("password", "password authentication failed"), ("database", "does not exist")]
+)
+async def test_a_server_that_refuses_an_engine_is_not_waited_for(postgres: str, wrong: str, why: str) -> None:
+    parts = urlsplit(postgres)
+    if wrong == "password":
+        there = parts._replace(netloc=f"{parts.username}:wrong@{parts.hostname}:{parts.port}").geturl()
+    else:
+        there = parts._replace(path="/nowhere").geturl()
+    async with asyncio.timeout(30):
+        with pytest.raises(StoreError, match="the store cannot be opened") as refused:
+            await il.Engine(there).start()
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "away"),
+    [
+        ("connection failed: connection to server at '::1', port 5432 failed: Connection refused", True),
+        ("could not translate host name 'db' to address", True),
+        ("server closed the connection unexpectedly", True),
+        ("FATAL:  the database system is starting up", True),
+        ("FATAL:  the database system is shutting down", True),
+        ("FATAL:  sorry, too many clients already", True),
+        ("FATAL:  password authentication failed for user 'x'", False),
+        ("FATAL:  database 'x' does not exist", False),
+        ("FATAL:  role 'x' does not exist", False),
+        ("FATAL:  no pg_hba.conf entry for host", False),
+    ],
+)
+def test_what_a_connection_says_tells_a_server_that_is_away_from_one_that_refuses(text: str, away: bool) -> None:
+    assert is_away(psycopg.OperationalError(text)) is away
 
 
 def test_an_address_is_shown_without_its_password() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from interlingua.app.keys import StoredKeys
 from interlingua.engine.ids import new_id, now
 from interlingua.model import values
+from interlingua.model.errors import Conflict
 from interlingua.model.run import Thread
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key
@@ -154,40 +154,29 @@ async def test_receivers_that_nobody_hears_of_any_more_are_forgotten(made: SQLSt
     await made.close()
 
 
-async def test_a_store_of_the_version_before_is_brought_up_to_date(sqlite: SQLiteStore) -> None:
-    steps = resources.files("interlingua.store").joinpath("migrations/sqlite")
+async def test_a_store_from_before_the_first_release_is_refused_and_not_changed(sqlite: SQLiteStore) -> None:
     with sqlite3.connect(sqlite.path) as conn:
-        for name in ("0001.sql", "0002.sql"):
-            conn.executescript(steps.joinpath(name).read_text())
-        conn.execute("PRAGMA user_version=2")
-        for run, url, state in (
-            ("a", "http://one/1", "sent"), ("a", "http://one/2", "due"), ("a", "http://one/3", "due"),
-            ("b", "https://two:8/4?x", "due"),
-        ):  # fmt: skip
-            conn.execute(
-                "INSERT INTO callbacks (run, url, format, status, time, state, next_at) "
-                "VALUES (?,?,'f','failed',1,?,0)",
-                (run, url, state),
-            )
-        columns = ", ".join(r for r in row().__struct_fields__ if r not in ("marked", "sealed", "turn"))
-        for n, stateless in enumerate((True, False)):
-            r = row(id=f"run{n}")
-            found = [getattr(r, name) for name in columns.split(", ")]
-            conn.execute(f"INSERT INTO runs ({columns}) VALUES ({','.join('?' * len(found))})", found)
-            body = values.encode({"kind": "created", "request": {"agent": "a", "extra": {"stateless": stateless}}})
-            conn.execute(
-                "INSERT INTO events (run, seq, kind, time, hash, body) VALUES (?,1,'created',1,x'00',?)",
-                (r.id, body),
-            )
+        for table in ("runs", "events", "checkpoints"):
+            conn.execute(f"CREATE TABLE {table} (id TEXT)")
+        conn.execute("PRAGMA user_version=10")
     conn.close()
-    await sqlite.open()
-    assert [r.id for r in await sqlite.runs(RunFilter(marked="stateless"))] == ["run0"]
-    assert [r.id for r in await sqlite.claim("w", ["a@1"], now(), 10)] == ["run0", "run1"]
-    first = await _claim(sqlite)
-    assert [(c.url, c.receiver) for c in first] == [("http://one/2", "one"), ("https://two:8/4?x", "two:8")]
-    await _settle(sqlite, first[0])
-    assert [c.url for c in await _claim(sqlite)] == ["http://one/3"]
-    await sqlite.close()
+    before = sqlite.path.read_bytes()
+    with pytest.raises(Conflict, match="early version"):
+        await sqlite.open()
+    assert sqlite.path.read_bytes() == before
+
+
+async def test_a_sqlite_file_of_another_program_is_refused_and_not_changed(sqlite: SQLiteStore) -> None:
+    with sqlite3.connect(sqlite.path) as conn:
+        conn.execute("CREATE TABLE songs (id TEXT)")
+    conn.close()
+    sqlite.path.chmod(0o644)
+    before = sqlite.path.read_bytes()
+    with pytest.raises(Conflict, match="another program"):
+        await sqlite.open()
+    assert sqlite.path.read_bytes() == before
+    assert sqlite.path.stat().st_mode & 0o777 == 0o644
+    assert [file.name for file in sqlite.path.parent.iterdir()] == [sqlite.path.name]
 
 
 @pytest.mark.parametrize("form", ["deep", "wide"])

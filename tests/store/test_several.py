@@ -90,7 +90,7 @@ async def test_the_first_answer_wins_and_each_change_has_a_number_of_its_own(mad
     }
     assert sorted(r.change for r in records) == list(range(MANY + 1, 2 * MANY + 1))
     for r in records:
-        assert len(await made.inbox(run=r.question.run)) == 1
+        assert len(await made.inbox(r.question.run)) == 1
     await made.close()
 
 
@@ -113,7 +113,7 @@ async def test_mail_that_comes_while_a_run_is_parked_is_never_left_lying_and_non
     await made.submit(Submission(r, RunRequest("a"), "d", [event(r.id, 1, "created")], None, now()))
     read, _ = await race(store, "parks", "writes")
     assert [n for n in read if n < 1000] == [*range(MANY * 2), -1]
-    assert await made.inbox(run=r.id) == []
+    assert await made.inbox(r.id) == []
     await made.close()
 
 

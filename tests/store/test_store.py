@@ -6,6 +6,7 @@ import asyncio
 import copy
 import os
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from interlingua.model.errors import AlreadyAnswered, AlreadyFinished, Conflict,
 from interlingua.model.run import Answer, Question, RunRequest
 from interlingua.model.status import Status
 from interlingua.store.base import (
+    EVENT_COLUMNS,
     Change,
     DropInbox,
     EventRow,
@@ -30,11 +32,14 @@ from interlingua.store.base import (
     RunRow,
     Sealed,
     Store,
+    StoredCard,
     Submission,
     WorkerRow,
 )
 from interlingua.store.postgres import PostgresStore
-from interlingua.store.sql import Connection
+from interlingua.store.sql import Connection, plain
+from interlingua.store.sql import insert as insert_rows
+from interlingua.store.sql_changes import apply_change
 from interlingua.store.sql_store import SQLStore
 from interlingua.store.sqlite import SQLiteStore, migrate
 
@@ -46,7 +51,9 @@ def row(**fields: Any) -> RunRow:
         new_id(), "a", "1", Status.PENDING, "me", None, None, "", b"{}", now(), now(), None, 0, 1, chain.GENESIS, 0, 0,
         0, None,
     )  # fmt: skip
-    return msgspec.structs.replace(made, **fields)
+    made = msgspec.structs.replace(made, **fields)
+    made.queue = made.queue or f"{made.agent}@{made.version}"
+    return made
 
 
 def event(run: str, seq: int, kind: str = "delta", body: bytes = b'{"kind":"thought","text":"x"}') -> EventRow:
@@ -73,13 +80,33 @@ class Log:
 
 
 async def append(
-    store: Store, r: RunRow, expected: int, *events: EventRow, insert: bool = False, changes: list[Change] | None = None
-) -> BaseException | None:
-    log = Log(store, Sealed(None, insert, copy.copy(r), expected, list(events), changes or [], 1))  # type: ignore[arg-type]
+    store: SQLStore, r: RunRow, expected: int, *events: EventRow, insert: bool = False,
+    changes: list[Change] | None = None,
+) -> BaseException | None:  # fmt: skip
+    """`insert`: put the row there as it is, in whatever state."""
+    if insert:
+        return await _insert(store, copy.copy(r), events, changes or [])
+    log = Log(store, Sealed(None, copy.copy(r), expected, list(events), changes or [], 1))  # type: ignore[arg-type]
     return await log.done
 
 
-async def owned(store: Store, **fields: Any) -> RunRow:
+async def _insert(
+    store: SQLStore, r: RunRow, events: Sequence[EventRow], changes: list[Change]
+) -> BaseException | None:  # fmt: skip
+    def put(conn: Connection) -> None:
+        conn.dialect.insert_runs(conn, [plain(r)])
+        insert_rows(conn, "events", EVENT_COLUMNS, [(e.run, e.seq, e.kind, e.time, e.hash, e.body) for e in events])
+        for change in changes:
+            apply_change(conn, change, r.updated_at)
+
+    try:
+        await store._write(put)
+    except Exception as error:
+        return error
+    return None
+
+
+async def owned(store: SQLStore, **fields: Any) -> RunRow:
     """A run in the store that worker w owns."""
     r = row(worker="w", epoch=1, wake_at=None, next_seq=2, status=Status.RUNNING, **fields)
     assert await append(store, r, 1, event(r.id, 1, "created"), insert=True) is None
@@ -231,8 +258,13 @@ async def test_of_the_suspects_one_is_claimed_at_a_time(made: SQLStore) -> None:
     for crashes in (0, 2, 2, 2):
         r = row(crashes=crashes)
         await made.submit(Submission(r, RunRequest("a"), "d", [event(r.id, 1, "created")], None, now()))
-    assert [c.crashes for c in await made.claim("w", ["a@1"], now(), 10, suspects=False)] == [0]
-    assert [c.crashes for c in await made.claim("w", ["a@1"], now(), 10)] == [2]
+    assert [c.crashes for c in await made.claim("w", ["a@1"], now(), 10)] == [2, 0]
+    assert await made.claim("w", ["a@1"], now(), 10) == []
+    assert await made.claim("w", ["a@1", "b@1"], now(), 10) == []
+    assert [c.crashes for c in await made.claim("w2", ["a@1", "b@1"], now(), 10)] == [2], "each worker has one"
+    (suspect,) = await made.owned("w2")
+    await made.release("w2", [suspect])
+    assert [c.id for c in await made.claim("w2", ["a@1"], now(), 1)] == [suspect]
     await made.close()
 
 
@@ -278,7 +310,7 @@ async def test_an_answer_is_taken_once(made: SQLStore) -> None:
     record = await made.question(q.id)
     assert record is not None
     assert (record.question, record.state, record.answer) == (q, "answered", Answer({"ok": 1}, "me"))
-    assert len(await made.inbox(run=r.id)) == 1
+    assert len(await made.inbox(r.id)) == 1
     await made.close()
 
 
@@ -299,7 +331,8 @@ async def test_news_for_a_parent_is_written_with_the_childs_end(made: SQLStore) 
     child.next_seq = 3
     news = PutInbox(parent.id, "child_ended", values.encode({"run": child.id}))
     assert await append(made, child, 2, event(child.id, 2, "finished"), changes=[news]) is None
-    assert [(i.run, i.kind) for i in await made.inbox(worker="w")] == [(parent.id, "child_ended")]
+    assert await made.runs_with_news("w") == [parent.id]
+    assert [item.kind for item in await made.inbox(parent.id)] == ["child_ended"]
     await made.close()
 
 
@@ -315,13 +348,24 @@ async def test_a_foreign_id_keeps_its_first_meaning(made: SQLStore) -> None:
 
 async def test_cards_are_known_to_every_process(made: SQLStore, store: Path | str) -> None:
     await made.open()
-    await made.put_cards([AgentCard("a", "1"), AgentCard("a", "2", description="new")])
+    await made.put_cards(
+        [
+            StoredCard("shop file:a.py", AgentCard("a", "1")),
+            StoredCard("shop file:a.py", AgentCard("a", "2", description="new")),
+            StoredCard("shop file:b.py", AgentCard("a", "2", description="other")),
+            StoredCard("shop mount:a#a", AgentCard("a", "2", description="far away")),
+        ]
+    )
     other = at(store)
     await other.open()
     found = await other.card("a", None)
     assert found is not None
-    assert found.description == "new"
+    assert (found.card.description, found.queue) == ("new", "shop file:a.py a@2")
+    found = await other.card("a", "2", "shop file:b.py")
+    assert found is not None
+    assert found.card.description == "other"
     assert await other.card("a", "3") is None
+    assert await other.card("a", "1", "shop file:b.py") is None
     await other.close()
     await made.close()
 

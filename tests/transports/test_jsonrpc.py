@@ -54,16 +54,20 @@ def take(rpc: Rpc, message: Any) -> list[Any]:
     return rpc.receive(message if isinstance(message, bytes) else json.dumps(message).encode())
 
 
-def refused(rpc: Rpc, message: Any) -> int:
-    """The code of the one error with id null that is all that comes of a message."""
+def refused(rpc: Rpc, message: Any, id_: Any = None) -> int:
+    """The code of the one error that is all that comes of a message."""
     assert take(rpc, message) == []
     [answer] = sent(rpc)
-    assert answer["id"] is None
+    assert answer["id"] == id_
     assert isinstance(answer["error"]["code"], int)
     [alive] = take(rpc, call("still alive"))
     rpc.answer(alive, {})
     assert sent(rpc) == [{"jsonrpc": "2.0", "id": "still alive", "result": {}}]
     return int(answer["error"]["code"])
+
+
+def _cut(head: bytes, tail: bytes) -> TooLong:
+    return TooLong.of(head, 16 * 1024 * 1024, tail=tail)
 
 
 # -- single messages ------------------------------------------------------------------------------------------
@@ -99,21 +103,17 @@ def test_an_error_carries_its_data() -> None:
     ("frame", "code"),
     [
         pytest.param(b"not json", PARSE_ERROR, id="words"),
-        pytest.param(b'{"jsonrpc": "2.0", "id": 1, "method"', PARSE_ERROR, id="a broken object"),
         pytest.param(b'[{"jsonrpc": "2.0", "id": 1, "method": "m"}', PARSE_ERROR, id="a broken array"),
-        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":NaN}}', PARSE_ERROR, id="NaN"),
-        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":Infinity}}', PARSE_ERROR, id="Infinity"),
-        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"m\xff"}', PARSE_ERROR, id="invalid UTF-8 in a string"),
         pytest.param(b"\xff\xfe\x00", PARSE_ERROR, id="invalid UTF-8"),
-        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"m","\xc3\x28":1}', PARSE_ERROR, id="invalid UTF-8 in a key"),
-        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"\\ud800."}', PARSE_ERROR, id="half a character"),
         pytest.param(b"\xef\xbb\xbf" + json.dumps(call(1)).encode(), PARSE_ERROR, id="a byte order mark"),
         pytest.param(json.dumps(call(1)).encode("utf-16"), PARSE_ERROR, id="UTF-16"),
         pytest.param(b"[" * 50_000, PARSE_ERROR, id="50k arrays that stay open"),
         pytest.param(b"[" * 50_000 + b"]" * 50_000, PARSE_ERROR, id="50k arrays"),
         pytest.param(b'{"a":' * 50_000 + b"1" + b"}" * 50_000, PARSE_ERROR, id="50k objects"),
-        pytest.param(b'{"jsonrpc":"2.0","id":' + b"1" * 5000 + b',"method":"m"}', PARSE_ERROR, id="a 5000 digit id"),
-        pytest.param(b"1e999", PARSE_ERROR, id="a number that is too big"),
+        pytest.param(
+            b'{"jsonrpc":"2.0","id":' + b"1" * 5000 + b',"method":"m"}', INVALID_REQUEST, id="5000 digits as an id"
+        ),
+        pytest.param(b"1e999", INVALID_REQUEST, id="a number that is too big"),
         pytest.param(b"1 2", PARSE_ERROR, id="two values"),
         pytest.param(b"1", INVALID_REQUEST, id="a number"),
         pytest.param(b'"x"', INVALID_REQUEST, id="a string"),
@@ -121,23 +121,108 @@ def test_an_error_carries_its_data() -> None:
         pytest.param(b"true", INVALID_REQUEST, id="true"),
         pytest.param(b"{}", INVALID_REQUEST, id="an empty object"),
         pytest.param(b"[]", INVALID_REQUEST, id="an empty batch"),
+        pytest.param(b'{"jsonrpc":"2.0","id":null,"method":"m"}', INVALID_REQUEST, id="id null"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1.5,"method":"m"}', INVALID_REQUEST, id="id 1.5"),
+        pytest.param(b'{"jsonrpc":"2.0","id":true,"method":"m"}', INVALID_REQUEST, id="id true"),
+        pytest.param(b'{"jsonrpc":"2.0","id":[1],"method":"m"}', INVALID_REQUEST, id="an array as the id"),
+        pytest.param(b'{"jsonrpc":"2.0","id":{},"method":"m"}', INVALID_REQUEST, id="an object as the id"),
+        pytest.param(b'{"jsonrpc":"2.0","method":"m","params":"x"}', INVALID_REQUEST, id="a notification's params x"),
+    ],
+)
+def test_what_cannot_be_read_is_answered_once_with_id_null_and_the_connection_goes_on(frame: bytes, code: int) -> None:
+    assert refused(Rpc(), frame) == code
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        pytest.param(b'{"jsonrpc": "2.0", "id": 1, "method"', PARSE_ERROR, id="a broken object"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":NaN}}', PARSE_ERROR, id="NaN"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":Infinity}}', PARSE_ERROR, id="Infinity"),
         pytest.param(b'{"id":1,"method":"m"}', INVALID_REQUEST, id="no jsonrpc"),
         pytest.param(b'{"jsonrpc":"1.0","id":1,"method":"m"}', INVALID_REQUEST, id="an old jsonrpc"),
         pytest.param(b'{"jsonrpc":2.0,"id":1,"method":"m"}', INVALID_REQUEST, id="jsonrpc as a number"),
         pytest.param(b'{"jsonrpc":"2.0","id":1}', INVALID_REQUEST, id="no method"),
         pytest.param(b'{"jsonrpc":"2.0","id":1,"method":1}', INVALID_REQUEST, id="a number as the method"),
         pytest.param(b'{"jsonrpc":"2.0","id":1,"method":null}', INVALID_REQUEST, id="null as the method"),
-        pytest.param(b'{"jsonrpc":"2.0","id":null,"method":"m"}', INVALID_REQUEST, id="id null"),
-        pytest.param(b'{"jsonrpc":"2.0","id":1.5,"method":"m"}', INVALID_REQUEST, id="id 1.5"),
-        pytest.param(b'{"jsonrpc":"2.0","id":true,"method":"m"}', INVALID_REQUEST, id="id true"),
-        pytest.param(b'{"jsonrpc":"2.0","id":[1],"method":"m"}', INVALID_REQUEST, id="an array as the id"),
-        pytest.param(b'{"jsonrpc":"2.0","id":{},"method":"m"}', INVALID_REQUEST, id="an object as the id"),
         pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"m","params":1}', INVALID_REQUEST, id="params 1"),
-        pytest.param(b'{"jsonrpc":"2.0","method":"m","params":"x"}', INVALID_REQUEST, id="a notification's params x"),
+        pytest.param(
+            b'{"method":"m","params":{"id":2,"a":no},"jsonrpc":"2.0","id":1}', PARSE_ERROR, id="id at the end"
+        ),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":1e999}}', PARSE_ERROR, id="1e999"),
+        pytest.param(b'{"id":1,"method":"m","params":' + b"[" * 50_000, PARSE_ERROR, id="50k arrays in params"),
+        pytest.param(_cut(b'{"id":1,"method":"m","params":{"a":"', b'"}}'), INVALID_REQUEST, id="head of a line"),
+        pytest.param(_cut(b'{"method":"m","params":{"a":"', b'"},"id":1}'), INVALID_REQUEST, id="end of a line"),
     ],
 )
-def test_what_cannot_be_read_is_answered_once_with_id_null_and_the_connection_goes_on(frame: bytes, code: int) -> None:
-    assert refused(Rpc(), frame) == code
+def test_what_cannot_be_read_is_answered_with_its_id_where_that_can_be_read(frame: bytes, code: int) -> None:
+    assert refused(Rpc(), frame, 1) == code
+
+
+@pytest.mark.parametrize(
+    ("frame", "text"),
+    [
+        pytest.param(b'"a\\ud83d"', "a\ufffd", id="half a character"),
+        pytest.param(b'"\\ude00a"', "\ufffda", id="the other half"),
+        pytest.param(b'"\\ud83d\\ude00"', "\U0001f600", id="a pair"),
+        pytest.param(b'"a\xffb"', "a\ufffdb", id="invalid UTF-8"),
+        pytest.param(b'"a\\ud83d\xff"', "a\ufffd\ufffd", id="both"),
+        pytest.param(b"1" * 40, int("1" * 40), id="a long number"),
+    ],
+)
+def test_text_that_is_not_clean_reaches_the_handler_and_its_answer_the_peer(frame: bytes, text: Any) -> None:
+    rpc = Rpc()
+    [asked] = take(rpc, b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"text":%s}}' % frame)
+    assert asked.params == {"text": text}
+    rpc.answer(asked, asked.params)
+    assert sent(rpc) == [{"jsonrpc": "2.0", "id": 1, "result": {"text": text}}]
+
+
+def test_a_number_that_json_does_not_have_is_named_in_a_request_and_null_in_an_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rpc = Rpc()
+    take(rpc, b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":-Infinity}}')
+    assert sent(rpc)[0]["error"]["message"] == "-Infinity is no number of JSON; send null, or text"
+    id_, _ = rpc.request("m")
+    came = take(rpc, b'{"jsonrpc":"2.0","id":%d,"result":{"a":NaN,"b":1e999}}' % id_)
+    assert came == [Reply(id_, {"a": None, "b": None})]
+    assert "NaN became null; 1e999 became null" in caplog.text
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_halves_of_characters_are_kept_in_notifications_where_somebody_joins_them(keeps: bool) -> None:
+    rpc = Rpc(pieces=keeps)
+    last = chr(0xD83D if keeps else 0xFFFD)
+    assert take(rpc, b'{"jsonrpc":"2.0","method":"m","params":["a\\ud83d"]}') == [Notice("m", [f"a{last}"])]
+    [asked] = take(rpc, b'{"jsonrpc":"2.0","id":1,"method":"m","params":["a\\ud83d"]}')
+    assert asked.params == ["a\ufffd"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"result":{"a":"x', "cut off at byte 40"),
+        (b'{"jsonrpc":"2.0","result":{"a":nope},"id":1}', "expecting value at byte 31"),
+        (b'{"jsonrpc":"2.0","result":{"a":nope}}', "expecting value at byte 31"),
+        (b'{"jsonrpc":"2.0","id":1 "result":{}}', "expecting ',' delimiter at byte 24"),
+        (_cut(b'{"result":{"a":"', b'"},"jsonrpc":"2.0","id":1}'), "line longer than 16 MiB"),
+    ],
+)
+def test_an_answer_that_cannot_be_read_ends_its_request_with_an_error_and_is_not_answered(
+    frame: bytes, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rpc = Rpc()
+    id_, _ = rpc.request("m")
+    assert id_ == 1
+    [reply] = take(rpc, frame)
+    assert (reply.id, type(reply.error)) == (1, RpcError)
+    assert reply.error.message.startswith("the answer cannot be read: ")
+    assert says in reply.error.message
+    assert says in caplog.text
+    assert sent(rpc) == []
+    assert take(rpc, frame) == []
+    assert sent(rpc) == [], "an answer to nothing is not answered"
 
 
 @pytest.mark.parametrize("frame", [b"", b" ", b"\r", b"\t  \r"])
@@ -182,10 +267,10 @@ def test_a_frame_above_the_limit_is_refused_whether_the_transport_kept_it_or_not
     rpc = Rpc(Limits(max_frame_bytes=100))
     assert refused(rpc, b"x" * 101) == INVALID_REQUEST
     assert refused(rpc, b" " * 101) == INVALID_REQUEST
-    assert rpc.receive(TooLong()) == []
+    assert rpc.receive(TooLong.of(b"", 100)) == []
     [answer] = sent(rpc)
     assert (answer["id"], answer["error"]["code"]) == (None, INVALID_REQUEST)
-    assert "100 bytes" in answer["error"]["message"]
+    assert answer["error"]["message"] == "line longer than 100 bytes"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +308,7 @@ def test_two_peers_do_not_answer_each_others_errors() -> None:
 # -- answers that cannot be written ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("result", [object(), {"a": {object()}}, "\ud800", {("a",): 1}])
+@pytest.mark.parametrize("result", [object(), {"a": {object()}}, {("a",): 1}])
 def test_a_result_that_is_not_json_becomes_an_error_of_that_request_alone(result: Any) -> None:
     rpc = Rpc()
     [asked] = take(rpc, call(1))
@@ -245,7 +330,7 @@ def test_an_error_whose_data_or_message_cannot_be_written_is_still_told() -> Non
     rpc.fail(second, RpcError(6, "half \ud800", "data"))
     [[one, two]] = sent(rpc)
     assert one["error"] == {"code": 5, "message": "no"}
-    assert two["error"] == {"code": 6, "message": "half ?"}
+    assert two["error"] == {"code": 6, "message": "half \ufffd", "data": "data"}
 
 
 def test_not_a_number_is_never_sent() -> None:
@@ -291,7 +376,8 @@ def test_an_invalid_entry_gets_an_error_of_its_own_and_its_siblings_run(entry: A
     assert sent(rpc) == []
     rpc.answer(asked, {})
     [answers] = sent(rpc)
-    assert [answer["id"] for answer in answers] == [None, None, 5]
+    id_ = entry.get("id") if isinstance(entry, dict) else None
+    assert [answer["id"] for answer in answers] == [id_, id_, 5]
     assert [answer["error"]["code"] for answer in answers[:2]] == [INVALID_REQUEST, INVALID_REQUEST]
 
 
@@ -300,7 +386,8 @@ def test_an_entry_with_a_bad_id_or_version_is_invalid_too(entry: Any) -> None:
     rpc = Rpc()
     assert take(rpc, [entry]) == []
     [[answer]] = sent(rpc)
-    assert (answer["id"], answer["error"]["code"]) == (None, INVALID_REQUEST)
+    id_ = 1 if entry["id"] == 1 else None
+    assert (answer["id"], answer["error"]["code"]) == (id_, INVALID_REQUEST)
 
 
 def test_three_numbers_are_three_errors_in_one_array() -> None:
@@ -567,7 +654,8 @@ def test_each_request_is_answered_exactly_once_whatever_else_comes(messages: lis
         rpc.answer(last, None)
     frames += sent(rpc)
     answers = [entry for frame in frames for entry in (frame if isinstance(frame, list) else [frame])]
-    ids = [answer["id"] for answer in answers if answer["id"] is not None]
+    read = [answer for answer in answers if answer.get("error", {}).get("code") != INVALID_REQUEST]
+    ids = [answer["id"] for answer in read if answer["id"] is not None]
     assert sorted(map(repr, ids)) == sorted(map(repr, asked))
     assert rpc.open_calls == 0
 

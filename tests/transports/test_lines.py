@@ -47,11 +47,27 @@ def test_a_line_above_the_limit_is_told_and_the_next_is_whole() -> None:
     assert after == b"ok"
 
 
-def test_of_a_line_above_the_limit_nothing_is_kept() -> None:
-    lines = LineReader(1000)
+def test_of_a_line_above_the_limit_its_ends_are_kept_and_nothing_else() -> None:
+    lines = LineReader(10_000)
+    lines.feed(b"the head")
     for _ in range(100):
         lines.feed(b"x" * 1000)
-    assert len(lines._partial) <= 1001
+    assert len(lines._partial) + len(lines._head) + len(lines._tail) <= 18_192
+    [long] = lines.feed(b" the end\n")
+    assert isinstance(long, TooLong)
+    assert (long[:9], long.tail[-9:]) == (b"the headx", b"x the end")
+    assert long.problem == "line longer than 10000 bytes"
+
+
+def test_a_last_line_needs_no_newline() -> None:
+    lines = LineReader(5)
+    assert lines.feed(b"one\ntwo") == [b"one"]
+    assert lines.end() == [b"two"]
+    assert lines.end() == []
+    lines.feed(b"123456789")
+    [long] = lines.end()
+    assert isinstance(long, TooLong)
+    assert LineReader().end() == []
 
 
 @given(st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"")), max_size=10), st.lists(st.integers(0)))

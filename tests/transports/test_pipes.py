@@ -88,11 +88,11 @@ async def test_lines_arrive_whole_and_in_order_however_they_were_written() -> No
         thread.join()
 
 
-async def test_the_end_comes_after_all_lines_and_half_a_line_is_dropped() -> None:
+async def test_the_end_comes_after_all_lines_also_one_without_a_newline() -> None:
     async with channel() as (made, _, writes):
-        os.write(writes, b"whole\nhalf")
+        os.write(writes, b"whole\nlast")
         os.close(writes)
-        assert await within(20, all_of(made)) == [b"whole"]
+        assert await within(20, all_of(made)) == [b"whole", b"last"]
         assert await within(20, made.receive()) == []
 
 

@@ -391,47 +391,7 @@ async def test_what_cannot_be_written_is_the_callers_error_and_leaves_nothing_op
         assert channel.outgoing.empty()
 
 
-# -- requests without a task ----------------------------------------------------------------------------------
-
-
-class QuickHandler(Handler):
-    """Begins what is called `quick` at once, and says later how it ends."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun: list[Call] = []
-
-    def begin(self, call: Call) -> bool:
-        if call.method != "quick":
-            return False
-        self.order.append(call.id)
-        self.begun.append(call)
-        return True
-
-    async def called(self, call: Call) -> Any:
-        if call.method == "quick":
-            await asyncio.Event().wait()
-        return await super().called(call)
-
-
-@contextlib.asynccontextmanager
-async def quickly() -> AsyncIterator[tuple[Connection, Channel, QuickHandler]]:
-    channel, handler = Channel(), QuickHandler()
-    connection = Connection(channel, handler, begin=handler.begin)
-    run = asyncio.create_task(connection.run())
-    try:
-        yield connection, channel, handler
-    finally:
-        channel.hang_up()
-        async with asyncio.timeout(SOON):
-            await run
-        assert not connection._tasks
-        assert connection.rpc.open_calls == 0
-
-
-async def turns(count: int = 5) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
+# -- requests that come together ------------------------------------------------------------------------------
 
 
 async def test_requests_that_come_together_begin_in_order_before_what_comes_after_them() -> None:
@@ -441,49 +401,6 @@ async def test_requests_that_come_together_begin_in_order_before_what_comes_afte
         for number in range(11):
             assert (await channel.next())["id"] == number
         assert handler.order == [*range(10), "n", 10]
-
-
-async def test_a_request_that_is_begun_at_once_is_answered_without_a_task() -> None:
-    async with quickly() as (connection, channel, handler):
-        channel.bring(call(1, "quick"), call(2, "quick"))
-        await turns()
-        assert not connection._tasks
-        connection.answer(handler.begun[1], "second")
-        connection.answer(handler.begun[0], "first")
-        assert [await channel.next(), await channel.next()] == [result(2, "second"), result(1, "first")]
-        connection.answer(handler.begun[0], "again")
-        connection.go_on(handler.begun[0])
-        await turns()
-        assert channel.outgoing.empty()
-        assert not connection._tasks
-
-
-async def test_a_request_is_not_begun_at_once_before_those_that_came_before_it() -> None:
-    async with quickly() as (_, channel, handler):
-        handler.methods = {"m": echo}
-        channel.bring(call(1), call(2, "quick"))
-        assert (await channel.next())["id"] == 1
-        assert handler.order == [1]  # the second goes the usual way
-        assert not handler.begun
-        channel.bring(call(3, "quick"))
-        await turns()
-        assert handler.order == [1, 3]
-
-
-async def test_a_request_without_a_task_can_be_taken_back() -> None:
-    async with quickly() as (connection, channel, handler):
-        channel.bring(call(1, "quick"), cancel(1))
-        assert (await channel.next())["error"]["code"] == CANCELLED
-        connection.answer(handler.begun[0], "too late")
-        assert channel.outgoing.empty()
-
-
-async def test_what_has_no_task_yet_ends_with_its_connection() -> None:
-    async with quickly() as (connection, channel, handler):
-        channel.bring(call(1, "quick"))
-        await turns()
-        assert len(handler.begun) == 1
-        assert connection.rpc.open_calls == 1
 
 
 # -- back-pressure --------------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
-from ..model.errors import InvalidRequest, StoreError, Unavailable
+from .. import extras
+from ..model.errors import InvalidRequest, StoreError
 
-_HTTP = "interlingua.app.direct:DirectProtocol"
 _BACKLOG = 2048
 _TRIES = 3  # for a free port that somebody else was given too
 
@@ -88,7 +88,7 @@ _Made = tuple[Callable[[], Coroutine[Any, Any, None]], Callable[[], bool], Calla
 
 def _uvicorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: int, max_bytes: int) -> _Made:
     config = uvicorn.Config(
-        app, http=_HTTP, loop="asyncio", lifespan="off", log_config=None, access_log=False, server_header=False,
+        app, http="httptools", loop="asyncio", lifespan="off", log_config=None, access_log=False, server_header=False,
         proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=grace,
         # The implementation that is named is the one without deprecated parts. A peer that reads slowly answers pings
         # late; compressing every token costs more than it saves.
@@ -107,14 +107,11 @@ def _uvicorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: int
 
 def _hypercorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: int, max_bytes: int) -> _Made:
     """HTTP/1.1 and HTTP/2 on one port. In cleartext a client speaks HTTP/2 by prior knowledge, or asks to upgrade."""
-    try:
-        from hypercorn.asyncio.run import worker_serve
-        from hypercorn.config import Config, Sockets
-        from hypercorn.utils import wrap_app
-    except ImportError:
-        raise Unavailable(
-            "HTTP/2 needs the hypercorn package: pip install 'interlingua[http2]'", transient=False
-        ) from None
+    extras.require("HTTP/2", "hypercorn", "http2", "hypercorn")
+    from hypercorn.asyncio.run import worker_serve
+    from hypercorn.config import Config, Sockets
+    from hypercorn.utils import wrap_app
+
     log = logging.getLogger("interlingua.http2")
     log.setLevel(logging.WARNING)  # where it runs is said by whoever started it
     config = Config()

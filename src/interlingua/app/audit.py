@@ -113,6 +113,7 @@ class _Seen:
         self.entry = RunEntry(run, row.agent if row else "", row.next_seq - 1 if row else 0, "", parent=parent)
         self.card = ""
         self.team = ""
+        self.copied = 0  # its last event that is a copy of another run's, which called what stands there
         self.called: dict[str, ChildCalled] = {}
         self.asked: dict[str, str] = {}  # questions of reviews: the hash of what is judged
         self.branch = Branch(run, self.entry.agent, row.status if row else None)
@@ -139,7 +140,7 @@ class _Seen:
         match body:
             case RunCreated():
                 self._created(body)
-            case ChildCalled():
+            case ChildCalled() if row.seq > self.copied:
                 self.called[body.run] = body
             case DelegationRefused():
                 branch.refusals.append(Refusal(row.time, f"delegation to {body.agent}", body.reason, body.code))
@@ -165,6 +166,8 @@ class _Seen:
         self.branch.verdict = Judged(time, by, verdict.decision, verdict.text, verdict.result_hash)
 
     def _created(self, body: RunCreated) -> None:
+        if body.continues is not None:
+            self.copied = body.continues.copied + 1
         request, branch = body.request, self.branch
         self.entry.parent_head, self.card = body.parent_head, body.card
         if request.authority is not None:
@@ -311,9 +314,10 @@ async def _cards(engine: Engine, collected: Collected) -> dict[str, Any]:
     """The cards that runs were checked against, as far as they are still known: an agent's card may have changed."""
     wanted = {seen.card for seen in collected.runs if seen.card}
     found: dict[str, Any] = {}
-    for name, version in dict.fromkeys((seen.row.agent, seen.row.version) for seen in collected.runs if seen.row):
-        card = await engine.store.card(name, version)
-        told = msgspec.to_builtins(card) if card is not None else None
+    agents = dict.fromkeys((seen.row.agent, seen.row.version, seen.row.origin) for seen in collected.runs if seen.row)
+    for name, version, origin in agents:
+        card = await engine.store.card(name, version, origin)
+        told = msgspec.to_builtins(card.card) if card is not None else None
         if told is not None and (key := values.digest(told)) in wanted:
             found[key] = told
     return found

@@ -27,6 +27,7 @@ from .config_check_doors import check_doors
 from .config_table import ENTRIES, SETTINGS
 from .mount_entry import MountEntry, left_out, try_once
 from .paths import VARIABLE
+from .project import Project
 
 _OTHERS = ("INTERLINGUA_DEBUG", "INTERLINGUA_KEY", "INTERLINGUA_CONNECT_KEY", "INTERLINGUA_CAP_KEY", VARIABLE)
 _OF_MOUNTS = ("INTERLINGUA_MCP_", "INTERLINGUA_EDITOR_", "INTERLINGUA_PEER_")
@@ -52,7 +53,7 @@ class Checked(msgspec.Struct):
         return [one for one in self.problems if one.severity == "error"]
 
 
-async def check(config: Config, *, environ: Mapping[str, str] | None = None) -> Checked:
+async def check(config: Config, project: Project, *, environ: Mapping[str, str] | None = None) -> Checked:
     entries = config_meaning.written_mounts(config)
     config_meaning.check_issuers(config)
     before = len(config.problems)
@@ -60,7 +61,7 @@ async def check(config: Config, *, environ: Mapping[str, str] | None = None) -> 
     whole = len(config.problems) == before
     if not any(config.entries[name] for name in ("agents", "mounts", "teams")) and not config.problems:
         config.wrong(str(config.file or ""), "", "there is nothing to serve: no agents, no mounts and no teams")
-    engine, elsewhere = await check_doors(config)
+    engine, elsewhere = await check_doors(config, project)
     for source in loaded:
         try:
             engine.exchange([], source.agents)

@@ -11,6 +11,7 @@ import msgspec
 from ..engine import ways
 from ..engine.engine import Engine
 from ..model.errors import InterlinguaError
+from ..model.run_identity import split_queue
 from ..security.auth import Authenticator, check_bind
 from ..security.origins import HostPolicy
 from ..store.base import Store
@@ -20,18 +21,18 @@ from . import config_meaning, probes
 from .config import Config
 from .http import HttpApp
 from .keys import StoredKeys
-from .paths import own_file
+from .project import Project, UnnamedProject
 from .serve import EVERYWHERE
 
 _ALSO = {"localhost": "127.0.0.1"}
 
 
-async def check_doors(config: Config) -> tuple[Engine, list[str]]:
+async def check_doors(config: Config, project: Project) -> tuple[Engine, list[str]]:
     """All that a start would refuse: settings of doors, no store, a public address without keys. Gives an engine in
     which no agent is yet, and which holds them to the rules of the doors; and the agents of other processes."""
     _check_ports(config)
     settings = await config_meaning.serve_settings(config)
-    store, server, keyed, elsewhere = await _check_store(config)
+    store, server, keyed, elsewhere = await _check_store(config, project)
     auth = Authenticator(StoredKeys(store), None, open_to_all=not keyed and not config.entries["auth.issuers"])
     hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
     try:
@@ -56,27 +57,33 @@ def _own(door: str) -> tuple[str, str]:
     return ("door_port", "door_host") if door == "peer" else ("port", "host")
 
 
-async def _check_store(config: Config) -> tuple[Store, str, bool, list[str]]:
+async def _check_store(config: Config, project: Project) -> tuple[Store, str, bool, list[str]]:
     """The store, closed; its id among servers; whether it has keys, as one that cannot be opened may have; and the
     agents of its workers."""
-    path = config["store.path"] or own_file()
+    path = config["store.path"] or project.store
     store: Store = SQLiteStore(path)
     try:
+        project = project.renamed(config["project"])
+        if not project.owns(path) and not project.named:
+            raise UnnamedProject(project, path)
         store = open_store(path)
         if not is_postgres(path) and not path.exists():  # it is made by a start
-            above = next(one for one in path.absolute().parents if one.exists())
+            above = project.root if project.owns(path) else path.parent
             if not above.is_dir():
-                raise CannotOpen(path, f"{above} is no folder")
+                raise CannotOpen(path, f"there is no folder {above}")
             return store, "", False, []
         await store.open()
         try:
-            others = [key for worker in await store.workers() for key in worker.agents]
+            others = [split_queue(queue)[1] for worker in await store.workers() for queue in worker.queues]
             return store, await ways.known_id(store), await StoredKeys(store).any(), others
         finally:
             await store.close()
     except InterlinguaError as error:
         # Whoever checks it is its owner, who may read the database's own words.
-        config.wrong(config_meaning.place(config, "store.path"), "store.path", str(error))
+        hint = getattr(error, "hint", "") if isinstance(error, UnnamedProject) else ""
+        config.wrong(
+            config_meaning.place(config, "store.path"), "store.path", f"{error}; {hint}" if hint else str(error)
+        )
         return store, "", True, []
 
 

@@ -10,6 +10,7 @@ from .config_doors import DOORS
 from .config_setting import MIB, Entries, Setting
 
 SECTIONS = {
+    "": "At the top of the file.",
     "server": "Where it listens, and what it writes down.",
     "store": "Where everything is kept, and for how long.",
     "bus": "How several servers on one store tell each other what happens; one server needs none.",
@@ -27,6 +28,13 @@ SECTIONS = {
 _S = Setting
 
 SETTINGS: tuple[Setting, ...] = (
+    _S(
+        "project", "text", None,
+        "The name of the project that the runs belong to. Processes that share a store have the same one. Without it, "
+        "`project` in `[tool.interlingua]` of `pyproject.toml`, else the name of the package there; else a random one, "
+        "which counts for a store in the project's folder alone.",
+        metavar="NAME",
+    ),
     _S(
         "server.host", "text", "127.0.0.1",
         "The address to listen on. Anything but loopback needs keys (`interlingua keys`) or issuers.",
@@ -61,7 +69,8 @@ SETTINGS: tuple[Setting, ...] = (
     _S(
         "server.metrics", "text", None,
         "Answer `/metrics`, `/healthz` and `/readyz` at this address too, without asking for a key; a port alone is on "
-        "loopback. For workers, which have no doors, and for who collects metrics without a key.",
+        "loopback. For workers, which have no doors. Where the store has keys, names of agents, callers and mounts are "
+        "for those who send one.",
         metavar="[HOST:]PORT",
     ),
     _S(
@@ -77,8 +86,8 @@ SETTINGS: tuple[Setting, ...] = (
     # -- store
     _S(
         "store.path", "path", None,
-        "The store to use: a file, or a PostgreSQL database (`postgresql://…`). Without it, the file "
-        "`interlingua/interlingua.db` in `$XDG_DATA_HOME` (`~/.local/share`).",
+        "The store to use: a file, or a PostgreSQL database (`postgresql://…`). Without it, the project's own: "
+        "`.interlingua/store.db` in its folder.",
         flag="--store", env="INTERLINGUA_STORE", metavar="PATH",
     ),
     _S("store.ttl_runs", "number", None, "Seconds after which a finished run is deleted.", least=0),
@@ -170,7 +179,16 @@ SETTINGS: tuple[Setting, ...] = (
     _S(
         "limits.max_input_bytes", "whole", 16 * MIB, "Of one input, config, answer or message, as JSON.", least=1,
     ),
-    _S("limits.max_log_bytes", "whole", 1024 * MIB, "Of what one run may emit.", least=1),
+    _S(
+        "limits.max_log_bytes", "whole", 1024 * MIB,
+        "Of the whole log of one run, with its records, over all its entries; beyond that it fails with `too_large`.",
+        least=1,
+    ),
+    _S(
+        "limits.keep_live_bytes", "whole", 4 * MIB,
+        "Of one live run's newest events, and of its unread messages, that are in memory; the rest is in the store.",
+        least=1,
+    ),
     _S(
         "limits.max_hops", "whole", 16,
         "Mounts that a call may go through, here and elsewhere. Beyond that it fails: probably mounts form a loop.",

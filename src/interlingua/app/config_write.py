@@ -55,7 +55,7 @@ def effective(config: Config, *, changed: bool = False) -> Iterator[str]:
         own = [one for one in SETTINGS if one.section == section]
         lines = [_in_force(one, config.values[one.path]) for one in own if not changed or config.given(one.path)]
         if lines:
-            yield f"\n[{section}]"
+            yield f"\n[{section}]" if section else ""
             yield from _aligned(lines)
     for entries in ENTRIES:
         for entry in config.entries[entries.path]:
@@ -143,6 +143,7 @@ def template(files: list[str], *, everything: bool = False) -> str:
         "# reloaded on SIGHUP, and everything else needs a restart.",
     ]
     entries = {one.path: one for one in ENTRIES}
+    lines += ["", *(line for one in SETTINGS if not one.section for line in _commented(one))]
     for path in ("agents", "mounts", "teams"):
         lines += ["", *_comment(entries[path].help)]
         if path == "agents" and files:
@@ -152,13 +153,15 @@ def template(files: list[str], *, everything: bool = False) -> str:
             lines += _example(entries[path], everything)
     for section, text in SECTIONS.items():
         own = [one for one in SETTINGS if one.section == section and (everything or one.path in _COMMON)]
-        if own:
-            lines += ["", *_comment(text), f"[{section}]"]
-            for one in own:
-                lines += [*_comment(_told(one)), f"# {one.name} = {_sample(one)}"]
+        if own and section:
+            lines += ["", *_comment(text), f"[{section}]", *(line for one in own for line in _commented(one))]
         if section == "auth":
             lines += ["", *_comment(entries["auth.issuers"].help), *_example(entries["auth.issuers"], everything)]
     return "\n".join(lines) + "\n"
+
+
+def _commented(setting: Setting) -> list[str]:
+    return [*_comment(_told(setting)), f"# {setting.name} = {_sample(setting)}"]
 
 
 def _comment(text: str) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from ..model.errors import NotFound, Unavailable
 from ..transports.children import Guard
 from .logs import LogFormat
+from .project import CONFIG, FOLDER
 
 EXAMPLES = ("echo", "mailcomposer", "counter")
 USUAL = 8000
@@ -35,6 +37,12 @@ def example(name: str) -> Path:
     raise NotFound(f"the example {name}.py is not installed beside {package}")
 
 
+def project(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Copies of examples, in a folder that becomes a project: installed ones belong to nobody."""
+    (folder / CONFIG).write_text('project = "demo"\n')
+    return [Path(shutil.copy(example(name), folder)) for name in names]
+
+
 def example_folder(name: str) -> Path:
     """The folder of an example team."""
     package = Path(__file__).resolve().parent.parent
@@ -42,6 +50,12 @@ def example_folder(name: str) -> Path:
         if folder.is_dir():
             return folder
     raise NotFound(f"the example {name} is not installed beside {package}")
+
+
+def team_project(folder: Path, name: str) -> Path:
+    """The same of an example team, in a folder of such a project."""
+    ignored = shutil.ignore_patterns("__pycache__", FOLDER)
+    return Path(shutil.copytree(example_folder(name), folder / name, ignore=ignored))
 
 
 def free_port(wanted: int = USUAL) -> int:

@@ -22,6 +22,7 @@ from .kept import Kept
 from .local_nats import LocalNats
 from .local_nats import program as nats_program
 from .local_servers import LocalPostgres, postgres_programs
+from .project import VARIABLE, Project
 
 _PATIENCE = 30.0  # seconds for a process to end in good order
 _READY = "Ctrl-C stops."
@@ -35,6 +36,7 @@ Say = Callable[[str, str], None]
 class DevSettings(msgspec.Struct, kw_only=True, frozen=True):
     folder: Path
     targets: list[str]
+    project: Project
     workers: int = 3
     serve: list[str] = []
     """More flags for the serving process."""
@@ -125,6 +127,8 @@ async def cluster(settings: DevSettings, say: Say, over: asyncio.Future[int]) ->
     """A cluster that is up, or is over already; it is stopped when the context ends, and what it kept stays."""
     check()
     folder = settings.folder.absolute()
+    # The database is the project's own, which a project without a name could not use otherwise.
+    name = settings.project.claim(settings.project.store)
     folder.mkdir(parents=True, exist_ok=True)
     postgres, nats = LocalPostgres(folder / "postgres"), LocalNats(folder / "nats")
     try:
@@ -133,7 +137,10 @@ async def cluster(settings: DevSettings, say: Say, over: asyncio.Future[int]) ->
         await asyncio.to_thread(nats.start)
         say("nats", f"up on port {nats.port}")
         # Not as flags: everybody on this machine can read those, and there is a password in it.
-        where = {"INTERLINGUA_STORE": f"{postgres.url}?{_QUICK}", "INTERLINGUA_BUS": nats.url}
+        where = {
+            "INTERLINGUA_STORE": f"{postgres.url}?{_QUICK}", "INTERLINGUA_BUS": nats.url,
+            VARIABLE: name,
+        }  # fmt: skip
         _write(folder / "env", where)
         running = Cluster(settings, {**os.environ, **where}, say, over)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib
 import importlib.util
@@ -10,22 +9,26 @@ import itertools
 import linecache
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ..engine.agents import Agent
+from ..engine.exits import is_signal
 from ..model.errors import DefinitionError
+from ..model.run_identity import file_source
+from .project import find_root
 from .targets import TargetError
 
 _OWN = "interlingua_file_"  # before the names of modules that are agents' files, where their own is taken
 
 
-def agents_of_file(file: str | Path) -> list[Agent[..., Any]]:
+def agents_of_file(file: str | Path, root: Path | None = None) -> list[Agent[..., Any]]:
     """Every agent at the top of a file, in the order of definition. The file is run afresh each time.
 
-    What it made when it was run before stays as it was: who runs goes on with that.
+    What it made when it was run before stays as it was: who runs goes on with that. The file is the source of its
+    agents, named relative to `root`, the folder of their project; that is found from the file's folder if None.
     """
     path = Path(file).expanduser()
     if not path.exists():
@@ -46,6 +49,10 @@ def agents_of_file(file: str | Path) -> list[Agent[..., Any]]:
             f"there is no agent in {path}",
             hint="an agent is a function with @interlingua.agent above it, at the top level of the file",
         )
+    source = file_source(path, root or find_root(path))
+    for agent in agents:
+        if agent.source.startswith("module:"):  # else it came here out of another file, or is a team
+            agent.source = source
     return agents
 
 
@@ -72,9 +79,9 @@ def _run(path: Path) -> ModuleType:
             exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102
         else:
             spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if is_signal(error):
+            raise
         sys.modules.pop(name, None)
         raise _failure(path, error) from error
     return module
@@ -86,40 +93,6 @@ def _module_name(path: Path) -> str:
         return path.stem
     names = (f"{_OWN}{path.stem}" if number == 1 else f"{_OWN}{path.stem}_{number}" for number in itertools.count(1))
     return next(name for name in names if name not in sys.modules)
-
-
-def imports_of(file: Path) -> dict[str, Path]:
-    """The modules beside a file that it imports, directly or not, and where they are; by what is written in them."""
-    folder = file.resolve().parent
-    found: dict[str, Path] = {}
-    todo = [(file, "")]
-    while todo:
-        path, package = todo.pop()
-        for name in _named_in(path, package):
-            parts = name.split(".")
-            for end in range(1, len(parts) + 1):
-                at, part = folder.joinpath(*parts[:end]), ".".join(parts[:end])
-                place = next(
-                    (one for one in (at / "__init__.py", at.with_name(f"{at.name}.py")) if one.is_file()), None
-                )
-                if place is not None and part not in found and place != file.resolve():
-                    found[part] = place
-                    todo.append((place, part if place.name == "__init__.py" else part.rpartition(".")[0]))
-    return found
-
-
-def _named_in(path: Path, package: str) -> Iterator[str]:
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return  # whoever imports it is told
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            with contextlib.suppress(ImportError):  # beyond the top: it would not be imported either
-                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package or None)
-                yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def forget_modules(modules: Mapping[str, Path]) -> None:

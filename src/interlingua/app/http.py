@@ -7,7 +7,6 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from functools import partial
 from typing import Any
 
 import httpx2
@@ -25,7 +24,7 @@ from ..engine.callbacks import NotTaken
 from ..engine.engine import Engine
 from ..model.errors import InterlinguaError, Unavailable
 from ..model.run import Caller
-from ..protocols import Direct, Door, Opening, Protocol, Soon
+from ..protocols import Door, Opening, Protocol
 from ..security import signatures
 from ..security.auth import Authenticator
 from ..security.egress import EgressGuard
@@ -85,25 +84,7 @@ class HttpApp:
         }
         bound = {p.prefix: d.bound for p, d in self.doors.values() if d.bound is not None}
         self._passing = [Passing(_Fixed(app, fixed), engine.replicas, auth, bound)]
-        checked = _Checked(self._passing[0], hosts, roots)
-        checked.direct = {
-            (protocol.prefix + path).encode(): partial(self._direct, checked, protocol.prefix + path, direct)
-            for protocol, door in self.doors.values()
-            for path, direct in door.direct.items()
-        }
-        self.asgi: ASGIApp = checked
-
-    def _direct(
-        self, checked: _Checked, path: str, direct: Direct, headers: list[tuple[bytes, bytes]], body: bytes
-    ) -> Soon | None:
-        """A request that needs no check that waits."""
-        if not checked.welcome(headers):
-            return None
-        caller = self._auth.at_once(headers)
-        soon = direct(caller, headers, body) if caller is not None else None
-        if soon is None or caller is None or not access.isEnabledFor(logging.INFO):
-            return soon
-        return _Noted(soon, checked.shown(path), caller.id)
+        self.asgi: ASGIApp = _Checked(self._passing[0], hosts, roots)
 
     def alone(self, name: str, hosts: HostPolicy) -> ASGIApp:
         """One door, with its paths at the root."""
@@ -146,30 +127,29 @@ class HttpApp:
         return await self.probes.healthz()
 
     async def _readyz(self, request: Request) -> Response:
-        if (refusal := await self._refusal(request)) is not None:
-            return refusal
-        return await self.probes.readyz()
+        caller = await self._caller(request)
+        return caller if isinstance(caller, Response) else await self.probes.readyz()
 
     async def _metrics(self, request: Request) -> Response:
-        if (refusal := await self._refusal(request)) is not None:
-            return refusal
-        return await self.probes.metrics()
+        caller = await self._caller(request)
+        return caller if isinstance(caller, Response) else await self.probes.metrics(caller)
 
     async def _mounts(self, request: Request) -> Response:
-        if (refusal := await self._refusal(request)) is not None:
-            return refusal
+        caller = await self._caller(request)
+        if isinstance(caller, Response):
+            return caller
         return json_response({"mounts": msgspec.to_builtins(self.probes.mounts())})
 
-    async def _refusal(self, request: Request) -> Response | None:
-        """The answer to who may not ask. Not for loopback either: behind a proxy, everybody comes from there."""
+    async def _caller(self, request: Request) -> Caller | Response:
+        """The caller, or the answer to who may not ask. Not for loopback either: behind a proxy, everybody comes from
+        there."""
         try:
-            await self._auth.authenticate(request.headers)
+            return await self._auth.authenticate(request.headers)
         except InterlinguaError as error:
             challenge = getattr(error, "challenge", None)
             return json_response(
                 error.message, 503 if error.transient else 401, {"www-authenticate": challenge} if challenge else {}
             )
-        return None
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -209,16 +189,6 @@ class _Checked:
         self._hosts = hosts
         self._roots = roots  # prefixes of doors that answer at the prefix itself; a redirect would lose POSTs
         self._welcome: set[tuple[tuple[bytes, bytes], ...]] = set()  # headers that were checked and are fine
-        self.direct: dict[bytes, Any] = {}  # for the server: paths that may be answered without coming here
-
-    def welcome(self, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Whether the same was checked before, and was fine. Pages go the usual way: they may have to be told more."""
-        told = _told(headers)
-        return len(told) == 1 and told in self._welcome
-
-    def shown(self, path: str) -> str:
-        """The path of a request, as it goes on to the doors."""
-        return path + "/" if path in self._roots else path
 
     def _check(self, scope: Scope) -> None:
         told = _told(scope["headers"])
@@ -235,7 +205,7 @@ class _Checked:
             await self._app(scope, receive, send)
             return
         if scope["path"] in self._roots:
-            scope = {**scope, "path": self.shown(scope["path"])}
+            scope = {**scope, "path": scope["path"] + "/"}
         try:
             self._check(scope)
         except InterlinguaError as error:
@@ -276,29 +246,6 @@ class _Checked:
         _note(scope["method"], scope["path"], status, took, asker.get(), run)
 
 
-class _Noted:
-    """An answer that will be there soon, and then is one line of the log."""
-
-    def __init__(self, soon: Soon, path: str, caller: str) -> None:
-        self._soon = soon
-        self._path = path
-        self._caller = caller
-        self._began = time.perf_counter()
-        self.committed = soon.committed
-        self.begun = soon.begun
-        self.again = soon.again
-
-    @property
-    def head(self) -> bytes:
-        return self._soon.head
-
-    def answer(self) -> bytes | None:
-        answer = self._soon.answer()
-        if answer is not None:
-            _note("POST", self._path, 200, (time.perf_counter() - self._began) * 1000, self._caller)
-        return answer
-
-
 def _note(
     method: str, path: str, status: int, took: float, caller: str | None, run: str | None = None
 ) -> None:  # fmt: skip
@@ -335,7 +282,12 @@ class Webhooks:
 
     def __init__(self, guard: EgressGuard, secret: str | None) -> None:
         self._client = guard.client(timeout=10.0)
+        self._guard = guard
         self._secret = secret
+
+    def check(self, url: str) -> None:
+        """Raise where nothing is ever sent to this URL."""
+        self._guard.check_text(url)
 
     async def send(self, url: str, body: Any, delivery: int) -> None:
         content = json.dumps(body, allow_nan=False).encode()

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
+
 import msgspec
 
+from ..engine.engine import Engine
 from ..model import values
+from ..model.errors import StoreError
+from ..security.auth import Authenticator
 from ..security.keys import KeyRecord
 from ..store.base import Store
+
+log = logging.getLogger("interlingua.http")
 
 _records = msgspec.json.Decoder(KeyRecord)
 
@@ -42,3 +51,21 @@ def _changed(old: bytes, **changes: int) -> bytes | None:
     """The record with these members; None for one that was revoked, which stays as it is."""
     record = _records.decode(old)
     return None if record.revoked_at is not None else values.encode(msgspec.structs.replace(record, **changes))
+
+
+async def close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticator) -> None:
+    """Stop letting everyone in with the first key of the store."""
+    if not auth.open_to_all:
+        return
+    news = asyncio.Event()
+    engine.worker.foreign.append(news.set)  # keys are made by other processes
+    while auth.open_to_all:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await news.wait()
+        news.clear()
+        with contextlib.suppress(StoreError):
+            auth.open_to_all = not await keys.any()
+        await asyncio.sleep(0.02)  # others may write all the time
+    engine.worker.foreign.remove(news.set)
+    log.warning("the store has its first key: callers need one from now on")

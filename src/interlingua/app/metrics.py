@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ..bus.base import RemoteBus
 from ..engine.engine import Engine
 from ..engine.ids import now
-from ..engine.meters import BOUNDS, Histogram, Numbers
+from ..engine.meters import BOUNDS, OTHER, Busiest, Histogram, Numbers, label
 from ..model.errors import InterlinguaError
+from ..model.run import OWNER, Caller
+from ..security import scopes
 from .mount_entry import MountView
 
 log = logging.getLogger("interlingua.http")
@@ -18,7 +20,9 @@ log = logging.getLogger("interlingua.http")
 PATIENCE = 2.0  # seconds in which the store must answer; who collects metrics waits for ten, mostly
 
 
-async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
+async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Caller | None = OWNER) -> str:
+    """The metrics as a caller may see them: names that are not for it are among `other`. None: somebody unknown, who
+    gets totals."""
     worker, callbacks = engine.worker, engine.callbacks
     lines: list[str] = []
 
@@ -36,8 +40,11 @@ async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
 
     meters = worker.meters
     agents, callers = (
-        [(f'{what}="{_escape(name)}"', numbers) for name, numbers in busiest.all()]
-        for what, busiest in (("agent", meters.agents), ("caller", meters.callers))
+        [(f'{what}="{_escape(name)}"', numbers) for name, numbers in _shown(busiest, may)]
+        for what, busiest, may in (
+            ("agent", meters.agents, lambda name: _may_see_agent(caller, name)),
+            ("caller", meters.callers, lambda name: _may_see_caller(caller, name)),
+        )
     )
     finished = "Runs that ended in this process."
     metric("runs_finished_total", "counter", finished, _finished(agents))
@@ -85,20 +92,29 @@ async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
         metric("workers_present", "gauge", "Processes that are there, with this one.", [("", workers)])
     sent = engine.reminders.sent
     metric("question_reminders_total", "counter", "Reminders of questions that this process sent.", [("", sent)])
-    up = [(f'{{mount="{_escape(mount.mount)}"}}', float(mount.state == "up")) for mount in mounts]
+    states = [(mount.mount, float(mount.state == "up")) for mount in mounts]
+    if states and not _sees_all(caller):
+        states = [(OTHER, min(state for _, state in states))]
+    up = [(f'{{mount="{_escape(name)}"}}', state) for name, state in states]
     if up:
         metric("mount_up", "gauge", "Whether a mount can be reached.", up)
     try:
         async with asyncio.timeout(PATIENCE):
             kept, asked = await engine.store.count_callbacks(), await engine.store.count_questions()
+            blocked = await engine.blocked_report.counts()
     except (InterlinguaError, TimeoutError) as error:
         # What this process knows of itself is wanted then most of all.
         log.warning("of the store nothing can be told: %s", str(error) or f"no answer within {PATIENCE:g} s")
         metric("store_up", "gauge", "Whether the store answers.", [("", 0)])
         return "\n".join(lines) + "\n"
+    asked = _asked(asked, caller)
     metric("store_up", "gauge", "Whether the store answers.", [("", 1)])
     metric("callbacks_pending", "gauge", "Callbacks in the store, yet to be taken.", [("", kept.get("due", 0))])
     metric("callbacks_undelivered", "gauge", "Callbacks in the store, given up.", [("", kept.get("failed", 0))])
+    metric(
+        "runs_blocked", "gauge", "Runs in the store that nothing goes on with, by reason.",
+        [(f'{{reason="{reason}"}}', count) for reason, count in blocked.items()],
+    )  # fmt: skip
     metric(
         "questions_open", "gauge", "Questions in the store that wait for an answer, by the agent that asks.",
         [(f'{{agent="{_escape(agent)}"}}', count) for agent, count, _ in asked],
@@ -108,6 +124,39 @@ async def render(engine: Engine, mounts: Iterable[MountView] = ()) -> str:
         [(f'{{agent="{_escape(agent)}"}}', round(max(0, now() - oldest) / 1e6)) for agent, _, oldest in asked],
     )  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _sees_all(caller: Caller | None) -> bool:
+    return caller is not None and (scopes.EVERYTHING in caller.scopes or scopes.SEE_ALL in caller.scopes)
+
+
+def _may_see_agent(caller: Caller | None, name: str) -> bool:
+    return caller is not None and bool(scopes.may(caller, "read", name))
+
+
+def _may_see_caller(caller: Caller | None, name: str) -> bool:
+    return caller is not None and (_sees_all(caller) or name == label(caller))
+
+
+def _shown(busiest: Busiest, may: Callable[[str], bool]) -> list[tuple[str, Numbers]]:
+    """By name, and those that must not be named together with the others."""
+    named = [(name, numbers) for name, numbers in busiest.all() if name != OTHER and may(name)]
+    rest = [numbers for name, numbers in busiest.all() if name == OTHER or not may(name)]
+    if not rest:
+        return named
+    together = Numbers()
+    for numbers in rest:
+        together.take(numbers)
+    return [*named, (OTHER, together)]
+
+
+def _asked(asked: list[tuple[str, int, int]], caller: Caller | None) -> list[tuple[str, int, int]]:
+    """Open questions by agent: how many, and when the oldest was asked."""
+    named = [one for one in asked if _may_see_agent(caller, one[0])]
+    rest = [one for one in asked if not _may_see_agent(caller, one[0])]
+    if not rest:
+        return named
+    return [*named, (OTHER, sum(count for _, count, _ in rest), min(oldest for _, _, oldest in rest))]
 
 
 def _finished(by: list[tuple[str, Numbers]]) -> list[tuple[str, float]]:

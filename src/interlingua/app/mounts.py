@@ -33,7 +33,7 @@ from ..security.redaction import redact_text
 from ..store.shelf import Put
 from .mount_entry import MountEntry, Mounting, MountView, State, left_out, let_go, load
 from .mount_line import Line
-from .targets import ADDRESSES, Target, resolve
+from .targets import ADDRESSES, Target, resolve, source_of_mount
 
 log = logging.getLogger("interlingua.mounts")
 
@@ -285,6 +285,7 @@ class Supervised:
         made = copy.copy(real)
         made.card = self.entry.renamed(real.card)
         made.digest = values.digest(msgspec.to_builtins(made.card))
+        made.source = source_of_mount(self.entry.target, real.card.name)
         made.fn = self._handler(real.card.key)
         made.on_cancel = self._teller(real.card.key)
         made.let_go = made.watch = made.try_out = made.reach = None
@@ -295,7 +296,13 @@ class Supervised:
         """An agent of which only the card is known."""
         handler, teller = self._handler(card.key), self._teller(card.key)
         made: Agent[..., Any] = Agent(
-            self.entry.renamed(card), handler, shape="async", ctx_param="ctx", retries=3, on_cancel=teller
+            self.entry.renamed(card),
+            handler,
+            shape="async",
+            ctx_param="ctx",
+            retries=3,
+            on_cancel=teller,
+            source=source_of_mount(self.entry.target, card.name),
         )
         made.check_output = Validator(ANY_OBJECT, what="output")
         made.check_state = None

@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
+from .. import extras
 from ..bus.base import BusSettings
 from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings
-from ..model.errors import InvalidRequest, Unavailable
+from ..model.errors import InvalidRequest
 from ..protocols.peer import card as cards
 from ..protocols.peer import extensions, links, skills
 from ..protocols.peer.hosting import Hosting
@@ -231,12 +232,9 @@ def _parsed(path: Path, text: str) -> Any:
         except ValueError as error:
             if path.suffix.lower() == ".json":
                 raise InvalidRequest(f"--config: {path} is no JSON: {error}") from None
-    try:
-        import yaml  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
-        raise Unavailable(
-            f"--config: {path} is YAML, which needs a package: pip install 'interlingua[yaml]'", transient=False
-        ) from None
+    extras.require(f"--config: {path} is YAML, which", "pyyaml", "yaml", "yaml")
+    import yaml  # type: ignore[import-untyped, unused-ignore]
+
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -278,6 +276,8 @@ async def hosting(
     settings: NodeSettings,
     engine: Settings | None = None,
     bus: BusSettings | None = None,
+    project: str = "",
+    root: Path | None = None,
 ) -> AsyncIterator[Hosting]:
     """A node with its ports, until the context ends."""
     if settings.default_agent is not None:
@@ -286,7 +286,7 @@ async def hosting(
         if settings.default_agent not in names:
             raise InvalidRequest(f"--default-agent: there is no agent {settings.default_agent!r} among those given")
     ports = OwnPorts()
-    made = Engine(store, agents=agents, bus=bus, settings=engine or Settings())
+    made = Engine(store, agents=agents, bus=bus, settings=engine or Settings(), project=project, root=root)
     made.reminders.serves = True
     async with made as running:
         host = Hosting(Node(running, settings))

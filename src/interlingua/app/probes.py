@@ -1,7 +1,7 @@
 """Health, readiness and metrics of a process: the answers, and a port of their own for a process without doors.
 
-Nobody is asked for a key on that port, so it is on loopback unless the owner names another address. Nothing but
-numbers, names of agents and mounts, and names of keys can be read there.
+Nobody is asked for a key on that port, so it is on loopback unless the owner names another address. Without a key
+nothing but numbers can be read there, unless the store has no keys at all.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from starlette.routing import Route
 
 from ..engine.engine import Engine
 from ..model.errors import InterlinguaError, InvalidRequest
+from ..model.run import Caller
+from ..security.auth import Authenticator
+from ..security.errors import Unauthenticated
 from ..security.origins import HostPolicy
 from .asgi import HttpServer, listen
 from .metrics import PATIENCE, render
@@ -43,16 +46,20 @@ class Probes:
     async def readyz(self) -> Response:
         if not self.ready:
             return PlainTextResponse("stopping\n", 503)
+        if self._engine.store.trouble() is not None:  # the log has the path
+            return PlainTextResponse("the store file is gone or was replaced\n", 503)
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._engine.store.next_callback()
+                blocked = {reason: n for reason, n in (await self._engine.blocked_report.counts()).items() if n}
         except Exception as error:
             log.error("the store does not answer: %s", str(error) or f"nothing within {PATIENCE:g} s")
             return PlainTextResponse("the store does not answer\n", 503)
-        return PlainTextResponse("ready\n")
+        details = "".join(f"blocked: {count} {reason}\n" for reason, count in blocked.items())
+        return PlainTextResponse(f"ready\n{details}")
 
-    async def metrics(self) -> Response:
-        text = await render(self._engine, self.mounts())
+    async def metrics(self, caller: Caller | None) -> Response:
+        text = await render(self._engine, self.mounts(), caller)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
@@ -66,25 +73,43 @@ def place(text: str) -> tuple[str, int]:
 
 
 @contextlib.asynccontextmanager
-async def probed(where: str | None, probes: Probes) -> AsyncIterator[str | None]:
-    """Answer at an address until the context ends; nowhere, where none is named. Gives the address."""
+async def probed(where: str | None, probes: Probes, auth: Authenticator) -> AsyncIterator[str | None]:
+    """Answer at an address until the context ends; nowhere, where none is named. Gives the address. Nobody needs a key
+    there, but names are for those who send one, and for everybody where the store has no keys."""
     if where is None:
         yield None
         return
     host, port = place(where)
     hosts = HostPolicy.for_bind(host)
 
-    def route(path: str, answer: Callable[[], Awaitable[Response]]) -> Route:
+    async def metrics(request: Request) -> Response:
+        try:
+            caller = await auth.authenticate(request.headers)
+        except Unauthenticated as error:
+            if error.rejected:
+                return PlainTextResponse(f"{error.message}\n", 401, {"www-authenticate": error.challenge})
+            caller = None
+        except InterlinguaError:  # the store is away, which metrics are to tell
+            caller = None
+        return await probes.metrics(caller)
+
+    async def healthz(request: Request) -> Response:
+        return await probes.healthz()
+
+    async def readyz(request: Request) -> Response:
+        return await probes.readyz()
+
+    def route(path: str, answer: Callable[[Request], Awaitable[Response]]) -> Route:
         async def endpoint(request: Request) -> Response:
             try:
                 hosts.check(request.headers)
             except InterlinguaError as error:
                 return PlainTextResponse(f"{error.message}\n", 403)
-            return await answer()
+            return await answer(request)
 
         return Route(path, endpoint)
 
-    answers = {"/metrics": probes.metrics, "/healthz": probes.healthz, "/readyz": probes.readyz}
+    answers = {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
     server = HttpServer(
         Starlette(routes=[route(path, answer) for path, answer in answers.items()]),
         listen(host, port, option="--metrics"), grace=_GRACE,

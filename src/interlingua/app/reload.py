@@ -59,7 +59,8 @@ class Reloader:
         known = {source.origin.same: source for source in self._sources}
         gone = [source for same, source in known.items() if same not in {one.same for one in wanted}]
         problems: list[str] = []
-        self._sources = [known.get(origin.same) or Source(origin) for origin in wanted]
+        root = self._place.engine.agents.root
+        self._sources = [known.get(origin.same) or Source(origin, root) for origin in wanted]
         changed = [
             source
             for source in self._sources

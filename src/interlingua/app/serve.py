@@ -14,18 +14,19 @@ import msgspec
 
 from ..bus.base import BusSettings
 from ..engine.agents import Agent
+from ..engine.closing import close_all
 from ..engine.engine import Engine
 from ..engine.settings import Settings
-from ..model.errors import StoreError
 from ..protocols import Opening
 from ..security.addresses import is_loopback
 from ..security.auth import Authenticator, check_bind
 from ..security.egress import EgressGuard
 from ..security.issuers import Issuer
 from ..security.origins import HostPolicy
+from ..store.opening import shown
 from .asgi import CannotListen, HttpServer, OwnPorts, listen
 from .http import HttpApp, NotingAuthenticator, Webhooks, access, fetch
-from .keys import StoredKeys
+from .keys import StoredKeys, close_when_keyed
 from .mount_entry import MountEntry, Mounting, views
 from .mounts import Mounts
 from .probes import probed
@@ -82,9 +83,10 @@ class Server(Workplace):
     """A server that is up. `address` is where."""
 
     def __init__(
-        self, engine: Engine, app: HttpApp, address: str, notes: Iterable[str] = (), mounts: Mounts | None = None
-    ) -> None:
-        super().__init__(engine, mounts)
+        self, engine: Engine, app: HttpApp, address: str, notes: Iterable[str] = (), mounts: Mounts | None = None,
+        store: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(engine, mounts, store)
         self.app = app
         self.address = address
         self.notes = list(notes)  # what doors want the owner to read: addresses of their own, ports that gave way
@@ -102,17 +104,22 @@ async def serving(
     agents: Iterable[Agent[..., Any]],
     settings: ServeSettings | None = None,
     mounts: Iterable[MountEntry] = (),
+    *,
+    project: str = "",
+    root: Path | None = None,
 ) -> AsyncIterator[Server]:
     """Serve agents on every door until the context ends; running agents are finished or handed back then."""
     settings = settings or ServeSettings()
-    engine = Engine(store, agents=agents, bus=settings.bus, settings=settings.engine)
+    engine = Engine(store, agents=agents, bus=settings.bus, settings=settings.engine, project=project, root=root)
     await engine.store.open()
-    keys = StoredKeys(engine.store)
-    open_to_all = not await keys.any() and not settings.issuers
+    try:
+        keys = StoredKeys(engine.store)
+        open_to_all = not await keys.any() and not settings.issuers
+    finally:
+        await engine.store.close()
     tokens = _verifier(settings.issuers) if settings.issuers else None
     kind = NotingAuthenticator if access.isEnabledFor(logging.INFO) else Authenticator  # costs nothing when unread
     auth = kind(keys, tokens, open_to_all=open_to_all)
-    await engine.store.close()
     for host in {settings.host, *(own[0] or settings.host for own in settings.own_ports.values())}:
         check_bind(host, auth)
     # Another name for this server means a proxy, and callers from elsewhere: what listens here is not theirs to call.
@@ -120,7 +127,7 @@ async def serving(
     webhooks = Webhooks(
         EgressGuard(allow_loopback=local, allow_private=settings.allow_private_callbacks), settings.callback_secret
     )
-    engine.callbacks.send = webhooks.send
+    engine.callbacks.send, engine.callbacks.judge = webhooks.send, webhooks.check
     engine.callbacks.keep_trying = settings.callback_retry
     engine.reminders.serves = True
     hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
@@ -139,7 +146,7 @@ async def serving(
     own = OwnPorts()
     kept = Mounts(engine, settings.mounting)
     app.probes.mounts = lambda: [*kept.views(), *views(engine.elsewhere)]
-    closing = asyncio.get_running_loop().create_task(_close_when_keyed(engine, keys, auth))
+    closing = asyncio.get_running_loop().create_task(close_when_keyed(engine, keys, auth))
     try:
         # Before the first request: a door whose work has not begun could not answer it.
         notes = await app.start(Opening(server.address, settings.listeners, own.serve))
@@ -148,24 +155,21 @@ async def serving(
         notes += await _own_ports(settings, app, own, wire)
         await server.start()
         notes += await engine.replicas.enter(_reached_at(settings, server.address))
-        async with probed(settings.metrics, app.probes) as metrics:
+        await engine.blocked_report.announce()
+        async with probed(settings.metrics, app.probes, auth) as metrics:
             if metrics is not None:
-                notes.append(f"metrics are at {metrics}, too, for anybody who can reach that")
-            yield Server(engine, app, server.address, notes, kept)
+                notes.append(f"metrics are at {metrics}, too: names need a key there, numbers do not")
+            yield Server(engine, app, server.address, notes, kept, shown(store))
     finally:
         closing.cancel()
-        await engine.replicas.leave()  # first: nothing more is passed on to a server that stops
-        await engine.elsewhere.stop()
-        await kept.close()
-        await app.close()
-        await own.close()
-        await server.close()
-        await asyncio.gather(closing, return_exceptions=True)
-        await app.stop()
-        await engine.stop()
-        await webhooks.close()
-        if wire is not None:
-            wire.close()
+        await close_all(
+            [
+                engine.replicas.leave,  # first: nothing more is passed on to a server that stops
+                engine.elsewhere.stop, kept.close, app.close, own.close, server.close,
+                lambda: asyncio.gather(closing, return_exceptions=True),
+                app.stop, engine.stop, webhooks.close, *([wire.close] if wire is not None else []),
+            ]
+        )  # fmt: skip
 
 
 def _reached_at(settings: ServeSettings, address: str) -> str:
@@ -187,21 +191,3 @@ async def _own_ports(settings: ServeSettings, app: HttpApp, own: OwnPorts, wire:
         address = await own.serve(served, host, [port], option=option)
         notes.append(f"{app.doors[name][0].title} is at {address}, too")
     return notes
-
-
-async def _close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticator) -> None:
-    """A server that lets everyone in stops doing so with the first key of its store."""
-    if not auth.open_to_all:
-        return
-    news = asyncio.Event()
-    engine.worker.foreign.append(news.set)  # keys are made by other processes
-    while auth.open_to_all:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await news.wait()
-        news.clear()
-        with contextlib.suppress(StoreError):
-            auth.open_to_all = not await keys.any()
-        await asyncio.sleep(0.02)  # others may write all the time
-    engine.worker.foreign.remove(news.set)
-    log.warning("the store has its first key: callers need one from now on")

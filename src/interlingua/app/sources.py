@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ..engine.agents import Agent
+from ..engine.imported_files import imports_of
 from ..model.errors import InterlinguaError
-from .files import imports_of
 from .targets import Target, TargetError, load_to_serve, parse
 
 if TYPE_CHECKING:
@@ -38,8 +38,10 @@ class Origin(msgspec.Struct, frozen=True):
 class Source:
     """One of them, and what was loaded from it."""
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self, origin: Origin, root: Path | None = None) -> None:
+        """`root`: of the project; found from the origin's folder if None."""
         self.origin = origin
+        self._root = root
         self.agents: list[Agent[..., Any]] = []
         self.problem = ""  # why it could not be loaded as it is now
         self._stamp: Stamp = {}
@@ -83,8 +85,8 @@ class Source:
         if origin.kind == "team":
             from .teams import load_team
 
-            return [await load_team(origin.path, model=origin.model)]
-        agents = await load_to_serve(Target("file", str(origin.path), origin.agent))
+            return [await load_team(origin.path, model=origin.model, root=self._root)]
+        agents = await load_to_serve(Target("file", str(origin.path), origin.agent), self._root)
         names = [agent.card.name for agent in agents]
         for name in origin.only:
             if name not in names:
@@ -133,11 +135,11 @@ def said(origin: Origin, error: InterlinguaError) -> str:
     return text if str(origin.path) in text else f"{origin.path}: {text}"
 
 
-async def load_all(config: Config) -> list[Source]:
-    """All of them, for a start. Whatever is wrong becomes a problem of the config."""
+async def load_all(config: Config, root: Path | None = None) -> list[Source]:
+    """All of them, for a start. Whatever is wrong becomes a problem of the config. `root`: of the project."""
     sources = []
     for origin in origins(config):
-        source = Source(origin)
+        source = Source(origin, root)
         try:
             source.agents = await source.load()
         except InterlinguaError:

@@ -27,6 +27,8 @@ async def serve_stdio(
     trace: Path | None = None,
     settings: Settings | None = None,
     bus: BusSettings | None = None,
+    project: str = "",
+    root: Path | None = None,
 ) -> None:
     """Serve agents until the peer closes our input, or somebody wants us to end."""
     speaking = {p.name: p.stdio for p in protocols() if p.stdio is not None}
@@ -36,7 +38,7 @@ async def serve_stdio(
     wire = WireTrace(trace, protocol) if trace is not None else None
     # A client that has hung up waits a few seconds for us, and kills us then; the next process goes on with the rest.
     settings = settings or Settings(shutdown_grace=2.0)
-    async with Engine(store, agents=agents, bus=bus, settings=settings) as engine:
+    async with Engine(store, agents=agents, bus=bus, settings=settings, project=project, root=root) as engine:
         channel = PipeChannel(*pipes)
         serving = asyncio.ensure_future(serve(engine, channel, wire))
         loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
 """Targets: how an agent is named on a command line. Parsed into a small value here, and loaded by its kind's loader.
 
-A protocol makes its kinds of target work by putting a loader into `loaders`, as the file loader below does.
+Files and teams are loaded here; for each other kind, a protocol brings a loader.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..model.errors import InvalidRequest
+from ..model.run_identity import mount_source
 from ..security.redaction import redact_text
 from ..transports.access import ORDINARY, Access
 
@@ -51,6 +52,11 @@ class Target(msgspec.Struct, frozen=True):
     rest: str  # the path, the command, or the whole address
     agent: str | None = None  # which one of several
     access: Access = ORDINARY  # what the owner says of this one mount
+
+    @property
+    def is_address(self) -> bool:
+        """Whether it is a server's, which keeps its runs; not code or a command of this machine."""
+        return self.kind in ADDRESSES
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -96,28 +102,42 @@ def _split_agent(text: str) -> tuple[str, str | None]:
     return (before, after) if mark and before and _AGENT.fullmatch(after) else (text, None)
 
 
-async def load(target: Target) -> Loaded:
-    """The agents of a target, and the one that it names."""
-    agents = await load_all(target)
+async def load(target: Target, root: Path | None = None) -> Loaded:
+    """The agents of a target, and the one that it names. `root`: of their project, where that is known already."""
+    agents = await load_all(target, root)
     return Loaded(agents, choose(agents, target))
 
 
-async def load_to_serve(target: Target) -> list[Agent[..., Any]]:
+async def load_to_serve(target: Target, root: Path | None = None) -> list[Agent[..., Any]]:
     """All agents of a target; where it names one, that one alone."""
-    agents = await load_all(target)
+    agents = await load_all(target, root)
     return agents if target.agent is None else [choose(agents, target)]
 
 
-async def load_all(target: Target) -> list[Agent[..., Any]]:
+async def load_all(target: Target, root: Path | None = None) -> list[Agent[..., Any]]:
+    if target.kind == "file":
+        from .files import agents_of_file
+
+        return agents_of_file(target.rest, root)
     if target.kind in FOLDERS:
-        from . import teams as teams  # it puts its loader in
+        from .teams import load_team
+
+        return [await load_team(target.rest, root=root)]
     loader = loaders.get(target.kind) or _loader_of_protocol(target.kind)
     if loader is None:
         raise TargetError(
             f"{target.kind} targets are not available in this version of Interlingua",
             hint=f"this version runs {GRAMMAR}; and addresses and commands of these kinds: {', '.join(_kinds())}",
         )
-    return await loader(target)
+    agents = await loader(target)
+    for agent in agents:
+        agent.source = source_of_mount(target, agent.card.name)
+    return agents
+
+
+def source_of_mount(target: Target, agent: str) -> str:
+    """The source of a mounted agent, by its target and the name that it has there."""
+    return mount_source(_shown(target).rstrip("/"), agent)
 
 
 def _loader_of_protocol(kind: str) -> Loader | None:
@@ -130,7 +150,7 @@ def _kinds() -> list[str]:
     """Every kind of target that can be loaded, but files."""
     from .installed import protocols
 
-    return sorted({*loaders, *(kind for p in protocols() for kind in p.loaders)} - {"file"})
+    return sorted({*FOLDERS, *loaders, *(kind for p in protocols() for kind in p.loaders)})
 
 
 def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
@@ -192,12 +212,6 @@ def _did_you_mean(wanted: str, known: tuple[str, ...] | list[str]) -> str:
     return f"did you mean {close[0]}?" if close else ""
 
 
-async def _load_file(target: Target) -> list[Agent[..., Any]]:
-    from .files import agents_of_file
-
-    return agents_of_file(target.rest)
-
-
 async def resolve(target: Target) -> Target:
     """The target itself; for an address that does not say what is spoken there, one that does."""
     if target.kind not in ("http", "https"):
@@ -215,5 +229,4 @@ async def _load_detected(target: Target) -> list[Agent[..., Any]]:
     return await load_all(await resolve(target))
 
 
-loaders["file"] = _load_file
 loaders["http"] = loaders["https"] = _load_detected

@@ -16,9 +16,11 @@ import msgspec
 from ..engine.agents import Agent
 from ..engine.teams import TeamAgent
 from ..model.errors import DefinitionError
+from ..model.run_identity import team_source
 from ..model.team import Manifest, Server, Team
 from ..protocols.cap.loading import load_team as read_team
-from .targets import Target, TargetError, load, loaders, parse
+from .project import find_root
+from .targets import Target, TargetError, load, parse
 
 if TYPE_CHECKING:
     from ..model.tools import ToolServers
@@ -34,17 +36,24 @@ def team(path: str | Path, *, model: str | None = None, handlers: Handlers | Non
     for manifest in found.manifests.values():
         if manifest.options.target is not None and manifest.id not in (handlers or {}):
             raise DefinitionError(f"{manifest.file}: {manifest.id} is a remote agent; use `await il.load_team(…)`")
-    return _assemble(found, folder, dict(handlers or {}), model)
+    return _from(path, _assemble(found, folder, dict(handlers or {}), model, _source(path, None)))
 
 
-async def load_team(path: str | Path, *, model: str | None = None, handlers: Handlers | None = None) -> TeamAgent:
-    """A team out of its folder, or its file, as an agent."""
+async def load_team(
+    path: str | Path, *, model: str | None = None, handlers: Handlers | None = None, root: Path | None = None
+) -> TeamAgent:
+    """A team out of its folder, or its file, as an agent. `root`: of its project; found from the folder if None."""
     found, folder = _read(path)
     given = dict(handlers or {})
     for manifest in found.manifests.values():
         if manifest.options.target is not None and manifest.id not in given:
             given[manifest.id] = (await load(parse(manifest.options.target))).chosen
-    return _assemble(found, folder, given, model)
+    return _from(path, _assemble(found, folder, given, model, _source(path, root)))
+
+
+def _from(path: str | Path, agent: TeamAgent) -> TeamAgent:
+    agent.files = Path(path).expanduser().resolve()
+    return agent
 
 
 def _read(path: str | Path) -> tuple[Team, Path]:
@@ -52,7 +61,14 @@ def _read(path: str | Path) -> tuple[Team, Path]:
     return read_team(place), (place if place.is_dir() else place.parent).resolve()
 
 
-def _assemble(found: Team, folder: Path, given: dict[str, Agent[..., Any]], model: str | None) -> TeamAgent:
+def _source(path: str | Path, root: Path | None) -> str:
+    place = Path(path).expanduser()
+    return team_source(place, root or find_root(place))
+
+
+def _assemble(
+    found: Team, folder: Path, given: dict[str, Agent[..., Any]], model: str | None, source: str
+) -> TeamAgent:
     for id_ in given:
         if id_ not in found.manifests:
             raise DefinitionError(f"there is a handler for {id_}, which is not in the team {found.name}")
@@ -61,7 +77,7 @@ def _assemble(found: Team, folder: Path, given: dict[str, Agent[..., Any]], mode
     for manifest in found.manifests.values():
         if manifest.id not in given:
             given[manifest.id] = _thinker(found, manifest, folder, model, beside)
-    return TeamAgent(found, given, _tool_servers(found))
+    return TeamAgent(found, given, _tool_servers(found), source)
 
 
 def _placed(server: Server, folder: Path) -> Server:
@@ -112,13 +128,7 @@ def _function(handler: str, folder: Path, manifest: Manifest) -> Agent[..., Any]
 def _tool_servers(found: Team) -> ToolServers | None:
     if not found.servers:
         return None
-    from ..protocols.cap.toolservers import McpServers
+    from ..protocols.cap.toolservers import McpServers, check_installed
 
+    check_installed()
     return McpServers()
-
-
-async def _load_target(target: Target) -> list[Agent[..., Any]]:
-    return [await load_team(target.rest)]
-
-
-loaders["team"] = _load_target

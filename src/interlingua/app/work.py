@@ -5,6 +5,7 @@ A server has one of these, and doors in front of it; a worker of a cluster is no
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -15,9 +16,12 @@ import msgspec
 from ..bus import address
 from ..bus.base import BusSettings
 from ..engine.agents import Agent
+from ..engine.closing import close_all
 from ..engine.engine import Engine
 from ..engine.settings import Settings
+from ..security.auth import Authenticator
 from ..store.opening import shown
+from .keys import StoredKeys, close_when_keyed
 from .mount_entry import MountEntry, Mounting
 from .mounts import Mounts
 from .probes import Probes, probed
@@ -50,21 +54,27 @@ async def working(
     agents: Iterable[Agent[..., Any]],
     settings: WorkSettings | None = None,
     mounts: Iterable[MountEntry] = (),
+    *,
+    project: str = "",
+    root: Path | None = None,
 ) -> AsyncIterator[Workplace]:
     """Run what is due until the context ends; running agents are finished or handed back then."""
     settings = settings or WorkSettings()
-    engine = Engine(store, agents=agents, bus=settings.bus, settings=settings.engine)
+    engine = Engine(store, agents=agents, bus=settings.bus, settings=settings.engine, project=project, root=root)
     await engine.start()
     kept = Mounts(engine, settings.mounting)
     probes = Probes(engine)
     probes.mounts = kept.views
+    keys = StoredKeys(engine.store)
+    auth = Authenticator(keys, open_to_all=not await keys.any())
+    closing = asyncio.get_running_loop().create_task(close_when_keyed(engine, keys, auth))
     try:
         await kept.change(mounts)
         await engine.elsewhere.start(looks=False)
+        await engine.blocked_report.announce()
         bus = address.parse(settings.bus).shown if settings.bus.url else ""
-        async with probed(settings.metrics, probes) as metrics:
+        async with probed(settings.metrics, probes, auth) as metrics:
             yield Workplace(engine, kept, shown(store), bus, metrics)
     finally:
-        await engine.elsewhere.stop()
-        await kept.close()
-        await engine.stop()
+        closing.cancel()
+        await close_all([engine.elsewhere.stop, kept.close, engine.stop])

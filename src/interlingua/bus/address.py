@@ -115,5 +115,5 @@ class Subjects:
     def worker(self, worker: str) -> str:
         return f"{self._worker}{worker}"
 
-    def work(self, agent: str) -> str:
-        return self._work + token(agent)
+    def work(self, queue: str) -> str:
+        return self._work + token(queue)

@@ -46,12 +46,12 @@ ANYTHING = News(0, 0, -1)
 
 
 class Presence(msgspec.Struct, omit_defaults=True):
-    """Who is there, with which agents, as it said a moment ago."""
+    """Who is there, and which queues it serves, as it said a moment ago."""
 
     worker: str
     host: str
     pid: int
-    agents: list[str]  # NAME@VERSION
+    queues: list[str]  # of runs: origin, agent and version
     running: int = 0
     room: int = 0  # slots that are free
     started_at: int = 0
@@ -90,10 +90,10 @@ class Ear(Protocol):
     def watched(self, run: str) -> None:
         """Another process has begun to read a run that may be here."""
 
-    async def room(self, agent: str) -> None:
-        """Return when there is a free slot for a run of this agent."""
+    async def room(self, queue: str) -> None:
+        """Return when there is a free slot for a run of this queue."""
 
-    async def offered(self, agent: str, run: str, *, again: bool) -> bool:
+    async def offered(self, queue: str, run: str, *, again: bool) -> bool:
         """A run is due; `again`: that was said before, to somebody. Returns when the store has decided whose it is;
         false: there is no free slot here."""
 
@@ -124,14 +124,14 @@ class RemoteBus(Bus, Protocol):
         """There is something in the inbox of a run that this worker owns; None: whoever owns it."""
 
     # work
-    def hand_out(self, agent: str, run: str, entry: int) -> bool:
-        """Offer a run that is due to whoever has its agent and a free slot. False: this bus cannot do that now.
+    def hand_out(self, queue: str, run: str, entry: int) -> bool:
+        """Offer a run that is due to whoever serves its queue and has a free slot. False: this bus cannot do that now.
 
         The same entry (of a run that was entered so many times) is offered once, however often this is called.
         """
 
-    def take(self, agents: list[str]) -> None:
-        """Take work for these agents from now on, and for no others."""
+    def take(self, queues: list[str]) -> None:
+        """Take work of these queues from now on, and for no others."""
 
     # presence
     def present(self) -> list[Presence]:

@@ -1,4 +1,4 @@
-"""Work that is handed out: one queue per agent, that all workers with that agent and a free slot pull from.
+"""Work that is handed out: workers that serve a queue of runs, and have a free slot, pull from it.
 
 A message is a hint that a run is due. The store decides who gets it; a message that nobody acknowledges comes again,
 and a run whose message is lost is found by whoever looks for due runs. Knows no network: `nats` brings the queue.
@@ -49,7 +49,7 @@ class Offer(Protocol):
 
 
 class Queue(Protocol):
-    """The offers for one agent."""
+    """The offers for one queue of runs."""
 
     async def next(self) -> Offer | None:
         """None where none came for a while."""
@@ -77,7 +77,7 @@ class WorkQueue:
         self._subjects = subjects
         self._health = health
         self._queues: Queues | None = None
-        self._agents: list[str] = []
+        self._served: list[str] = []
         self._pulling: dict[str, asyncio.Task[None]] = {}
         self._offers: set[asyncio.Task[None]] = set()
 
@@ -87,7 +87,7 @@ class WorkQueue:
 
     def start(self, queues: Queues) -> None:
         self._queues = queues
-        self.take(self._agents)
+        self.take(self._served)
 
     async def stop(self) -> None:
         """The connection is gone: what was pulled and is not settled comes again, to somebody."""
@@ -96,40 +96,40 @@ class WorkQueue:
         self._pulling = {}
         await end_all(tasks)
 
-    def take(self, agents: list[str]) -> None:
-        self._agents = agents
-        gone = [self._pulling.pop(agent) for agent in self._pulling.keys() - set(agents)]
+    def take(self, served: list[str]) -> None:
+        self._served = served
+        gone = [self._pulling.pop(runs) for runs in self._pulling.keys() - set(served)]
         if gone:
             self._spawn(end_all(gone))
         if self._queues is not None and self.ear is not None:
-            for agent in agents:
-                if agent not in self._pulling:
-                    self._pulling[agent] = asyncio.create_task(self._pull(self._queues, self.ear, agent))
+            for runs in served:
+                if runs not in self._pulling:
+                    self._pulling[runs] = asyncio.create_task(self._pull(self._queues, self.ear, runs))
 
     def offer(self, run: str, now: int) -> bytes:
         return msgspec.msgpack.encode(_Ticket(now, run))
 
-    async def _pull(self, queues: Queues, ear: Ear, agent: str) -> None:
+    async def _pull(self, queues: Queues, ear: Ear, runs: str) -> None:
         wait = _RETRY_FIRST
         while True:
             queue: Queue | None = None
             try:
-                queue = await queues.of(self._subjects.work(agent))
+                queue = await queues.of(self._subjects.work(runs))
                 while True:
-                    await ear.room(agent)
+                    await ear.room(runs)
                     offer = await queue.next()
                     wait = _RETRY_FIRST
                     if offer is not None:
-                        self._spawn(self._settle(ear, agent, offer))
+                        self._spawn(self._settle(ear, runs, offer))
             except Exception as error:
-                log.debug("work for %s cannot be pulled: %s", agent, error)  # whoever looks for due runs finds them
+                log.debug("work for %s cannot be pulled: %s", runs, error)  # whoever looks for due runs finds them
             finally:
                 if queue is not None:
                     await queue.close()
             await asyncio.sleep(wait * random.uniform(0.5, 1.5))
             wait = min(2 * wait, _RETRY_LAST)
 
-    async def _settle(self, ear: Ear, agent: str, offer: Offer) -> None:
+    async def _settle(self, ear: Ear, runs: str, offer: Offer) -> None:
         try:
             ticket = _tickets.decode(offer.data)
         except msgspec.MsgspecError:
@@ -137,7 +137,7 @@ class WorkQueue:
             return
         lag = max(0, time.time_ns() // 1000 - ticket.sent) / 1e6
         self._health.work_lag += 0.1 * (lag - self._health.work_lag)
-        if await ear.offered(agent, ticket.run, again=offer.again):
+        if await ear.offered(runs, ticket.run, again=offer.again):
             await offer.taken()
         else:
             await offer.later(_AGAIN * random.uniform(0.5, 1.5))

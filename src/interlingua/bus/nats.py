@@ -44,7 +44,7 @@ _PULL = 20.0  # seconds that a request for work stays with the server
 _MAX_AGE = 3600.0  # of an offer: whoever looks for due runs has long found the run
 _MAX_OFFERS = 100_000
 _DUPLICATES = 60.0
-_UNUSED = 7 * 86_400.0  # seconds after which the queue of an agent that nobody has is dropped
+_UNUSED = 7 * 86_400.0  # seconds after which a queue that nobody serves is dropped
 
 
 class _Client(Client):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..model.errors import Unavailable
+from .. import extras
 from .base import Bus, BusSettings
 from .local import LocalBus
 
@@ -12,12 +12,7 @@ def open_bus(bus: str | BusSettings | None) -> Bus:
     settings = BusSettings(url=bus) if bus is None or isinstance(bus, str) else bus
     if settings.url is None:
         return LocalBus()
-    try:
-        from .nats import NatsBus  # only where somebody wants it: the package behind it may be missing
-    except ImportError as error:
-        if error.name is None or error.name.partition(".")[0] != "nats":
-            raise
-        raise Unavailable(
-            "a bus on NATS needs a package that is not installed: pip install 'interlingua[nats]'", transient=False
-        ) from error
+    extras.require("a bus on NATS", "nats-py", "nats", "nats")
+    from .nats import NatsBus
+
     return NatsBus(settings)

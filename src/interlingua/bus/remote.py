@@ -208,13 +208,13 @@ class SubjectBus(LocalBus):
     def tell(self, worker: str | None, run: str) -> None:
         self._say(self.subjects.inbox if worker is None else self.subjects.worker(worker), run.encode())
 
-    def hand_out(self, agent: str, run: str, entry: int) -> bool:
+    def hand_out(self, queue: str, run: str, entry: int) -> bool:
         if not self.work.ready:
             return False
-        return self._say(self.subjects.work(agent), self.work.offer(run, _now()), id_=f"{run}:{entry}")
+        return self._say(self.subjects.work(queue), self.work.offer(run, _now()), id_=f"{run}:{entry}")
 
-    def take(self, agents: list[str]) -> None:
-        self.work.take(agents)
+    def take(self, queues: list[str]) -> None:
+        self.work.take(queues)
 
     # -- serving ------------------------------------------------------------------------------------------
 

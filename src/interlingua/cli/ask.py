@@ -9,6 +9,7 @@ import msgspec
 from ..model import values
 from ..model.card import Schema
 from ..model.errors import Invalid, InvalidAnswer
+from ..model.pointers import first_step
 from ..model.run import Question
 from . import forms
 from .render import clean, error_console, note, question_view
@@ -101,7 +102,7 @@ async def form(schema: Schema, kind: type[Invalid], what: str, known: dict[str, 
         if error is None:
             return given
         _wrong(error.message)
-        wrong = fields.get(error.path.split("/")[1]) if error.path else None
+        wrong = fields.get(first_step(error.path))
         again = [wrong] if wrong is not None else list(fields.values())
     return given
 

@@ -293,14 +293,14 @@ def key_(
 
 
 def _key_file(key: Path | None, store: Path | None) -> Path:
-    from ..app.paths import find_store, own_file
+    from ..app.paths import Place, user_folder
     from ..store.opening import is_postgres
 
     if key is not None:
         return key.expanduser()
-    beside = find_store(store)
-    if is_postgres(beside):  # a key is no one's but this user's
-        beside = own_file()
+    beside = Place(store).store
+    if is_postgres(beside):
+        return user_folder() / "audit.key"  # this user's alone
     return beside.with_name(f"{beside.name}.key")
 
 

@@ -15,6 +15,7 @@ from .options import Json, examples
 if TYPE_CHECKING:
     from ..app.config import Config
     from ..app.config_check import Checked
+    from ..app.paths import Place
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,14 +31,15 @@ File = Annotated[
 ]  # fmt: skip
 
 
-def _read(file: Path | None, flags: dict[str, Any] | None = None) -> Config:
+def _read(file: Path | None, flags: dict[str, Any] | None = None) -> tuple[Config, Place]:
     from ..app.config import read
-    from ..app.paths import find_file
+    from ..app.paths import Place
 
     flags = flags or {}
-    # Then `serve` takes nothing of the file here but its store.
+    place = Place(config=file)
+    # Then `serve` takes nothing of the project's file but its store.
     named = any(flags.get(kind) for kind in ("agents", "teams", "mounts"))
-    return read(find_file(file, here=not named), flags, store_from=find_file(file))
+    return read(place.named_file if named else place.file, flags, store_from=place.file), place
 
 
 @app.command(
@@ -64,7 +66,7 @@ def show(
 
     from ..app import config_write
 
-    config = _read(file, given(ctx))
+    config, _ = _read(file, given(ctx))
     config.check()
     if as_json:
         sys.stdout.write(json.dumps(config_write.as_json(config), indent=2, ensure_ascii=False) + "\n")
@@ -88,7 +90,8 @@ async def _check(file: Path | None, as_json: bool) -> int:
 
     from ..app.config_check import check
 
-    found = await check(_read(file))
+    config, place = _read(file)
+    found = await check(config, place.project)
     if as_json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
     else:
@@ -126,10 +129,10 @@ def init(
 ) -> None:
     """Write a commented config file. Files beside it that have agents in them are served by it."""
     from ..app.config_write import template
-    from ..app.paths import NAME
+    from ..app.project import CONFIG
     from .errors import CommandError
 
-    path = file or Path(NAME)
+    path = file or Path(CONFIG)
     text = template(_files_with_agents(path.parent), everything=everything)
     try:
         with path.open("w" if force else "x", encoding="utf-8") as target:

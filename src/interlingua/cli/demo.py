@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import store_option
-from .tour import Wire, command, path, say
+from .tour import Wire, command, path, prompt, say
 
 if TYPE_CHECKING:
     from ..app.demo import Process
@@ -33,16 +34,16 @@ def demo(
     Takes a minute. Everything is real: two server processes, and requests that you can paste. At a terminal the servers
     stay up afterwards, until Ctrl-C. Runs in a temporary store, unless `--store` names one.
     """
+    from ..app.project import VARIABLE
     from .session import go
 
-    if store is not None:
-        go(_demo(store, kept=True, team=team))
+    os.environ.pop(VARIABLE, None)  # the tour is a project of its own
     with tempfile.TemporaryDirectory(prefix="interlingua-demo-") as folder:
-        go(_demo(Path(folder) / "demo.db", kept=False, team=team))
+        go(_demo(Path(folder), store or Path(folder) / "demo.db", kept=store is not None, team=team))
 
 
-async def _demo(store: Path, *, kept: bool, team: bool) -> int:
-    from ..app.demo import EXAMPLES, example
+async def _demo(folder: Path, store: Path, *, kept: bool, team: bool) -> int:
+    from ..app.demo import EXAMPLES, project
     from .session import interactive
     from .team_tour import team_folder, with_team
     from .tour_doors import five_doors, five_mounts
@@ -59,20 +60,24 @@ async def _demo(store: Path, *, kept: bool, team: bool) -> int:
         "stands what matters of the answer."
         + (" You can paste every such line into another terminal in this folder." if stays else ""),
     )
-    crew = team_folder() if team else None
-    files = [str(example(name)) for name in EXAMPLES]
+    crew = team_folder(folder) if team else None
+    files = project(folder, EXAMPLES)
     with tempfile.TemporaryDirectory(prefix="interlingua-demo-") as other:
-        async with _up([str(example("elsewhere"))], Path(other) / "other.db") as elsewhere:
+        async with _up([*map(str, project(Path(other), ["elsewhere"]))], Path(other) / "other.db") as elsewhere:
             mounted = [(name, f"{target.format(address=elsewhere.address)}#{name}") for name, target in _ELSEWHERE]
-            targets = [*files, *(target for _, target in mounted), *([f"team:{crew}"] if crew is not None else [])]
+            targets = [
+                *map(str, files),
+                *(target for _, target in mounted),
+                *([f"team:{crew}"] if crew is not None else []),
+            ]
             async with _up(targets, store, usual=True) as server, _wire(server) as wire:
-                await five_doors(wire, example("echo"), store)
+                await five_doors(wire, files[0], store)
                 await five_mounts(wire, mounted)
                 await asked_and_answered(wire, store)
                 await killed(wire, server)
                 if team and (code := await with_team(wire, crew, store)):
                     return code
-                _farewell(store if kept else None, stays=stays)
+                _farewell(stays=stays)
                 if stays:
                     await _stay(server.address)
     return 0
@@ -112,18 +117,18 @@ async def _wire(server: Process) -> AsyncIterator[Wire]:
         await wire.close()
 
 
-def _farewell(store: Path | None, *, stays: bool) -> None:
-    from ..app.demo import example
+def _farewell(*, stays: bool) -> None:
+    from ..app.demo import EXAMPLES, example
 
-    option = f" --store {path(store)}" if store is not None else ""
     say(
         "Now you",
-        "Read the examples: each takes a minute. Then try them. The first asks you, the second is cancelled by Ctrl-C, "
-        "and the third is a server of your own:",
+        "Copy the examples into a folder of your own, and read them: each takes a minute. Then try them. The first "
+        "asks you, the second is cancelled by Ctrl-C, and the third is a server of your own:",
     )
-    command(f"run {path(example('mailcomposer'))} --thread lunch 'To: ada@example.org. Subject: Lunch.'{option}")
-    command(f"run {path(example('counter'))} '{{\"to\": 20}}'{option}")
-    command(f"serve {path(example('echo'))}{option}{' --port 0' if stays else ''}")  # the usual port is ours
+    prompt(f"cp {' '.join(path(example(name)) for name in EXAMPLES)} .")
+    command("run mailcomposer.py --thread lunch 'To: ada@example.org. Subject: Lunch.'")
+    command("run counter.py '{\"to\": 20}'")
+    command(f"serve echo.py{' --port 0' if stays else ''}")  # the usual port is ours
 
 
 async def _stay(address: str) -> None:

@@ -41,11 +41,14 @@ def dev(
     kept is there at the next start.
     """
     from ..app.dev import DevSettings
+    from ..app.paths import Place
+    from ..app.targets import parse
     from .session import go
 
+    project = Place(targets=[parse(text) for text in targets]).project
     settings = DevSettings(
-        folder=folder, targets=targets, workers=workers, serve=["--port", str(port)],
-        both=["--reload"] if reload else [],
+        folder=folder, targets=targets, project=project, workers=workers,
+        serve=["--port", str(port)], both=["--reload"] if reload else [],
     )  # fmt: skip
     go(_dev(settings))
 

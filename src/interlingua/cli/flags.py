@@ -20,6 +20,7 @@ _TYPES: dict[str, Any] = {
     "texts": list[str] | None, "numbers": list[float] | None, "counts": list[str] | None,
 }  # fmt: skip
 _PANELS = {
+    "": "Store",
     "server": "Server", "store": "Store", "bus": "Bus", "auth": "Callers", "callbacks": "Callbacks", "limits": "Limits",
     "mounting": "Mounts",
 }  # fmt: skip
@@ -58,7 +59,7 @@ class WorkCommand(SettingsCommand):
 
     @staticmethod
     def has(path: str) -> bool:
-        sections = ("agents", "teams", "mounts", "store", "bus", "limits", "mounting")
+        sections = ("project", "agents", "teams", "mounts", "store", "bus", "limits", "mounting")
         return path in ("server.log", "server.metrics", "server.reload") or path.partition(".")[0] in sections
 
 

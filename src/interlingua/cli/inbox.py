@@ -133,7 +133,8 @@ async def _link(engine: Engine, run: str) -> Link:
     row = await engine.store.run(run)
     if row is None:
         return Link(run)
-    card = await engine.store.card(row.agent, row.version)
+    stored = await engine.store.card(row.agent, row.version, row.origin)
+    card = stored.card if stored is not None else None
     place = card.metadata.get(MOUNTED_FROM) if card is not None else None
     protocol = card.metadata.get("protocol") if card is not None else None
     mounted = f"{protocol} {place}" if place and protocol and not str(place).startswith(str(protocol)) else place

@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 
+from ..engine.record_keys import kind_of
 from ..model import values
 from ..model.events import (
     ArtifactAdded,
     CancelRequested,
     ChildCalled,
     ChildEnded,
+    CodeChanged,
     DelegationRefused,
     ErrorHandled,
     Event,
@@ -24,8 +26,10 @@ from ..model.events import (
     QuestionAsked,
     QuestionWithdrawn,
     Recorded,
+    RunBlocked,
     RunCreated,
     RunFinished,
+    RunMoved,
     RunRestarted,
     RunStarted,
     Said,
@@ -146,8 +150,9 @@ def _line_of(event: Event) -> str:
         case QuestionWithdrawn(question=id_, reason=reason):
             return f"{id_[-8:]} {reason}"
         case Recorded(key=key, value=value, error=error):
-            if key.startswith(("sleep:", "receive:")) and isinstance(value, int):
-                return f"{key.split(':')[0]} until {iso(value)}"
+            kind = kind_of(key)
+            if kind in ("sleep", "receive") and isinstance(value, int) and not key.endswith(":taken"):
+                return f"{kind} until {iso(value)}"
             return f"{key} {error.message if error is not None else _json(value)}"
         case ChildCalled(agent=agent, run=run):
             return f"{agent} as run {run[-8:]}"
@@ -161,6 +166,12 @@ def _line_of(event: Event) -> str:
             return f"{server}.{tool}: {reason}"
         case ErrorHandled() as one:
             return " ".join(filter(None, [f"{one.agent} {one.number} {one.code}: {one.do}", one.to]))
+        case CodeChanged(new=new):
+            return f"goes on with code {new}"
+        case RunMoved(old=old, new=new):
+            return f"from {old.strip()} to {new.strip()}"
+        case RunBlocked(message=message, reason=reason):
+            return f"{reason}: {message}"
         case CancelRequested(by=by, reason=reason):
             return " ".join(filter(None, [f"by {by}" if by else "", reason]))
         case RunFinished(status=status, output=output, error=error):

@@ -99,7 +99,10 @@ def revoke(
     ],
     store: Store = None,
 ) -> None:
-    """Make a key invalid, now and for good."""
+    """Make a key invalid, now and for good.
+
+    A server whose last key is revoked refuses every caller, until there is another key.
+    """
     from .session import go
 
     go(_revoke(key, store))
@@ -124,4 +127,11 @@ async def _revoke(key: str, store: Path | None) -> None:
             )
         if not found or not await keys.revoke(found[0], now()):
             raise NotFound(f"there is no valid key {wanted}")
+        left = [r for r in valid if r.id != found[0] and (r.expires_at is None or r.expires_at > now())]
     typer.echo(f"key {found[0]} is revoked")
+    if not left:
+        typer.echo(
+            "It was the last valid key: servers of this store now refuse every caller, but those with tokens of an "
+            "issuer, also after a restart. To let somebody in again: interlingua keys add NAME",
+            err=True,
+        )

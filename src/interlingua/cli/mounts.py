@@ -47,9 +47,9 @@ def mounts(
 
 def _usual() -> str:
     from ..app.config import read
-    from ..app.paths import find_file
+    from ..app.paths import Place
 
-    config = read(find_file(None))
+    config = read(Place().file)
     host = config["server.host"]
     host = "127.0.0.1" if host in ("0.0.0.0", "") else "[::1]" if host == "::" else host  # noqa: S104
     return f"http://{host}:{config['server.port']}"

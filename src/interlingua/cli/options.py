@@ -23,8 +23,9 @@ EPILOG = (
     + "\n\n"
     + EXIT_CODES
     + "\n\nThe store is `$INTERLINGUA_STORE`, else `store.path` of the config file (`$INTERLINGUA_CONFIG`, else "
-    "`./interlingua.toml`), else `interlingua/interlingua.db` in `$XDG_DATA_HOME` (`~/.local/share`). Colours follow "
-    "`NO_COLOR`."
+    "`interlingua.toml` of the project), else `.interlingua/store.db` in the project's folder: the nearest one, "
+    "upwards from the target or the current folder, with an `interlingua.toml` or `[tool.interlingua]` in "
+    "`pyproject.toml`. Colours follow `NO_COLOR`."
 )
 
 Trace = Annotated[
@@ -43,7 +44,7 @@ def store_option(without: str) -> Any:
 
 
 Store = Annotated[
-    Path | None, store_option("`$INTERLINGUA_STORE`, else that of the config file, else the one in your data folder")
+    Path | None, store_option("`$INTERLINGUA_STORE`, else that of the config file, else the project's own")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether you are sure.")]
@@ -60,6 +61,13 @@ ThreadId = Annotated[
 QuestionId = Annotated[
     str, typer.Argument(metavar="QUESTION", help="Its id, or any part of it that no other has.", show_default=False)
 ]
+QuestionToAnswer = Annotated[
+    str,
+    typer.Argument(
+        metavar="QUESTION|RUN", show_default=False,
+        help="The question's id, or its run's, or any part of it that no other has; or `last`, at a terminal.",
+    ),
+]  # fmt: skip
 Answer = Annotated[
     str | None,
     typer.Argument(

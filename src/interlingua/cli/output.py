@@ -79,6 +79,7 @@ class TextView:
         self._thought: str | None = None  # the thought that is being told, piece by piece
         self._same = _same_file(self._out, sys.stderr)
         self._crash_site = crash_site
+        self.run_name: str | None = None  # of the run at the server that keeps it
 
     def event(self, event: Event) -> None:
         match event.body:
@@ -170,7 +171,7 @@ class TextView:
             where = self._crash_site.text if self._crash_site is not None else ""
             complain(f"{end.error.message} ({end.error.code}){where}")
         if error_console().is_terminal:
-            note(f"run {short(run)} {end.status.value.replace('_', ' ')}")
+            note(f"run {self.run_name or short(run)} {end.status.value.replace('_', ' ')}")
 
     def _finish_output(self, output: dict[str, Any]) -> None:
         rest = dict(output)

@@ -231,17 +231,20 @@ async def _peer(targets: list[str], flags: Flags, store: Path | None, form: LogF
     import logging
     import signal
 
-    from ..app.paths import find_bus, find_store
+    from ..app.paths import Place
     from ..app.peer import hosting, settings_of
     from ..app.targets import load_to_serve, parse
 
     settings = settings_of(flags)
-    agents = [agent for target in targets for agent in await load_to_serve(parse(target))]
+    parsed = [parse(target) for target in targets]
+    place = Place(store, parsed)
+    agents = [agent for target in parsed for agent in await load_to_serve(target, place.project.root)]
+    project = place.project.claim(place.store)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with hosting(find_store(store), agents, settings, bus=find_bus(store)) as host:
+    async with hosting(place.store, agents, settings, bus=place.bus, project=project, root=place.project.root) as host:
         if form is LogFormat.JSON:  # whoever reads lines of JSON wants nothing else; the link is a secret
             fields = {"address": host.control, "name": host.node.name}
             logging.getLogger("interlingua").info("a node is up at %s", host.control, extra={"fields": fields})

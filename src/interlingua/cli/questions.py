@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Answer, Json, Limit, QuestionId, Reason, Store, examples
+from .options import Answer, Json, Limit, QuestionId, QuestionToAnswer, Reason, Store, examples
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
@@ -150,66 +150,96 @@ async def _show(part: str, json: bool, store: Path | None) -> None:
     tables.question(entry, context, json=json)
 
 
-@app.command(
-    "answer",
-    epilog=examples(
-        "interlingua questions answer 1a2b3c4d y",
-        'interlingua questions answer 1a2b3c4d n --reason "wrong address"',
-        "interlingua questions answer 1a2b3c4d '{\"approved\": true}'",
-    ),
+ANSWER_EXAMPLES = examples(
+    "interlingua questions answer 1a2b3c4d y",
+    'interlingua questions answer 1a2b3c4d n --reason "wrong address"',
+    "interlingua questions answer 1a2b3c4d '{\"approved\": true}'",
+    "interlingua questions answer last",
 )
+
+
+@app.command("answer", epilog=ANSWER_EXAMPLES)
 def answer(
-    question: QuestionId, answer: Answer = None, reason: Reason = None, json: Json = False, store: Store = None
+    question: QuestionToAnswer, answer: Answer = None, reason: Reason = None, json: Json = False, store: Store = None
 ) -> None:
-    """Answer a question. The run goes on where it runs, or when it is taken up again."""
+    """Answer a question, which is shown on stderr first. The run goes on where it runs, or when it is taken up again.
+
+    `last` asks before it counts, and works at a terminal alone: another question may have come meanwhile.
+    """
     from .session import go
 
     go(_answer(question, answer, reason, json, store))
 
 
 async def _answer(part: str, text: str | None, reason: str | None, json: bool, store: Path | None) -> int:
-    from .ids import find_question
-    from .session import engine_at
+    from . import inbox
+    from .errors import CommandError, ExitCode
+    from .ids import short
+    from .render import as_json, error_console, note, question_view
+    from .session import engine_at, interactive
 
+    if part == "last" and not interactive():
+        raise CommandError(
+            "`last` needs a terminal, where the question is shown and confirmed",
+            hint="interlingua questions list shows the ids; name one of them",
+        )
     async with engine_at(store) as engine:
-        record = await engine.question_record(await find_question(engine, part))
-        return await _give(engine, record, text, reason, json)
+        record = await _asked(engine, part)
+        if record.state != "open":
+            raise record.too_late()
+        question = record.question
+        (entry,) = await inbox.entries(engine, [record])
+        note(f"question {short(question.id)} of {entry.way}, run {short(question.run)}")
+        if text is not None:  # else it is shown when it is asked
+            error_console().print(question_view(question))
+        value = await _value(question, text, reason)
+        if part == "last" and text is not None and not await _confirmed(as_json(value, pretty=False)):
+            raise CommandError("nothing was answered", exit_code=ExitCode.FAILED)
+        await engine.answer(question.id, value, door="cli")
+        if json:
+            typer.echo(as_json({"question": question.id, "run": question.run, "answer": value}))
+        elif await nobody_runs(engine, question.run):
+            resume = f"interlingua run TARGET --resume {short(record.runs[0])}"
+            note(f"answered; nobody runs it now, take it up with: {resume}")
+        else:
+            note(f"answered; run {short(question.run)} goes on")
+    return 0
 
 
-async def answer_oldest(part: str, text: str | None, reason: str | None, json: bool, store: Path | None) -> int:
-    """For `interlingua runs answer`."""
+async def _asked(engine: Engine, part: str) -> QuestionRecord:
+    """The question that is meant: by its id, by its run (the oldest that is open), or the one that was asked last."""
+    from ..model.errors import QuestionNotFound, RunNotFound
     from ..store.base import QuestionFilter
     from .errors import CommandError, ExitCode
-    from .ids import find_run, short
-    from .session import engine_at
+    from .ids import find_question, find_run, short
 
-    async with engine_at(store) as engine:
-        run = await find_run(engine, part)
-        await engine.run(run)  # raises where there is none
-        waiting = await engine.question_records(QuestionFilter(run=run, limit=1))
+    if part == "last":
+        waiting = await engine.question_records(QuestionFilter(limit=100_000))
         if not waiting:
-            late = await engine.answered_last(run)
-            raise CommandError(f"run {short(run)} waits for no answer{late}", exit_code=ExitCode.CONFLICT)
-        return await _give(engine, waiting[0], text, reason, json)
+            raise QuestionNotFound("nothing waits for an answer")
+        return max(waiting, key=lambda record: record.question.asked_at)
+    try:
+        return await engine.question_record(await find_question(engine, part))
+    except QuestionNotFound as missing:
+        try:
+            run = await find_run(engine, part)
+            await engine.run(run)  # raises where there is none
+        except RunNotFound:
+            raise missing from None
+    waiting = await engine.question_records(QuestionFilter(run=run, limit=1))
+    if not waiting:
+        late = await engine.answered_last(run)
+        raise CommandError(f"run {short(run)} waits for no answer{late}", exit_code=ExitCode.CONFLICT)
+    return waiting[0]
 
 
-async def _give(engine: Engine, record: QuestionRecord, text: str | None, reason: str | None, json: bool) -> int:
-    from .ids import short
-    from .render import as_json, note
+async def _confirmed(answer: str) -> bool:
+    from .terminal import read_line
 
-    if record.state != "open":
-        raise record.too_late()
-    question = record.question
-    value = await _value(question, text, reason)
-    await engine.answer(question.id, value, door="cli")
-    if json:
-        typer.echo(as_json({"question": question.id, "run": question.run, "answer": value}))
-        return 0
-    if await nobody_runs(engine, question.run):
-        note(f"answered; nobody runs it now, take it up with: interlingua run TARGET --resume {short(record.runs[0])}")
-    else:
-        note(f"answered; run {short(question.run)} goes on")
-    return 0
+    try:
+        return (await read_line(f"answer it with {answer}? [y/n] ")).strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
 
 
 async def nobody_runs(engine: Engine, run: str) -> bool:
@@ -217,7 +247,7 @@ async def nobody_runs(engine: Engine, run: str) -> bool:
     row = await engine.store.run(run)
     if row is None or row.worker is not None or row.status.final:
         return False
-    return not await engine.elsewhere.somebody_runs(f"{row.agent}@{row.version}")
+    return not await engine.elsewhere.somebody_runs(row.queue)
 
 
 async def _value(question: Question, text: str | None, reason: str | None) -> Any:

@@ -30,6 +30,7 @@ from ..model.events import (
     MessageReceived,
     MessageSent,
     Plan,
+    RunBlocked,
     RunRestarted,
     Thought,
     ToolCall,
@@ -143,6 +144,8 @@ class Activity:
                 return Text.assemble(("received ", "blue"), clean(message.text))
             case Warned(message=message):
                 return Text.assemble(("warning: ", "bold yellow"), clean(message))
+            case RunBlocked(message=message):
+                return Text.assemble(("blocked: ", "bold yellow"), clean(message))
             case ChildCalled(agent=agent):
                 return Text.assemble(("→ calls ", "dim"), clean(agent))
             case ChildEnded(status=status, key=key):

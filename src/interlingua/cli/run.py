@@ -10,12 +10,13 @@ import typer
 from .options import EXIT_CODES, Json, Store, Trace, examples
 
 if TYPE_CHECKING:
-    from ..app.targets import Loaded
+    from ..app.targets import Loaded, Target
     from ..engine.engine import Engine
     from ..model.card import AgentCard
     from .crash import CrashSite
     from .errors import ExitCode
     from .output import View
+    from .server_run import ServerRun
     from .terminal import Interrupts
 
 EPILOG = (
@@ -26,6 +27,7 @@ EPILOG = (
         "git diff | interlingua run review.py -",
         "interlingua run editor:claude-agent-acp 'what does this project do?'",
         "interlingua run mail.py --resume 1a2b3c4d",
+        "interlingua run http://127.0.0.1:8000#mailer 'to ada@example.org'",
     )
     + "\n\n"
     + EXIT_CODES
@@ -37,7 +39,7 @@ def run(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="The agent: `FILE` or `FILE:AGENT`, or one of another kind, as `editor:COMMAND`.",
+            help="The agent: `FILE` or `FILE:AGENT`, an address, or one of another kind, as `editor:COMMAND`.",
             show_default=False,
         ),
     ],
@@ -73,6 +75,10 @@ def run(
         str | None,
         typer.Option("--resume", metavar="RUN", help="Take up this run again, instead of starting one."),
     ] = None,
+    attach: Annotated[
+        str | None,
+        typer.Option("--attach", metavar="ID", help="Go on with this run of the server at the address."),
+    ] = None,
     trace: Trace = None,
 ) -> None:
     """Run an agent and stream its output.
@@ -84,7 +90,10 @@ def run(
     answer with `interlingua questions answer`, then take it up again with `--resume`. An answer from another shell
     counts as well.
 
-    Ctrl-C cancels the run and waits for its end; a second one leaves at once.
+    A run at an address is the server's: nothing of it is kept here. Its id there is printed, and `--attach` goes on
+    with it: shows what it has said, asks what it asks, and gives its result.
+
+    Ctrl-C, SIGTERM and SIGHUP cancel the run and wait for its end; a second one leaves at once.
     """
     import contextlib
     import sys
@@ -95,29 +104,50 @@ def run(
     out = sys.stdout
     # What an agent's code prints must not mix with its output.
     with contextlib.redirect_stdout(sys.stderr), tapped(trace):
-        go(_run(out, target, input_, json, store, thread, config, timeout, metadata or [], no_input, resume))
+        go(_run(out, target, input_, json, store, thread, config, timeout, metadata or [], no_input, resume, attach))
 
 
 async def _run(
     out: TextIO, target: str, input_: str | None, json: bool, store: Path | None, thread: str | None,
     config: str | None, timeout: float | None, metadata: list[str], no_input: bool, resume: str | None,
+    attach: str | None,
 ) -> int:  # fmt: skip
-    from ..app.targets import load, parse
+    from ..app.paths import Place, nearby
+    from ..app.targets import load, parse, spelled
     from .crash import CrashSite
-    from .errors import CommandError
     from .inputs import input_of, json_of, metadata_of
-    from .session import engine_at, interactive
+    from .render import note
+    from .server_run import agent_at
+    from .session import engine_in, engine_of_client, interactive
     from .terminal import Interrupts
 
-    loaded = await load(parse(target))
+    parsed = parse(target)
+    _check_whose(parsed, store, resume, attach)
+    if attach is not None:
+        _check_unchanged("--attach", input_, thread, config, timeout, metadata)
+    if parsed.is_address:
+        loaded = await load(parsed)
+        agent, told = agent_at(loaded, spelled(target, parsed), attach)
+        ask = interactive() and not no_input
+        value = await input_of(agent.card, input_, ask=ask) if attach is None else {}
+        options = json_of(config, "--config") if config is not None else None
+        notes = metadata_of(metadata)
+        async with (
+            engine_of_client([agent]) as (engine, folder),
+            Interrupts(engine, hangup=True, folder=folder) as interrupts,
+        ):
+            with CrashSite() as site:
+                id_ = await _submitted(engine, agent.card, value, options, thread, timeout, notes)
+                return await _watch(engine, id_, out, json, ask, site, interrupts, told)
+    place = Place(store, [parsed])
+    loaded = await load(parsed, place.project.root)
     card: AgentCard = loaded.chosen.card
     ask = interactive() and not no_input
     if resume is not None:
-        given = {"INPUT": input_, "--thread": thread, "--config": config, "--timeout": timeout}
-        wrong = [name for name, value in given.items() if value is not None] + (["--metadata"] if metadata else [])
-        if wrong:
-            raise CommandError(f"--resume takes up a run as it was started; {', '.join(wrong)} cannot change it")
-        async with engine_at(store, loaded.agents) as engine, Interrupts() as interrupts:
+        _check_unchanged("--resume", input_, thread, config, timeout, metadata)
+        async with engine_in(place, loaded.agents) as engine, Interrupts(engine, hangup=True) as interrupts:
+            if not json:
+                note(f"store: {nearby(place.store)}")
             with CrashSite() as site:
                 id_ = await _resumed(engine, loaded, resume)
                 return await _watch(engine, id_, out, json, ask, site, interrupts)
@@ -125,10 +155,45 @@ async def _run(
     value = await input_of(card, input_, ask=ask)
     options = json_of(config, "--config") if config is not None else None
     notes = metadata_of(metadata)
-    async with engine_at(store, loaded.agents, create=True) as engine, Interrupts() as interrupts:
+    async with (
+        engine_in(place, loaded.agents, create=True) as engine,
+        Interrupts(engine, hangup=True) as interrupts,
+    ):
+        if not json:
+            note(f"store: {nearby(place.store)}")
         with CrashSite() as site:
             id_ = await _submitted(engine, card, value, options, thread, timeout, notes)
             return await _watch(engine, id_, out, json, ask, site, interrupts)
+
+
+def _check_whose(target: Target, store: Path | None, resume: str | None, attach: str | None) -> None:
+    """Whether the options are for a run of this project, or of a server. Raises CommandError for the others."""
+    from .errors import CommandError
+
+    if not target.is_address and attach is not None:
+        raise CommandError(
+            "--attach goes on with a run of a server, and the target is no address",
+            hint=f"to take up a run of this project: --resume {attach}",
+        )
+    if target.is_address and resume is not None:
+        raise CommandError(
+            "--resume takes up a run of this project, and a run at an address is the server's",
+            hint=f"to go on with it: --attach {resume}",
+        )
+    if target.is_address and store is not None:
+        raise CommandError("--store names where runs are kept, and a run at an address is the server's")
+
+
+def _check_unchanged(
+    option: str, input_: str | None, thread: str | None, config: str | None, timeout: float | None,
+    metadata: list[str],
+) -> None:  # fmt: skip
+    from .errors import CommandError
+
+    given = {"INPUT": input_, "--thread": thread, "--config": config, "--timeout": timeout}
+    wrong = [name for name, value in given.items() if value is not None] + (["--metadata"] if metadata else [])
+    if wrong:
+        raise CommandError(f"{option} takes up a run as it was started; {', '.join(wrong)} cannot change it")
 
 
 async def _submitted(
@@ -148,19 +213,26 @@ async def _submitted(
 
 
 async def _resumed(engine: Engine, loaded: Loaded, part: str) -> str:
+    from ..model.run_identity import queue
     from .errors import CommandError
-    from .ids import find_run
+    from .ids import find_run, short
 
     found = await engine.run(await find_run(engine, part))
-    if not found.status.final and engine.agents.find(found.agent, found.version) is None:
+    if found.status.final or engine.agents.serving(queue(found.origin, found.agent, found.version)) is not None:
+        return found.id
+    if engine.agents.find(found.agent, found.version) is None:
         here = ", ".join(agent.card.key for agent in loaded.agents)
         raise CommandError(f"run {part} is one of {found.agent}@{found.version}, and the target has {here}")
-    return found.id
+    raise CommandError(
+        f"run {part} belongs to the code of {found.origin.strip()}, and the target is other code",
+        hint=f"to go on with the target's code: interlingua runs move {short(found.id)} --to TARGET",
+    )
 
 
 async def _watch(
-    engine: Engine, run: str, out: TextIO, json: bool, ask: bool, site: CrashSite, interrupts: Interrupts
-) -> ExitCode:
+    engine: Engine, run: str, out: TextIO, json: bool, ask: bool, site: CrashSite, interrupts: Interrupts,
+    at_server: ServerRun | None = None,
+) -> ExitCode:  # fmt: skip
     import contextlib
 
     from .ask import AskAtTerminal
@@ -169,7 +241,11 @@ async def _watch(
 
     view: View = JsonView(out) if json else TextView(await card_of(engine, run), out, crash_site=site)
     asker = AskAtTerminal() if ask else None
-    watch = Watch(engine, run, view, asker=asker, leave_waiting=True, owned=interrupts)
+    how = None
+    if at_server is not None:
+        at_server.show_in(view)
+        how = at_server.how_to_answer
+    watch = Watch(engine, run, view, asker=asker, leave_waiting=True, owned=interrupts, how=how)
     try:
         return await watch.follow()
     except BrokenPipeError:  # nobody reads what it says any more

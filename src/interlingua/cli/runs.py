@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Answer, Json, Limit, Reason, RunId, RunIds, Store, Yes, examples
+from . import questions
+from .options import Json, Limit, RunId, RunIds, Store, Yes, examples
 
 if TYPE_CHECKING:
     from ..model.run import Run
@@ -21,13 +22,19 @@ app = typer.Typer(
 )
 
 
-@app.command("list", epilog=examples("interlingua runs list", "interlingua runs list --status waiting --json"))
+@app.command(
+    "list",
+    epilog=examples(
+        "interlingua runs list", "interlingua runs list --status waiting --json", "interlingua runs list --blocked"
+    ),
+)
 def list_(
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only runs of this agent.")] = None,
     status: Annotated[
         list[str] | None, typer.Option("--status", metavar="STATUS", help="Only runs in this status; repeatable.")
     ] = None,
     thread: Annotated[str | None, typer.Option("--thread", metavar="ID", help="Only runs on this thread.")] = None,
+    blocked: Annotated[bool, typer.Option("--blocked", help="Only runs that nothing goes on with, and why.")] = False,
     limit: Limit = 20,
     json: Json = False,
     store: Store = None,
@@ -38,11 +45,11 @@ def list_(
     """
     from .session import go
 
-    go(_list(agent, status or [], thread, limit, json, store))
+    go(_list(agent, status or [], thread, blocked, limit, json, store))
 
 
 async def _list(
-    agent: str | None, status: list[str], thread: str | None, limit: int, json: bool, store: Path | None
+    agent: str | None, status: list[str], thread: str | None, blocked: bool, limit: int, json: bool, store: Path | None
 ) -> None:
     from ..model.status import Status
     from ..store.base import RunFilter
@@ -54,13 +61,13 @@ async def _list(
     if unknown:
         raise CommandError(f"there is no status {unknown[0]}", hint=f"there are {', '.join(Status)}")
     where = RunFilter(
-        agent=agent, status=[Status(name) for name in status] or None, thread=thread, limit=limit
+        agent=agent, status=[Status(name) for name in status] or None, thread=thread, blocked=blocked, limit=limit
     )  # fmt: skip
     async with engine_at(store) as engine:
         found = await engine.runs(where)
         if not json:
             found = [await engine.run(run.id) for run in found]
-    tables.runs(found, json=json, filtered=bool(agent or status or thread))
+    tables.runs(found, json=json, filtered=bool(agent or status or thread or blocked))
 
 
 @app.command("show", epilog=examples("interlingua runs show last", "interlingua runs show 1a2b3c4d --json"))
@@ -119,16 +126,9 @@ async def _follow(part: str, after: int, json: bool, store: Path | None) -> int:
         return await Watch(engine, run, view, asker=None, leave_waiting=False, owned=None).follow(after=after)
 
 
-@app.command("answer", epilog=examples("interlingua runs answer last y", "interlingua runs answer 1a2b3c4d"))
-def answer(run: RunId, answer: Answer = None, reason: Reason = None, json: Json = False, store: Store = None) -> None:
-    """Answer the question that a run waits for; the oldest, where there are several.
-
-    `interlingua questions answer` is for a certain one.
-    """
-    from .questions import answer_oldest
-    from .session import go
-
-    go(answer_oldest(run, answer, reason, json, store))
+app.command("answer", epilog=questions.ANSWER_EXAMPLES, help="The same as `interlingua questions answer`.")(
+    questions.answer
+)
 
 
 @app.command("send", epilog=examples('interlingua runs send last "and hurry up"', "interlingua runs send last -"))
@@ -190,6 +190,70 @@ async def _cancel(parts: list[str], reason: str, wait: float, json: bool, store:
                 await engine.wait(run, timeout=wait)
             ended.append(await engine.run(run))
     tables.ended(ended, json=json)
+
+
+@app.command("retry", epilog=examples("interlingua runs retry 1a2b3c4d", "interlingua runs retry last --json"))
+def retry(runs: RunIds, json: Json = False, store: Store = None) -> None:
+    """Let blocked runs go on at once, and continue failed ones from their last good record.
+
+    A failed run stays as it ended: a new run goes on with its records, and its id is printed. A run that another one
+    called is not retried by itself; retry the first of them.
+    """
+    from .session import go
+
+    go(_retry(runs, json, store))
+
+
+async def _retry(parts: list[str], json: bool, store: Path | None) -> None:
+    from . import tables
+    from .ids import find_run
+    from .session import engine_at
+
+    async with engine_at(store) as engine:
+        found = [await find_run(engine, part) for part in parts]
+        tables.retried([(run, await engine.retry(run)) for run in found], json=json)
+
+
+@app.command(
+    "move",
+    epilog=examples(
+        "interlingua runs move 1a2b3c4d --to agents.py",
+        "interlingua runs move --from file:old.py --to agents.py --yes",
+        "interlingua runs move last --to team:support",
+    ),
+)
+def move(
+    to: Annotated[
+        str, typer.Option("--to", metavar="TARGET", help="The target whose code goes on with it.", show_default=False)
+    ],
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]", help="Its id, any part of it that no other has, or `last`.", show_default=False
+        ),
+    ] = None,
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="ORIGIN",
+            help="Move all unfinished runs of this origin: `file:old.py`, for instance, as `runs show` tells it.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Yes = False,
+    json: Json = False,
+    store: Store = None,
+) -> None:  # fmt: skip
+    """Give unfinished runs to the code of another target: only code of its own origin goes on with a run.
+
+    Each run moves to the agent of its name there, of its version or else the newest, and its log says so. The runs that
+    it called from the same origin move with it. A run that executes is not moved: stop its process first. With `--from`
+    you see how many runs move, and are asked.
+    """
+    from .moving import move as move_runs
+    from .session import go
+
+    go(move_runs(run, origin, to, yes, json, store))
 
 
 @app.command("delete", epilog=examples("interlingua runs delete 1a2b3c4d --yes"))

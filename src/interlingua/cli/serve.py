@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..app.config import Config
     from ..app.logs import LogFormat
     from ..app.mount_entry import MountEntry
+    from ..app.project import Project
     from ..app.serve import Server
     from ..engine.agents import Agent
 
@@ -62,14 +63,14 @@ def serve(
 
 
 async def _open(
-    config: Config, store: Path | str, agents: list[Agent[..., Any]], mounts: list[MountEntry]
+    config: Config, store: Path | str, project: Project, agents: list[Agent[..., Any]], mounts: list[MountEntry]
 ) -> AbstractAsyncContextManager[Server]:
     from ..app import config_meaning
     from ..app.serve import serving
 
     settings = await config_meaning.serve_settings(config)
     config.check()
-    return serving(store, agents, settings, mounts)
+    return serving(store, agents, settings, mounts, project=project.claim(store), root=project.root)
 
 
 def _show(server: Server, form: LogFormat) -> None:
@@ -82,6 +83,7 @@ def _show(server: Server, form: LogFormat) -> None:
         return
     fields = {
         "address": server.address,
+        "store": server.store,
         "doors": {name: server.address + door.prefix for name, (door, _) in server.app.doors.items()},
         "agents": [agent.card.key for agent in server.engine.agents],
         "notes": server.notes,  # the link that peers connect to is in no other place
@@ -93,6 +95,7 @@ def show(server: Server) -> None:
     """The doors, the agents behind them, and a line to try for each door."""
     from rich.table import Table
 
+    from ..app.paths import nearby
     from .render import error_console
 
     console = error_console()
@@ -103,6 +106,7 @@ def show(server: Server) -> None:
         table.add_row(protocol.title, server.address + protocol.prefix, told)
     console.print(table)
     show_mounts(server)
+    say(f"store: {nearby(server.store)}")
     for note in server.notes:
         say(note)
     for agent in list(server.engine.agents)[:1]:

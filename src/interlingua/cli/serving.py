@@ -18,13 +18,15 @@ def serve_pipes(targets: list[str], protocol: str, trace: Path | None, store: Pa
 async def _serve(
     targets: list[str], protocol: str, trace: Path | None, store: Path | None, pipes: tuple[int, int]
 ) -> int:
-    from ..app.paths import find_bus, find_store
+    from ..app.paths import Place
     from ..app.stdio import serve_stdio
     from ..app.targets import load_to_serve, parse
 
-    agents = [agent for target in targets for agent in await load_to_serve(parse(target))]
-    # The folder is the choice of the program that starts us, a server with this as a mount among them: its config file
-    # does not say where agents keep what they do.
-    where, bus = find_store(store, here=False), find_bus(store, here=False)
-    await serve_stdio(protocol, where, agents, pipes, trace=trace, bus=bus)
+    parsed = [parse(target) for target in targets]
+    place = Place(store, parsed)
+    agents = [agent for target in parsed for agent in await load_to_serve(target, place.project.root)]
+    project = place.project.claim(place.store)
+    await serve_stdio(
+        protocol, place.store, agents, pipes, trace=trace, bus=place.bus, project=project, root=place.project.root
+    )
     return 0

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 import sys
+import tempfile
+import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..model.errors import NotFound
 from .errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
+    from ..app.paths import Place
+    from ..app.targets import Target
     from ..engine.agents import Agent
     from ..engine.engine import Engine
+
+log = logging.getLogger("interlingua.cli")
+
+_PATIENCE = 3.0  # seconds that the tasks of agents have to end with a command
 
 
 def go(work: Coroutine[Any, Any, int | None]) -> None:
@@ -29,7 +37,7 @@ def go(work: Coroutine[Any, Any, int | None]) -> None:
 def finish(work: Coroutine[Any, Any, int | None]) -> int:
     """Run a command to its end. Returns its exit code."""
     try:
-        code = asyncio.run(work)
+        code = _run(work)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = ExitCode.CANCELLED
@@ -40,19 +48,68 @@ def finish(work: Coroutine[Any, Any, int | None]) -> int:
     return code or 0
 
 
+def _run(work: Coroutine[Any, Any, int | None]) -> int | None:
+    """As `asyncio.run`. What agents leave on the event loop, as a callback or a timer, does not end it by sys.exit."""
+    main: asyncio.Task[Any] | None = None
+
+    async def begin() -> int | None:
+        nonlocal main
+        main = asyncio.current_task()
+        return await work
+
+    async def go_on(main: asyncio.Task[int | None]) -> int | None:
+        return await main
+
+    runner = asyncio.Runner()
+    code: int | None = ExitCode.FAILED
+    try:
+        job = begin()
+        while True:
+            try:
+                code = runner.run(job)
+                return code
+            except SystemExit as error:
+                if main is None or main.done():
+                    raise
+                log.error("a callback called sys.exit(%r), which ends nothing here", error.code, exc_info=error)
+                job = go_on(main)
+    finally:
+        # The loop waits for every task that is left, and that of an agent that cannot be cancelled never ends.
+        last = threading.Timer(_PATIENCE, os._exit, (code or 0,))
+        last.daemon = True
+        last.start()
+        runner.close()
+        last.cancel()
+
+
 @asynccontextmanager
 async def engine_at(
-    store: Path | None, agents: Iterable[Agent[..., Any]] = (), *, create: bool = False
+    store: Path | None, agents: Iterable[Agent[..., Any]] = (), *, targets: Iterable[Target] = (), create: bool = False
 ) -> AsyncIterator[Engine]:
-    """An engine on a store. `create`: the store that was asked for may be new."""
-    from ..app.paths import find_bus, find_store
+    """An engine on the store of a command. `targets`: what the agents are from; `create`: the store may be new."""
+    from ..app.paths import Place
+
+    place = Place(store, targets)
+    async with engine_in(place, agents, create=create) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def engine_in(
+    place: Place, agents: Iterable[Agent[..., Any]] = (), *, create: bool = False
+) -> AsyncIterator[Engine]:
+    """The same, at a place that was found before."""
     from ..engine.engine import Engine
     from ..store.opening import CannotOpen
 
-    path = find_store(store)
-    if store is not None and not create and not _is_there(path):
-        raise NotFound(f"there is no store {path}")
-    engine = Engine(path, agents=agents, bus=find_bus(store))
+    agents = list(agents)
+    path = place.store if create else place.existing_store()
+    if agents or (create and place.project.owns(path)):
+        project = place.project.claim(path)
+    else:  # it executes nothing; a store that was named may be that of any project
+        project = place.project.id_in(path) if place.named_store is None else ""
+    engine = Engine(path, agents=agents, bus=place.bus, project=project, root=place.project.root if project else None)
+    engine.store.waits_for_server = False  # somebody waits at the terminal
     try:
         await engine.start()
     except (sqlite3.Error, OSError) as error:  # it was opened, and cannot be written beside
@@ -63,15 +120,39 @@ async def engine_at(
         await engine.stop()
 
 
-def _is_there(path: Path) -> bool:
-    from ..store.opening import is_postgres
+@asynccontextmanager
+async def engine_of_client(agents: Iterable[Agent[..., Any]]) -> AsyncIterator[tuple[Engine, Path]]:
+    """An engine for runs that a server keeps, and its folder. Nothing of it stays when the command ends."""
+    from ..engine.engine import Engine
 
-    return is_postgres(path) or path.exists()
+    with tempfile.TemporaryDirectory(prefix="interlingua-", dir=_in_memory(), ignore_cleanup_errors=True) as folder:
+        engine = Engine(Path(folder) / "store.db", agents=agents, project="client")
+        await engine.start()
+        try:
+            yield engine, Path(folder)
+        finally:
+            await engine.stop()
+
+
+def _in_memory() -> Path | None:
+    """A folder that is not on disk, where the system has one."""
+    folder = Path("/dev/shm")  # noqa: S108 - private folders are made in it
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
 def interactive() -> bool:
     """Whether somebody can be asked: both ends of the conversation are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+async def confirmed(question: str) -> bool:
+    """Ask a question of yes or no, at a terminal."""
+    from .terminal import read_line
+
+    try:
+        return (await read_line(f"{question} [y/n] ")).strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
 
 
 async def make_sure(yes: bool, what: str, ids: list[str]) -> None:
@@ -83,12 +164,6 @@ async def make_sure(yes: bool, what: str, ids: list[str]) -> None:
     if not yes:
         if not interactive():
             raise CommandError(f"this would delete {what} {names}", hint="say --yes to do it")
-        from .terminal import read_line
-
-        try:
-            sure = (await read_line(f"delete {what} {names}? [y/n] ")).strip().lower() in ("y", "yes")
-        except EOFError:
-            sure = False
-        if not sure:
+        if not await confirmed(f"delete {what} {names}?"):
             raise CommandError("nothing was deleted", exit_code=ExitCode.FAILED)
     note(f"deleting {what} {names}")

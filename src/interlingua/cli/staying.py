@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from ..app.config import Config
     from ..app.logs import LogFormat
     from ..app.mount_entry import MountEntry
+    from ..app.paths import Place
+    from ..app.project import Project
     from ..app.reload import Reloader
     from ..app.work import Workplace
     from ..engine.agents import Agent
 
     Open = Callable[
-        [Config, Path | str, list[Agent[..., Any]], list[MountEntry]], Awaitable[AbstractAsyncContextManager[Any]]
+        [Config, Path | str, Project, list[Agent[..., Any]], list[MountEntry]],
+        Awaitable[AbstractAsyncContextManager[Any]],
     ]
     Show = Callable[[Any, LogFormat], None]
 
@@ -42,104 +45,123 @@ def stay(config: Path | None, targets: list[str], flags: dict[str, Any], verb: s
     """Read the settings, open the place, tell of it, and leave when a signal says so. `verb`: the command's name."""
     from ..app.config import read
     from ..app.logs import LogFormat, logging_as
-    from ..app.paths import find_file
     from .session import go
 
-    file, flags = where(config, targets, flags, verb)
+    place, file, flags = where(config, targets, flags, verb)
 
     def again() -> Config:
-        return read(file, flags, store_from=find_file(config))
+        return read(file, flags, store_from=place.file)
 
     settings = again()
     settings.check()
     form = LogFormat(settings["server.log"])
     with logging_as(form):
-        go(_stay(settings, form, again, open_, show))
+        go(_stay(settings, place.project, form, again, open_, show))
 
 
 def where(
     config: Path | None, targets: list[str], flags: dict[str, Any], verb: str
-) -> tuple[Path | None, dict[str, Any]]:
-    """The config file, if any, and the flags with every target among those that it belongs to."""
+) -> tuple[Place, Path | None, dict[str, Any]]:
+    """The place of the command, the config file that it reads as a whole, if any, and the flags with every target
+    among those that it belongs to."""
     import os
 
     from ..app.config_table import ENTRIES
-    from ..app.paths import NAME, find_file
+    from ..app.paths import Place
+    from ..app.project import CONFIG
     from ..app.targets import parse
     from .errors import CommandError
 
+    parsed = [parse(text) for text in targets]
+    place = Place(targets=parsed, config=config)
     named: dict[str, list[str]] = {"agents": [], "teams": [], "mounts": []}
-    for text in targets:
-        target = parse(text)
+    for text, target in zip(targets, parsed, strict=True):
         kind = {"file": "agents", "team": "teams"}.get(target.kind, "mounts")
         named[kind].append(target.rest if target.kind == "team" else text)
     wanted = {name: [*texts, *(flags.get(name) or [])] for name, texts in named.items()}
-    file = find_file(config, here=not any(wanted.values()))
+    file = place.named_file if any(wanted.values()) else place.file
     variables = [os.environ.get(one.variable) for one in ENTRIES if one.path in named]
     # A server may have doors alone: for what the workers of its store have.
     doors = verb == "serve" and (flags.get("store_path") is not None or flags.get("server_elsewhere"))
     if file is None and not any(wanted.values()) and not any(variables) and not doors:
         raise CommandError(
             f"there is nothing to {'run' if verb == 'worker' else 'serve'}: no target, and no interlingua.toml here",
-            hint=f"interlingua {verb} agents.py, or interlingua config init, which writes {NAME}",
+            hint=f"interlingua {verb} agents.py, or interlingua config init, which writes {CONFIG}",
         )
-    return file, {**flags, **wanted}
+    return place, file, {**flags, **wanted}
 
 
-async def _stay(config: Config, form: LogFormat, again: Callable[[], Config], open_: Open, show: Show) -> int:
+async def _stay(
+    config: Config, project: Project, form: LogFormat, again: Callable[[], Config], open_: Open, show: Show
+) -> int:
     import asyncio
-    import signal
 
     from ..app import config_meaning, sources
     from ..app.logs import LogFormat
-    from ..app.paths import own_file
     from ..app.reload import Reloader
+    from .signals import Signals
 
-    mounts = config_meaning.mounts(config)
-    own = await sources.load_all(config)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    agents = [agent for source in own for agent in source.agents]
-    async with await open_(config, config["store.path"] or own_file(), agents, mounts) as place:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
-        reloader = Reloader(place, config, own, again)
-        reloading = _on_hangup(reloader, stop)
-        show(place, form)
-        if form is not LogFormat.JSON:  # whoever reads lines of JSON wants nothing else
-            say("Ctrl-C stops.")
-        if config["server.reload"]:
-            reloading.append(loop.create_task(reloader.watch()))
-        await stop.wait()
-        for task in reloading:
+    stop, reload, is_up = asyncio.Event(), asyncio.Event(), False
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def end() -> None:
+        stop.set()
+        if not is_up:
             task.cancel()
-        await asyncio.gather(*reloading, return_exceptions=True)
-        loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C leaves at once
+
+    with Signals(end, hangup=_hangup(reload)) as signals:
+        try:
+            mounts = config_meaning.mounts(config)
+            own = await sources.load_all(config, project.root)
+            agents = [agent for source in own for agent in source.agents]
+            project = project.renamed(config["project"])
+            store = config["store.path"] or project.store
+            async with await open_(config, store, project, agents, mounts) as place:
+                signals.engine = place.engine
+                is_up = True
+                reloader = Reloader(place, config, own, again)
+                reloading = [loop.create_task(_reload(reloader, reload))]
+                show(place, form)
+                if form is not LogFormat.JSON:  # whoever reads lines of JSON wants nothing else
+                    say("Ctrl-C stops.")
+                if config["server.reload"]:
+                    reloading.append(loop.create_task(reloader.watch()))
+                await stop.wait()
+                for work in reloading:
+                    work.cancel()
+                await asyncio.gather(*reloading, return_exceptions=True)
+        except asyncio.CancelledError:
+            if is_up or signals.number is None:
+                raise
+            return 128 + signals.number  # before it was up
     return 0
 
 
-def _on_hangup(reloader: Reloader, stop: asyncio.Event) -> list[asyncio.Task[Any]]:
-    """SIGHUP reloads; but where it says that the terminal is gone, the server ends as by Ctrl-C."""
+def _hangup(reload: asyncio.Event) -> Callable[[], bool]:
+    """SIGHUP reloads; but where it says that the terminal is gone, the process ends as by Ctrl-C. (Not where it was
+    started with `nohup`.)"""
     import asyncio
-    import signal
 
-    at_terminal, again = _has_terminal(), asyncio.Event()
-
-    def hung_up() -> None:
-        if at_terminal and not _has_terminal():
-            stop.set()
-        else:
-            again.set()
-
-    async def reload() -> None:
-        while True:
-            await again.wait()
-            again.clear()
-            await reloader.reload()
+    from .signals import Signals
 
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, hung_up)
-    return [loop.create_task(reload())]
+    at_terminal = _has_terminal() and not Signals.outlives_terminal()
+
+    def hung_up() -> bool:
+        if at_terminal and not _has_terminal():
+            return True
+        loop.call_soon_threadsafe(reload.set)
+        return False
+
+    return hung_up
+
+
+async def _reload(reloader: Reloader, wanted: asyncio.Event) -> None:
+    while True:
+        await wanted.wait()
+        wanted.clear()
+        await reloader.reload()
 
 
 def _has_terminal() -> bool:

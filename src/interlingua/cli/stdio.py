@@ -28,9 +28,7 @@ def stdio(
     trace: Trace = None,
     store: Annotated[
         Path | None,
-        store_option(
-            "`$INTERLINGUA_STORE`, else that of the file `$INTERLINGUA_CONFIG`, else the one in your data folder"
-        ),
+        store_option("`$INTERLINGUA_STORE`, else that of the config file, else the project's own"),
     ] = None,
 ) -> None:
     """Serve agents on stdin and stdout, as editors and assistants expect it of what they start.

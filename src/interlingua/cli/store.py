@@ -48,10 +48,13 @@ def migrate(
 async def _migrate(dry: bool, store: Path | None, json: bool) -> int:
     import asyncio
 
+    from ..app.paths import Place
     from ..store import opening, schema
     from .render import as_json
 
-    where = _there(store)
+    where = Place(store).store
+    if not opening.is_postgres(where):  # there, this is what makes the tables
+        where = _there(store)
     plan = await asyncio.to_thread(opening.migrate, where, dry=dry)
     if json:
         steps = [{"name": step.name, "alone": step.alone or None} for step in plan.ahead]
@@ -203,11 +206,6 @@ def _show(found: Counts | None, checked: int, damage: list[Damage]) -> None:
 
 
 def _there(store: Path | None) -> Path:
-    from ..app.paths import find_store
-    from ..model.errors import NotFound
-    from ..store.opening import is_postgres
+    from ..app.paths import Place
 
-    where = find_store(store)
-    if not is_postgres(where) and not where.exists():
-        raise NotFound(f"there is no store {where}")
-    return where
+    return Place(store).existing_store()

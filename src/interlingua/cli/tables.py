@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..model.content import Message
-from ..model.events import Event
-from ..model.run import Checkpoint, Question, Run, Thread
+from ..model.events import Event, RunCreated
+from ..model.run import Blocked, Checkpoint, Question, Run, Thread
 from . import inbox, journal
 from .forms import describe_fields, example_of
 from .ids import short
@@ -75,6 +75,10 @@ def _said(run: Run) -> str:
     return as_json(members, pretty=False)
 
 
+def _blocked(blocked: Blocked) -> Text:
+    return Text.assemble(("blocked ", "bold yellow"), _cell(blocked.message, 100))
+
+
 def runs(found: list[Run], *, json: bool, filtered: bool) -> None:
     if json:
         _print_json([journal.plain(run) for run in found])
@@ -86,7 +90,7 @@ def runs(found: list[Run], *, json: bool, filtered: bool) -> None:
         for run in found:
             table.add_row(
                 short(run.id), _cell(run.agent, 40), _status(run.status), journal.ago(run.created_at, now),
-                _cell(short(run.thread or ""), 20), _cell(_said(run)),
+                _cell(short(run.thread or ""), 20), _cell(_said(run)) if run.blocked is None else _blocked(run.blocked),
             )  # fmt: skip
         console().print(table)
 
@@ -104,7 +108,12 @@ def run(run: Run, events: list[Event], *, json: bool, sealed: bool = False) -> N
     now = _now()
     _title("run", run.id)
     _row("agent", f"{run.agent} {run.version}")
+    _row("origin", run.origin.strip())
     _row("status", _status(run.status))
+    if run.blocked is not None:
+        _row("blocked", f"{run.blocked.message} ({run.blocked.reason})")
+        if run.blocked.reason != "no_code":
+            _row("goes on", f"with other code, or after: interlingua runs retry {short(run.id)}")
     if sealed:
         _row("sealed", "nobody but the owner reads this: it is the work of an overseen agent, or about it")
     _row("created", f"{journal.ago(run.created_at, now)} ({journal.iso(run.created_at)})")
@@ -113,6 +122,9 @@ def run(run: Run, events: list[Event], *, json: bool, sealed: bool = False) -> N
     for name, value in (("thread", run.thread), ("called by", run.parent)):
         if value:
             _row(name, value)
+    created = events[0].body if events else None
+    if isinstance(created, RunCreated) and created.continues is not None:
+        _row("continues", f"run {created.continues.run}, from event {created.continues.seq}")
     if run.request is not None:
         _row("input", as_json(run.request.input))
         if run.request.config is not None:
@@ -143,6 +155,17 @@ def ended(found: list[Run], *, json: bool) -> None:
         return
     for run in found:
         console().print(Text.assemble(f"run {short(run.id)} ", _status(run.status)))
+
+
+def retried(found: list[tuple[str, Run]], *, json: bool) -> None:
+    if json:
+        _print_json([journal.plain(run) for _, run in found])
+        return
+    for before, run in found:
+        if run.id == before:
+            console().print(f"run {short(run.id)} goes on")
+        else:
+            console().print(f"run {run.id} continues run {short(before)}")
 
 
 def threads(found: list[Thread], *, json: bool, filtered: bool) -> None:

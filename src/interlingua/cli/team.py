@@ -108,9 +108,11 @@ async def _check(place: Path, probe: bool, model: str | None, json: bool) -> int
 
 
 async def _probe(team: Team, folder: Path) -> tuple[dict[str, list[str]], list[Problem]]:
-    from ..protocols.cap.toolservers import McpServers
+    from ..protocols.cap.toolservers import McpServers, check_installed
     from . import team_check
 
+    if team.servers:
+        check_installed()
     servers = McpServers(folder)
     try:
         return await team_check.probe(team, servers)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from ..app.teams import HANDLERS
 from ..model.authority import DEFAULT_LIMITS, Limits, Policy, Step
 from ..model.codes import Code
 from ..model.errors import InterlinguaError
+from ..model.pointers import escaped
 from ..model.team import OURS, USER, Manifest, Problem, Server, Team, entry_of
 from .render import clean
 
@@ -306,7 +306,7 @@ async def probe(team: Team, servers: Any) -> tuple[dict[str, list[str]], list[Pr
         try:
             offered[id_] = [tool.name for tool in await servers.list(id_, server)]
         except InterlinguaError as error:
-            found.append(Problem(team.file, f"/servers/{_pointer(id_)}", error.message))
+            found.append(Problem(team.file, f"/servers/{escaped(id_)}", error.message))
     for manifest in team.manifests.values():
         for index, binding in enumerate(manifest.mcp_bindings):
             tools = offered.get(binding.server_id)
@@ -317,7 +317,3 @@ async def probe(team: Team, servers: Any) -> tuple[dict[str, list[str]], list[Pr
                     why = f"{binding.server_id} has no tool {tool} (it has: {known})"
                     found.append(Problem(manifest.file, at, why))
     return offered, found
-
-
-def _pointer(step: str) -> str:
-    return re.sub("[~/]", lambda match: {"~": "~0", "/": "~1"}[match[0]], step)

@@ -179,6 +179,7 @@ async def run(
     out: TextIO, place: Path, task: str | None, *, model: str | None, store: Path | None, events: bool, json: bool,
     resume: str | None, no_input: bool,
 ) -> int:  # fmt: skip
+    from ..app.targets import Target
     from ..app.teams import load_team
     from .crash import CrashSite
     from .inputs import input_of
@@ -190,7 +191,10 @@ async def run(
         raise CommandError("--resume takes up a task as it was given; TASK cannot change it")
     # Everything is checked before the store is opened: bad input changes nothing.
     value = await input_of(agent.card, task, ask=ask) if resume is None else None
-    async with engine_at(store, [agent], create=resume is None) as engine, Interrupts() as interrupts:
+    async with (
+        engine_at(store, [agent], targets=[Target("team", str(place))], create=resume is None) as engine,
+        Interrupts(engine) as interrupts,
+    ):
         with CrashSite() as site:
             if resume is not None:
                 root = await _resumed(engine, agent, resume)

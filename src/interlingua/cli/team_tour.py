@@ -18,13 +18,13 @@ _TASK = "Analyze last quarter's sales trends"
 _ANSWER = "Regional breakdowns, please."
 
 
-def team_folder() -> Path | None:
-    """Where the team of the demo is; None where what reaches its tools is not installed."""
+def team_folder(project: Path) -> Path | None:
+    """Put the team of the demo into the demo's project; None where what reaches its tools is not installed."""
     if find_spec("mcp") is None:
         return None
-    from ..app.demo import example_folder
+    from ..app.demo import team_project
 
-    return example_folder("sales-team")
+    return team_project(project, "sales-team")
 
 
 async def with_team(wire: Wire, folder: Path | None, store: Path) -> int:

@@ -27,6 +27,7 @@ from ..model.events import (
     Event,
     Form,
     MessageSent,
+    RunBlocked,
     RunCreated,
     RunFinished,
     RunRestarted,
@@ -106,6 +107,8 @@ class Conversation:
                 yield self._line(who, ("policy ", "magenta"), handled(body))
             case CancelRequested(reason=reason) if event.run == self._root:
                 yield Line(0, Text(f"cancelling{f': {one_line(reason)}' if reason else ''} …", "yellow"))
+            case RunBlocked(message=text):
+                yield self._line(who, ("blocked: ", "bold yellow"), one_line(text))
             case RunRestarted(reason=reason) if who.agent:
                 yield self._line(who, (f"started again: {one_line(reason)}", "yellow"))
             # What the agents of a team show is copied to the team's run at the end, for those who see only that.

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
 import termios
-from types import FrameType, TracebackType
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
 
-from .errors import ExitCode
+from .signals import Signals
+
+if TYPE_CHECKING:
+    from ..engine.engine import Engine
 
 
 async def read_line(prompt: str) -> str:
@@ -55,37 +60,67 @@ def forget_typed() -> None:
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
-class Interrupts:
-    """While it is entered: the first Ctrl-C sets `pressed`, the second leaves at once.
+def is_gone(fd: int) -> bool:
+    """Whether this was a terminal that has been closed."""
+    try:
+        termios.tcgetattr(fd)
+    except termios.error as error:
+        return bool(error.args[0] == errno.EIO)
+    return False
 
-    A plain signal handler rather than the loop's: it also works while an agent keeps the event loop busy. It is entered
-    before there is anything to be ended: what came earlier ends the command, and what comes later is not lost.
+
+class Interrupts:
+    """While it is entered: the first Ctrl-C or SIGTERM sets `pressed`, the second leaves at once.
+
+    It is entered before there is anything to be ended: what came earlier ends the command, and what comes later is not
+    lost.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, engine: Engine | None = None, *, hangup: bool = False, folder: Path | None = None
+    ) -> None:  # fmt: skip
+        """`engine`: its runs are handed back when the process leaves at once. `hangup`: SIGHUP counts, too, unless the
+        process is to outlive its terminal. `folder`: removed when the process leaves at once."""
         self.pressed = asyncio.Event()
-        self._count = 0
-        self._before: Any = None
+        self._hangup = hangup and not Signals.outlives_terminal()
+        self._signals = Signals(self.pressed.set, hangup=self._hung_up if self._hangup else None)
+        self._signals.engine, self._signals.folder = engine, folder
+
+    @property
+    def name(self) -> str:
+        """The name of what was pressed, for a person."""
+        number = self._signals.number
+        return "Ctrl-C" if number in (None, signal.SIGINT) else number.name
+
+    def terminal_went_away(self) -> bool:
+        """Whether the end of the input was that of the terminal. It counts as SIGHUP, which may come later."""
+        if not self._hangup or not is_gone(sys.stdin.fileno()):
+            return False
+        self._hung_up()
+        self.pressed.set()
+        return True
+
+    @staticmethod
+    def _hung_up() -> bool:
+        """What is written to a terminal that is gone must not keep the command from ending in order."""
+        for fd in (1, 2):
+            if is_gone(fd):
+                nothing = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nothing, fd)
+                os.close(nothing)
+        return True
 
     async def __aenter__(self) -> Interrupts:
-        self._loop = asyncio.get_running_loop()
-        self._before = signal.signal(signal.SIGINT, self._press)
+        self._signals.__enter__()
         try:
-            await asyncio.sleep(
-                0
-            )  # asyncio's handler cancels this task at its next wait: here, and not in what follows
+            # asyncio's handler cancels this task at its next wait: here, and not in what follows
+            await asyncio.sleep(0)
         except BaseException:
-            signal.signal(signal.SIGINT, self._before)
+            self._signals.__exit__(None, None, None)
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-    def _press(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
-        if self._count > 1:
-            os._exit(ExitCode.CANCELLED)  # the run's log is safe: whoever has the agent's code can take it up again
-        self._loop.call_soon_threadsafe(self.pressed.set)
+        self._signals.__exit__(kind, error, trace)

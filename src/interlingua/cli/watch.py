@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..model.delta import ABSENT, Joiner
@@ -14,6 +14,7 @@ from ..model.events import (
     QuestionAnswered,
     QuestionAsked,
     QuestionWithdrawn,
+    RunBlocked,
     RunFinished,
     RunRestarted,
 )
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine
 
 _PAGE = 1000
+_RETRY = "interlingua runs retry"
 
 T = TypeVar("T")
 
@@ -37,13 +39,15 @@ class Watch:
     """asker: who answers; None: nobody here.
     leave_waiting: where nobody can be asked, a question ends the watch, and the run waits.
     owned: Ctrl-C cancels the run, also one that came before the watch began; None: it only ends the watch.
+    how: how a question that is left open is answered later.
     """
 
     def __init__(
         self, engine: Engine, run: str, view: View, *, asker: Asker | None, leave_waiting: bool,
-        owned: Interrupts | None,
+        owned: Interrupts | None, how: Callable[[Question], str] | None = None,
     ) -> None:  # fmt: skip
         self._engine = engine
+        self._how = how or how_to_answer
         self._run = run
         self._view = view
         self._asker = asker
@@ -83,10 +87,16 @@ class Watch:
                         self._closed(id_, f"the question is gone: {reason}")
                     case RunRestarted():
                         self._view.restarted(await _output_at(self._engine, self._run, event.seq))
+                    case RunBlocked() if self._owned is not None and await self._is_blocked():
+                        self._view.aside(f"it goes on with other code, or after: {_RETRY} {short(self._run)}")
+                        return ExitCode.WAITING
                     case RunFinished(status=status):
                         return OF_STATUS[status]
         self._view.aside("the run was deleted")
         return ExitCode.NOT_FOUND
+
+    async def _is_blocked(self) -> bool:
+        return (await self._engine.run(self._run, sealed=True)).blocked is not None
 
     async def _asked(self, question: Question) -> bool:
         """Whether this ends the watch."""
@@ -98,7 +108,7 @@ class Watch:
             return False
         leave = self._leave_waiting and self._asker is None
         waiting = await self._engine.questions(run=self._run) if leave else [question]
-        self._view.waits(waiting, "\n".join(how_to_answer(q) for q in waiting))
+        self._view.waits(waiting, "\n".join(dict.fromkeys(map(self._how, waiting))))
         return leave
 
     async def _is_open(self, question: Question) -> bool:
@@ -129,7 +139,10 @@ class Watch:
             finally:
                 self._asking.cancel()
             if not self._asking.cancelled() and isinstance(self._asking.exception(), EOFError):
-                self._view.waits([], how_to_answer(question))
+                if self._owned is not None and self._owned.terminal_went_away():
+                    self._open.clear()
+                    continue  # until the run has ended
+                self._view.waits([], self._how(question))
                 return ExitCode.WAITING
             if not self._asking.cancelled():
                 self._asking.result()
@@ -164,7 +177,7 @@ class Watch:
         if self._asking is not None:
             self._asking.cancel()
         with contextlib.suppress(Conflict, NotFound):  # it has just ended by itself
-            await self._engine.cancel(self._run, reason="Ctrl-C")
+            await self._engine.cancel(self._run, reason=interrupts.name)
         await asyncio.Event().wait()  # until the log says that it has ended
         raise AssertionError
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..app.config import Config
     from ..app.logs import LogFormat
     from ..app.mount_entry import MountEntry
+    from ..app.project import Project
     from ..app.work import Workplace
     from ..engine.agents import Agent
 
@@ -54,14 +55,14 @@ def worker(
 
 
 async def _open(
-    config: Config, store: Path | str, agents: list[Agent[..., Any]], mounts: list[MountEntry]
+    config: Config, store: Path | str, project: Project, agents: list[Agent[..., Any]], mounts: list[MountEntry]
 ) -> AbstractAsyncContextManager[Workplace]:
     from ..app import config_meaning
     from ..app.work import working
 
     settings = config_meaning.work_settings(config)
     config.check()
-    return working(store, agents, settings, mounts)
+    return working(store, agents, settings, mounts, project=project.claim(store), root=project.root)
 
 
 def _show(place: Workplace, form: LogFormat) -> None:
@@ -69,6 +70,7 @@ def _show(place: Workplace, form: LogFormat) -> None:
     import os
 
     from ..app.logs import LogFormat
+    from ..app.paths import nearby
 
     engine = place.engine
     if form is LogFormat.JSON:
@@ -82,7 +84,7 @@ def _show(place: Workplace, form: LogFormat) -> None:
         }
         logging.getLogger("interlingua").info("working on %s", place.store, extra={"fields": fields})
         return
-    say(f"Working on {place.store}" + (f", told by {place.bus}" if place.bus else ""))
+    say(f"Working on {nearby(place.store)}" + (f", told by {place.bus}" if place.bus else ""))
     say(f"worker {engine.worker.id}, pid {os.getpid()}, at most {engine.settings.max_running} runs at once")
     say(f"agents: {named(place) or 'none yet'}")
     if place.metrics:

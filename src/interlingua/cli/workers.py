@@ -47,15 +47,12 @@ def workers(
 async def _workers(store: Path | None, bus: str | None, json: bool) -> None:
     import msgspec
 
-    from ..app.paths import find_bus, find_store
-    from ..model.errors import NotFound
-    from ..store.opening import is_postgres, open_store
+    from ..app.paths import Place
+    from ..store.opening import open_store
     from .render import as_json
 
-    where = find_store(store)
-    if not is_postgres(where) and not where.exists():
-        raise NotFound(f"there is no store {where}")
-    settings = find_bus(store)
+    place = Place(store)
+    where, settings = place.existing_store(), place.bus
     if bus is not None:
         settings = msgspec.structs.replace(settings, url=bus)
     # No engine: that would be one more of those that are counted.
@@ -82,12 +79,14 @@ async def _workers(store: Path | None, bus: str | None, json: bool) -> None:
 
 
 def _entry(about: Any, runs: int | None) -> dict[str, Any]:
+    from ..model.run_identity import split_queue
     from .journal import iso
 
     id_ = getattr(about, "id", None) or about.worker
     return {
         "worker": id_, "host": about.host, "pid": about.pid, "started_at": iso(about.started_at),
-        "agents": sorted(about.agents), "runs": runs,
+        "agents": sorted({split_queue(queue)[1] for queue in about.queues}), "queues": sorted(about.queues),
+        "runs": runs,
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import (
     Awaitable,
     Callable,
@@ -11,14 +12,17 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
+from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
 from ..model import values
 from ..model.card import AgentCard, Schema
-from ..model.errors import AgentError, DefinitionError, InvalidInput, InvalidOutput
+from ..model.errors import AgentError, Conflict, DefinitionError, InvalidInput, InvalidOutput
+from ..model.run_identity import Origin, check_project, module_source, queue
 from ..model.schemas import Validator
+from .code_digest import code_digest
 from .codec import Codec, Params
 from .context import Context, SyncContext
 from .logins import Login
@@ -36,6 +40,7 @@ class Agent(Generic[P, R]):
     """A card and what runs behind it. Calling it calls the function, as if it had not been decorated."""
 
     here = True  # its code is in this process
+    code = ""  # digest of its code, given when it is registered
 
     def __init__(
         self,
@@ -57,7 +62,9 @@ class Agent(Generic[P, R]):
         parkable: bool = True,
         on_cancel: OnCancel | None = None,
         max_running: int | None = None,
+        source: str = "",
     ) -> None:
+        """`source`: the place of the code, as in `run_identity`; without one, the module of the function."""
         self.card = card
         self.fn = fn
         self.shape: Shape = shape
@@ -75,6 +82,7 @@ class Agent(Generic[P, R]):
         self.parkable = parkable and retries > 0
         self.on_cancel = on_cancel
         self.max_running = max_running
+        self.source = source or module_source(_module_of(fn))
         self.digest = values.digest(msgspec.to_builtins(card))
         self.check_input = Validator(card.input, what="input")
         self.check_output = Validator(card.output, what="output")
@@ -90,6 +98,11 @@ class Agent(Generic[P, R]):
         self.watch: Callable[[Callable[[], None]], None] | None = None
         # Of one to which nothing is open between two runs: sees whether it is there. Raises where it is not.
         self.try_out: Callable[[], Awaitable[None]] | None = None
+        # Of one at a server that finds its runs by their ids: makes an agent that goes on with the run of an id, and
+        # takes any input.
+        self.attach: Callable[[str], Agent[..., Any]] | None = None
+        # Called with the id that a run has at the server, as soon as that is known, and perhaps more than once.
+        self.on_remote_run: Callable[[str], None] | None = None
         self.__name__ = getattr(fn, "__name__", card.name)
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn
@@ -111,6 +124,18 @@ class Agent(Generic[P, R]):
         if self.ctx_param is not None:
             kwargs[self.ctx_param] = ctx
         return kwargs
+
+
+def _module_of(fn: Callable[..., Any]) -> str:
+    """The module of a function; of a program's main file, the name by which others import it."""
+    module: str = getattr(fn, "__module__", None) or "unknown"
+    if module != "__main__":
+        return module
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name)
+    return Path(file).stem if file is not None else module
 
 
 class OutputCodec:
@@ -196,10 +221,14 @@ class NameTaken(DefinitionError):
 class Registry:
     """The agents whose code this process has, and those that it knows to be elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, project: str = "", root: Path | None = None) -> None:
+        self._queues: dict[str, Agent[..., Any]] | None = None  # all whose runs can be entered here
+        self.project = project
+        self.refusal: Conflict | None = None  # why no agent may come
+        self.root = root  # the folder of the project that the agents belong to
         self._agents: dict[str, Agent[..., Any]] = {}
         self._hidden: dict[str, Agent[..., Any]] = {}
-        self._retired: dict[str, Agent[..., Any]] = {}  # nobody finds them any more; runs that have begun still do
+        self._retired: dict[str, Agent[..., Any]] = {}  # by queue; nobody finds them, and runs that have begun still do
         self._elsewhere: Mapping[str, Agent[..., Any]] = {}
         self._newest: dict[str, Agent[..., Any] | None] = {}
         self.listeners: list[Callable[[], None]] = []
@@ -213,15 +242,24 @@ class Registry:
 
     def add(self, agent: Agent[..., Any], *, hidden: bool = False) -> None:
         """`hidden`: nobody finds it here, and only the engine runs it."""
+        self._check_open()
         key = agent.card.key
         known = self._hidden if hidden else self._agents
         if known.get(key, agent) is not agent:
             raise NameTaken(key)
         for check in () if hidden else self.checks:
             _hold(agent.card, check)
+        self.give_code(agent)
         known[key] = agent
-        self._retired.pop(key, None)
         self._tell()
+
+    def _check_open(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def give_code(self, agent: Agent[..., Any]) -> None:
+        """Note which code this is, as its files are now."""
+        agent.code = agent.code or code_digest(agent, self.root)
 
     def remove(self, key: str) -> None:
         if self._agents.pop(key, None) is not None:
@@ -241,15 +279,19 @@ class Registry:
         or, where that is gone, the last that there was.
         """
         come, hidden_come = list(come), list(hidden_come)
+        if come or hidden_come:
+            self._check_open()
+        for agent in (*come, *hidden_come):
+            self.give_code(agent)
         agents = _exchanged(self._agents, gone, come)
         hidden = _exchanged(self._hidden, hidden_gone, hidden_come)
         for agent in come:
             for check in self.checks:
                 _hold(agent.card, check)
-        for before, after in ((self._agents, agents), (self._hidden, hidden)):
-            self._retired.update({key: agent for key, agent in before.items() if key not in after})
-        for key in (*agents, *hidden):
-            self._retired.pop(key, None)
+        served = {self.queue(agent) for agent in (*agents.values(), *hidden.values())}
+        for agent in (*self._hidden.values(), *self._agents.values()):
+            if (queue_ := self.queue(agent)) not in served:
+                self._retired[queue_] = agent
         self._agents, self._hidden = agents, hidden
         self._tell()
 
@@ -262,6 +304,7 @@ class Registry:
 
     def _tell(self) -> None:
         self._newest.clear()
+        self._queues = None
         for listener in self.listeners:
             listener()
 
@@ -274,20 +317,53 @@ class Registry:
             found = [agent for agent in self if agent.card.name == name]
             if not found:
                 return None
-            self._newest[name] = max(found, key=lambda agent: (agent.available, _version_key(agent.card.version)))
+            self._newest[name] = max(found, key=lambda agent: (agent.available, version_key(agent.card.version)))
         return self._newest[name]
 
     def code(self, name: str, version: str) -> Agent[..., Any] | None:
-        """What a run of this agent is entered with, be it hidden or not."""
+        """The agent of this name and version, be it hidden or not."""
         key = f"{name}@{version}"
-        return self._agents.get(key) or self._hidden.get(key) or self._retired.get(key)
+        found = self._agents.get(key) or self._hidden.get(key)
+        return found or next((agent for agent in self._retired.values() if agent.card.key == key), None)
+
+    # -- origins ------------------------------------------------------------------------------------------
+
+    @property
+    def project(self) -> str:
+        return self._project
+
+    @project.setter
+    def project(self, project: str) -> None:
+        self._project = check_project(project)
+        self._queues = None
+
+    def origin(self, agent: Agent[..., Any]) -> Origin:
+        return Origin(self._project, agent.source)
+
+    def queue(self, agent: Agent[..., Any]) -> str:
+        """The line in which runs of this agent wait for code of its origin."""
+        return queue(self.origin(agent), agent.card.name, agent.card.version)
+
+    def serving(self, queue: str) -> Agent[..., Any] | None:
+        """The agent that a run of this queue is entered with, be it hidden or not."""
+        return self._serving().get(queue)
+
+    def queues(self) -> list[str]:
+        """All queues whose runs can be entered here: also those of agents that nobody finds."""
+        return list(self._serving())
+
+    def _serving(self) -> Mapping[str, Agent[..., Any]]:
+        if self._queues is None:
+            here = (*self._hidden.values(), *self._agents.values())
+            self._queues = {**self._retired, **{self.queue(agent): agent for agent in here}}
+        return self._queues
+
+    def codes(self) -> dict[str, str]:
+        """The digest of the code for every queue whose runs can be entered here."""
+        return {queue: agent.code for queue, agent in self._serving().items()}
 
     def hidden(self) -> list[Agent[..., Any]]:
         return list(self._hidden.values())
-
-    def keys(self) -> list[str]:
-        """Of all whose runs can be entered here: also of those that nobody finds."""
-        return [*self._agents, *self._hidden, *self._retired]
 
     def own(self) -> list[Agent[..., Any]]:
         """Those whose code is here."""
@@ -322,5 +398,6 @@ def _hold(card: AgentCard, check: Callable[[AgentCard], list[str]]) -> None:
         raise DefinitionError(f"agent {card.key} cannot be registered: {'; '.join(problems)}")
 
 
-def _version_key(version: str) -> list[tuple[int, int, str]]:
+def version_key(version: str) -> list[tuple[int, int, str]]:
+    """Sorts versions: numbers count as numbers."""
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"[.+-]", version)]

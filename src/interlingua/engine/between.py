@@ -55,12 +55,12 @@ class Between:
             mirror.let_go()
 
     def agents_changed(self) -> None:
-        self._bus.take(self._worker.registry.keys())
+        self._bus.take(self._worker.registry.queues())
 
     def presence(self) -> Presence:
         worker = self._worker
         return Presence(
-            worker.id, socket.gethostname(), os.getpid(), worker.registry.keys(), worker.running, max(0, worker.room),
+            worker.id, socket.gethostname(), os.getpid(), worker.registry.queues(), worker.running, max(0, worker.room),
             self._started_at,
         )  # fmt: skip
 
@@ -159,13 +159,13 @@ class Between:
     def submitted(self, row: RunRow) -> None:
         """A run was accepted here, and does not run here."""
         due = row.worker is None and row.queued is None and row.wake_at == 0
-        if due and self._bus.hand_out(f"{row.agent}@{row.version}", row.id, row.epoch):
+        if due and self._bus.hand_out(row.queue, row.id, row.epoch):
             self._worker.look()
         else:
             self._bus.publish(WORK)
 
-    async def room(self, agent: str) -> None:
-        while not self._worker.may_claim(agent):
+    async def room(self, queue: str) -> None:
+        while not self._worker.may_claim(queue):
             self._slot.clear()
             # Slots also become free where nobody says so: agents that begin to wait.
             try:
@@ -177,9 +177,9 @@ class Between:
     def slot_free(self) -> None:
         self._slot.set()
 
-    async def offered(self, agent: str, run: str, *, again: bool) -> bool:
+    async def offered(self, queue: str, run: str, *, again: bool) -> bool:
         if again:  # somebody may have taken it: that is seen at less cost than a claim
             row = await self._worker.store.run(run)
             if row is None or row.worker is not None or row.status.final:
                 return True
-        return await self._worker.offers.take(agent)
+        return await self._worker.offers.take(queue)

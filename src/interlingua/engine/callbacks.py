@@ -15,7 +15,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from ..model.errors import Denied, InterlinguaError, NotFound, Unavailable
+from ..model.errors import Denied, InterlinguaError, InvalidRequest, NotFound, Unavailable
+from ..model.identifiers import check_id
 from ..model.run import Run
 from ..model.status import Status
 from ..security.redaction import redact_text, redact_url
@@ -33,6 +34,7 @@ _AT_ONCE = 64
 _NEW, _FAILING = 32, 8  # of those: for receivers that have not answered well yet, and for those that are silent
 _PER_RECEIVER = 4  # of those: for each that answers well. The others get one
 _SEND_WITHIN = 15.0
+_LONGEST_URL = 2000
 _PROMPT = 2.0  # answering well is answering within this
 _LEASE = 20.0  # longer than sending can take: what a killed process was sending is sent again after this
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 3600.0
@@ -60,6 +62,7 @@ class Callbacks:
         self._store = store
         self.formats: dict[str, Callable[[Run], Any]] = {}
         self.send: Send | None = None  # given by the app, which knows the network
+        self.judge: Callable[[str], None] | None = None  # raises Denied for an address that is never called
         self.keep_trying = 86_400.0  # seconds: a receiver that is down overnight still gets everything
         self.sent = 0
         self.failed = 0  # given up
@@ -67,6 +70,15 @@ class Callbacks:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._tidied = -_TIDY_EVERY
+
+    def check(self, url: str, path: str) -> None:
+        """Raise InvalidRequest for an address to which nothing would ever be sent."""
+        check_id(url, "the address for callbacks", path, most=_LONGEST_URL)
+        if self.judge is not None:
+            try:
+                self.judge(url)
+            except Denied as error:
+                raise InvalidRequest(f"callbacks cannot be sent to this address: {error.message}", path=path) from error
 
     def start(self) -> None:
         if self.send is not None and self._task is None:

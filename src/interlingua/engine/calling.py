@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -43,9 +44,13 @@ from ..model.run import RunRequest
 from ..model.status import Status
 from ..model.team import ORCHESTRATOR, USER
 from ..store.base import CountDelegation
-from . import tracing
+from . import branches, tracing
+from .branches import Branch
 from .ids import new_id
-from .speaking import PASSED, RESULT_HASH, Speaking, error_message, result_message, sound, unverified
+from .mailbox import PASSED
+from .record_keys import Arguments, is_named, name_of, show
+from .speaking import RESULT_HASH, Speaking, error_message, result_message, sound, unverified
+from .turns import AFTER_ALL
 
 if TYPE_CHECKING:
     from .agents import Agent
@@ -54,6 +59,8 @@ if TYPE_CHECKING:
 Prepare = Callable[[str], Awaitable[RunRequest]]
 OnInquiry = Callable[[ReviewVerdict], Awaitable[str | None]]
 OnMessage = Callable[[Message], Awaitable[str | None]]
+
+_INNER = "inner:"
 
 REFUSALS: dict[str, type[InterlinguaError]] = {cls.code: cls for cls in (Denied, OverBudget, RunTimedOut)}
 
@@ -82,6 +89,8 @@ class Calling(Speaking):
 
         def busy(self) -> AbstractContextManager[None]: ...
         def _stir(self) -> None: ...
+        def mismatch(self, past: Any, called: str | None) -> NoReturn: ...
+        def recalled(self, what: str, read: Callable[[], Any]) -> Any: ...
         async def _propose(
             self, name: str, overseer: Member, handover: Handover, parts: list[Part], output: Any,
             on_inquiry: OnInquiry | None, key: str | None,
@@ -104,13 +113,18 @@ class Calling(Speaking):
         if isinstance(input_, str):
             input_ = _as_text(name, (await self.worker.engine.card(name, version)).input_text, input_)
         payload = {**(input_ or {}), **msgspec.to_builtins(inputs)}
-        values.check(payload, InvalidInput, what="input")
+        payload = values.clean(payload, InvalidInput, what="input")
         digest = values.digest([name, version, payload, config])
+        shown = show(payload)
 
         async def prepare(_: str) -> RunRequest:
             return self._request(name, version, payload, config, thread=thread, timeout=timeout)
 
-        ended = await self._child(self._key("call", name, key), digest, name, prepare)
+        place = self.place("call", name, key, Arguments(digest, shown))
+        past = place in self.replay.children
+        ended = await self._child(place, digest, name, prepare, shown=shown)
+        if past:
+            return self.recalled(f"the result of agent {name}", lambda: child_result(agent, ended))
         return child_result(agent, ended)
 
     def _request(self, name: str, version: str | None, payload: Any, config: Any, **more: Any) -> RunRequest:
@@ -120,7 +134,7 @@ class Calling(Speaking):
     async def _child(
         self, place: str, digest: str, name: str, prepare: Prepare, notice: Notice | None = None,
         proposal: str | None = None, *, mail: bool = False, on_message: OnMessage | None = None,
-        count: CountDelegation | None = None,
+        count: CountDelegation | None = None, shown: str = "",
     ) -> ChildEnded:  # fmt: skip
         """Call for a child and wait for its end, or find both in the log. `prepare` makes its request, given its id.
 
@@ -128,25 +142,23 @@ class Calling(Speaking):
         `count`: that it counts is written with the call.
         """
         engine = self.worker.engine
+        self.replay.reach(place)
         known = self.replay.children.get(place)
         new = False
-        if known is not None and known[0].input == digest:
+        if known is not None:
             called, ended, seq = known
+            if called.input != digest and (not is_named(place) or place.startswith(_INNER)):
+                self._other_input(place)
             if ended is None and called.run in self._children and self._children[called.run].done():
                 ended = self._children[called.run].result()
             if ended is not None:
+                await self.turn(self.replay.ended_at.get(place, AFTER_ALL))
                 self._passed(seq)
                 return ended
             child = called.run
         else:
-            if known is not None and known[1] is None:
-                self.worker.cancel_soon(known[0].run, "its parent calls something else now")
-                self._child_keys.pop(known[0].run, None)
-            if known is not None:
-                for what in ("notice", "result", "verdict", "reply"):  # they were about another child
-                    self.replay.said.pop(f"{place}:{what}", None)
             child, new = new_id(), True
-            called = ChildCalled(place, child, name, digest, notice, proposal)
+            called = ChildCalled(place, child, name, digest, notice, proposal, shown)
             self.replay.children[place] = (called, None, 0)
             changes = [msgspec.structs.replace(count, run=child)] if count is not None else []
             self.log.append(called, *changes)
@@ -192,16 +204,22 @@ class Calling(Speaking):
         assert isinstance(ended, ChildEnded)
         return ended
 
+    def _other_input(self, place: str) -> NoReturn:
+        """What a member of a team is told is for the log of its own run."""
+        call = f"call '{name_of(place)}'"
+        self.mismatch(call, f"{call} with another input")
+
     async def _pass_on(self, child: str, call: str) -> None:
         """Send on what is sent to this run. Where the process dies between the two, it is sent on again,
         and the child takes it once."""
         while True:
-            number = await self.next_mail(None)
-            message, place = self.replay.received[number], f"passed:{number + 1}"
+            number = await self.next_mail()
+            place = f"passed:{number + 1}"
             if place in self.replay.records:
                 continue
+            received = await self.read_mail(number)
             mark = f"{self.log.row.id}/{number + 1}"
-            message = msgspec.structs.replace(message, metadata={**message.metadata, PASSED: mark})
+            message = msgspec.structs.replace(received, metadata={**received.metadata, PASSED: mark})
             if self.authority is not None and not self.authority.task:
                 message.sender = USER  # it came from outside, where nobody is one of the team
             try:
@@ -218,19 +236,23 @@ class Calling(Speaking):
             self.log.append(record)
             notice = self.notice_of(call)
             if notice is not None and self.authority is not None and not self.authority.task:
-                message = self.replay.received[number]
-                parts = [unverified(part) for part in message.parts]
-                message = msgspec.structs.replace(message, sender=USER, parts=parts)
+                parts = [unverified(part) for part in received.parts]
+                message = msgspec.structs.replace(received, sender=USER, parts=parts)
                 self.say_once(f"{place}:said", "message", notice.task, USER, notice.recipient, message)
 
     async def _reply(self, call: str, on_message: OnMessage) -> None:
         """Answer what a child sends while its task is under way."""
         notice = self.notice_of(call)
         assert notice is not None
-        while True:
-            number = await self.next_mail(None, notice.recipient)
+        branches.enter(Branch(self.branches, f"m{values.digest(call)[:8]}"))
+        for count in itertools.count(1):
+            place = f"{call}:mail:{count}"
+            number = self.taken_before(place)
+            if number is None:
+                number = await self.next_mail(sender=notice.recipient)
+                self.record_taken(place, number)
             with self.busy():
-                reply = await on_message(self.replay.received[number])
+                reply = await on_message(await self.read_mail(number))
                 if reply is None:
                     continue
                 with contextlib.suppress(AlreadyFinished):  # it did not wait for that
@@ -268,7 +290,7 @@ class Calling(Speaking):
         key: str | None, handover: Handover,
     ) -> Any:  # fmt: skip
         """Delegate, and do what the team's policy says where that fails."""
-        place = self._key("call", name, key)
+        place = self.place("call", name, key)
 
         async def attempt(target: str, at: str) -> ChildEnded:
             member = self.worker.engine.member(self.authority, target)
@@ -276,7 +298,7 @@ class Calling(Speaking):
             if isinstance(given, str):
                 given = _as_text(target, member.card.input_text if member is not None else "text", given)
             payload = {**(given or {}), **msgspec.to_builtins(inputs)}
-            values.check(payload, InvalidInput, what="input")
+            payload = values.clean(payload, InvalidInput, what="input")
             return await self.delegated(
                 target, member, member.run_name if member is not None else target, payload, handover, at,
                 config=config, thread=thread, timeout=timeout,
@@ -297,11 +319,13 @@ class Calling(Speaking):
             [name, payload, config, thread, msgspec.to_builtins(handover.messages), scope, assignment]
         )
         past = self.replay.refused.get(place)
-        if past is not None and past[1].input == digest:
+        if past is not None:
+            if past[1].input != digest and not is_named(place):
+                self._other_input(place)
+            self.replay.reach(place)
             self._passed(past[0])
             raise _refusal(past[1].code, past[1].reason)
-        known = self.replay.children.get(place)
-        new = known is None or known[0].input != digest
+        new = place not in self.replay.children
         if new:
             await self._or_refuse(engine.check_delegation(row, authority, name), place, digest, name)
         assert member is not None  # nobody else passes the gate
@@ -405,10 +429,10 @@ class Calling(Speaking):
     ) -> ChildEnded:  # fmt: skip
         """A child that is part of how this run does its own work. It passes no gate: its authority is this run's.
 
-        `told` is what the child is told: another child is called where that has changed.
+        `told` is what the child is told: where that has changed, the run is blocked.
         """
         self._check_alive()
-        return await self._child(f"inner:{key}", values.digest(told), name, prepare, mail=mail, count=count)
+        return await self._child(f"{_INNER}{key}", values.digest(told), name, prepare, mail=mail, count=count)
 
 
 def _as_text(name: str, field: str | None, text: str) -> dict[str, Any]:

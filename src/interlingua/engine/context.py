@@ -17,6 +17,7 @@ from ..model.events import Diff, Location, Plan, PlanEntry, Thought, ToolCall, T
 from ..model.oversight import Exchange, Proposal
 from ..model.run import Caller
 from ..model.tools import ToolSpec
+from .suspension import SUSPENDING
 
 if TYPE_CHECKING:
     from .agents import Agent
@@ -121,9 +122,23 @@ class _Common(Generic[S, C]):
         value: float = self._run.recorded("random", random.random)
         return value
 
+    def patched(self, name: str) -> bool:
+        """Whether to execute new code: True in runs that come here for the first time, False in runs that have passed
+        this with the old code. A run gets the same answer each time."""
+        return self._run.patched(name)
+
+    def deprecate_patch(self, name: str) -> None:
+        """Say that the old code of `patched(name)` is gone. Runs that began with the new code go on."""
+        self._run.deprecate_patch(name)
+
     def usage(self, **counts: Any) -> None:
         """Say what the run has used (tokens, cost …). Numbers add up."""
         self._run.add_usage(counts)
+
+    @property
+    def parking(self) -> bool:
+        """Whether this handler is only set aside: its run goes on later, and replays it. For code that cleans up."""
+        return self._run.leaving in SUSPENDING
 
     @property
     def cancelled(self) -> bool:
@@ -152,7 +167,8 @@ class Context(_Common[S, C]):
         it waits. Without a deadline or reminders of its own it has those of the settings (`question_deadline`,
         `remind_after`); `math.inf` is no deadline, and `()` no reminder.
         """
-        answer: A = await self._run.ask(question, deadline, key, attachments=list(attachments), remind=remind)
+        asking = self._run.ask(question, deadline, key, attachments=list(attachments), remind=remind)
+        answer: A = await self._run.operate("ask", asking)
         return answer
 
     @overload
@@ -179,7 +195,7 @@ class Context(_Common[S, C]):
         The result comes back as JSON would bring it, typed by the function's annotation. A generator's yields extend
         the output. retries: how many more times to try when it raises; the last failure is recorded as `StepFailed`.
         """
-        return await self._run.step(name, fn, args, kwargs, key, retries, backoff, timeout)
+        return await self._run.operate("step", self._run.step(name, fn, args, kwargs, key, retries, backoff, timeout))
 
     async def call(
         self,
@@ -194,7 +210,8 @@ class Context(_Common[S, C]):
         **inputs: Any,
     ) -> Any:
         """Run another agent as a child, and give back its output. Its questions show on this run too."""
-        return await self._run.call(agent, input, inputs, version, config, thread, timeout, key)
+        calling = self._run.call(agent, input, inputs, version, config, thread, timeout, key)
+        return await self._run.operate("call", calling)
 
     async def delegate(
         self, agent: str, context_summary: str, *, attachments: Iterable[Part | str] = (), rule: str | None = None,
@@ -211,10 +228,11 @@ class Context(_Common[S, C]):
         far, attachments included. What comes back is the verdict. on_inquiry: answers what the overseer asks; without
         it, or where it gives None, that comes back.
         """
-        return await self._run.delegate(
+        delegating = self._run.delegate(
             agent, context_summary, list(attachments), rule, reason, scope, inputs, output, on_inquiry, on_message,
             timeout, key,
         )  # fmt: skip
+        return await self._run.operate("delegate", delegating)
 
     async def tool(
         self, server: str, tool: str, arguments: dict[str, Any] | None = None, *, timeout: float | None = None,
@@ -224,43 +242,45 @@ class Context(_Common[S, C]):
 
         Raises Denied where it may not be called, and ToolFailed, Unavailable or RunTimedOut where that went wrong.
         """
-        return await self._run.tool(server, tool, arguments, key, timeout)
+        return await self._run.operate("tool", self._run.tool(server, tool, arguments, key, timeout))
 
     async def tools(self) -> list[ToolSpec]:
         """The tools that this run may call, as their servers describe them."""
-        return await self._run.tools()
+        return await self._run.operate("tools", self._run.tools())
 
     async def send(
         self, recipient: str, content: str, *, attachments: Iterable[Part | str] = (), key: str | None = None
     ) -> None:
         """Tell another participant of the task something: an agent by its id, or `user`."""
-        await self._run.send(recipient, content, list(attachments), key)
+        await self._run.operate("send", self._run.send(recipient, content, list(attachments), key))
 
     async def receive(self, *, sender: str | None = None, timeout: float | None = None) -> Message:
         """The next message that somebody sent into this run. Raises TimeoutError after `timeout` seconds.
 
         sender: only from this participant; what others sent is still there afterwards.
         """
-        return await self._run.receive(timeout, sender)
+        return await self._run.operate("receive", self._run.receive(timeout, sender))
 
     async def sleep(self, seconds: float, *, key: str | None = None) -> None:
         """Wait. A long sleep holds no memory and survives restarts."""
-        await self._run.sleep(seconds, key)
+        await self._run.operate("sleep", self._run.sleep(seconds, key))
 
     async def emit(self, delta: dict[str, Any] | str) -> None:
         """Extend the output, as a generator's yield does."""
-        await self._run.emit_output(delta)
+        await self._run.operate("emit", self._run.emit_output(delta), records=False)
 
     async def message(self, content: str | Part | list[Part], **metadata: Any) -> None:
         """Say something that is not part of the output."""
-        await self._run.say(Message("agent", parts_from(content), metadata=metadata))
+        saying = self._run.say(Message("agent", parts_from(content), metadata=metadata))
+        await self._run.operate("message", saying, records=False)
 
     async def thought(self, text: str, *, id: str | None = None) -> None:  # noqa: A002
-        await self._run.show(Thought(text, id))
+        await self._run.operate("thought", self._run.show(Thought(text, id)), records=False)
 
     async def plan(self, entries: Iterable[PlanEntry | str]) -> None:
         """The whole plan as it is now."""
-        await self._run.show(Plan([PlanEntry(e) if isinstance(e, str) else e for e in entries]))
+        showing = self._run.show(Plan([PlanEntry(e) if isinstance(e, str) else e for e in entries]))
+        await self._run.operate("plan", showing, records=False)
 
     async def tool_call(
         self, id: str, *, title: str | None = None, tool: str | None = None,  # noqa: A002
@@ -269,20 +289,22 @@ class Context(_Common[S, C]):
         locations: list[Location] | None = None,
     ) -> None:  # fmt: skip
         """Show a tool call, or news of one under the same id: what is given replaces what was said before."""
-        await self._run.show(_tool_call(id, title, tool, kind, status, input, output, content, diffs, locations))
+        showing = self._run.show(_tool_call(id, title, tool, kind, status, input, output, content, diffs, locations))
+        await self._run.operate("tool_call", showing, records=False)
 
     async def artifact(
         self, content: str | Part | list[Part], *, name: str | None = None, id: str | None = None,  # noqa: A002
         append: bool = False, last: bool = True, description: str | None = None, **metadata: Any,
     ) -> None:  # fmt: skip
         """Give a result with a name. Chunks of one artifact share its id."""
-        await self._run.add_artifact(
+        adding = self._run.add_artifact(
             Artifact(id or name or "", parts_from(content), name, description, append, last, metadata)
         )
+        await self._run.operate("artifact", adding, records=False)
 
     async def warn(self, message: str, details: Any = None) -> None:
         """Something odd that does not stop the run."""
-        await self._run.show(Warned(message, details))
+        await self._run.operate("warn", self._run.show(Warned(message, details)), records=False)
 
 
 class SyncContext(_Common[S, C]):
@@ -293,14 +315,16 @@ class SyncContext(_Common[S, C]):
         key: str | None = None, remind: Iterable[float] | None = None,
     ) -> A:  # fmt: skip
         asking = self._run.ask(question, deadline, key, attachments=list(attachments), remind=remind)
-        answer: A = self._run.block(asking)
+        answer: A = self._run.operate_from_thread("ask", asking)
         return answer
 
     def step(
         self, name: str, fn: Callable[..., T], /, *args: Any, key: str | None = None, retries: int = 0,
         backoff: float = 1.0, timeout: float | None = None, **kwargs: Any,
     ) -> T:  # fmt: skip
-        result: T = self._run.block(self._run.step(name, fn, args, kwargs, key, retries, backoff, timeout))
+        result: T = self._run.operate_from_thread(
+            "step", self._run.step(name, fn, args, kwargs, key, retries, backoff, timeout)
+        )
         return result
 
     def call(
@@ -315,50 +339,57 @@ class SyncContext(_Common[S, C]):
         key: str | None = None,
         **inputs: Any,
     ) -> Any:
-        return self._run.block(self._run.call(agent, input, inputs, version, config, thread, timeout, key))
+        return self._run.operate_from_thread(
+            "call", self._run.call(agent, input, inputs, version, config, thread, timeout, key)
+        )
 
     def delegate(
         self, agent: str, context_summary: str, *, attachments: Iterable[Part | str] = (), rule: str | None = None,
         reason: str | None = None, scope: Scope | None = None, output: Any = None, timeout: float | None = None,
         key: str | None = None, **inputs: Any,
     ) -> Any:  # fmt: skip
-        return self._run.block(
+        return self._run.operate_from_thread(
+            "delegate",
             self._run.delegate(
                 agent, context_summary, list(attachments), rule, reason, scope, inputs, output, None, None, timeout, key
-            )
+            ),
         )
 
     def tool(
         self, server: str, tool: str, arguments: dict[str, Any] | None = None, *, timeout: float | None = None,
         key: str | None = None,
     ) -> Any:  # fmt: skip
-        return self._run.block(self._run.tool(server, tool, arguments, key, timeout))
+        return self._run.operate_from_thread("tool", self._run.tool(server, tool, arguments, key, timeout))
 
     def tools(self) -> list[ToolSpec]:
-        return self._run.block(self._run.tools())
+        return self._run.operate_from_thread("tools", self._run.tools())
 
     def send(
         self, recipient: str, content: str, *, attachments: Iterable[Part | str] = (), key: str | None = None
     ) -> None:
-        self._run.block(self._run.send(recipient, content, list(attachments), key))
+        self._run.operate_from_thread("send", self._run.send(recipient, content, list(attachments), key))
 
     def receive(self, *, sender: str | None = None, timeout: float | None = None) -> Message:
-        return self._run.block(self._run.receive(timeout, sender))
+        return self._run.operate_from_thread("receive", self._run.receive(timeout, sender))
 
     def sleep(self, seconds: float, *, key: str | None = None) -> None:
-        self._run.block(self._run.sleep(seconds, key))
+        self._run.operate_from_thread("sleep", self._run.sleep(seconds, key))
 
     def emit(self, delta: dict[str, Any] | str) -> None:
-        self._run.block(self._run.emit_output(delta))
+        self._run.operate_from_thread("emit", self._run.emit_output(delta), records=False)
 
     def message(self, content: str | Part | list[Part], **metadata: Any) -> None:
-        self._run.block(self._run.say(Message("agent", parts_from(content), metadata=metadata)))
+        self._run.operate_from_thread(
+            "message", self._run.say(Message("agent", parts_from(content), metadata=metadata)), records=False
+        )
 
     def thought(self, text: str, *, id: str | None = None) -> None:  # noqa: A002
-        self._run.block(self._run.show(Thought(text, id)))
+        self._run.operate_from_thread("thought", self._run.show(Thought(text, id)), records=False)
 
     def plan(self, entries: Iterable[PlanEntry | str]) -> None:
-        self._run.block(self._run.show(Plan([PlanEntry(e) if isinstance(e, str) else e for e in entries])))
+        self._run.operate_from_thread(
+            "plan", self._run.show(Plan([PlanEntry(e) if isinstance(e, str) else e for e in entries])), records=False
+        )
 
     def tool_call(
         self, id: str, *, title: str | None = None, tool: str | None = None,  # noqa: A002
@@ -366,19 +397,23 @@ class SyncContext(_Common[S, C]):
         output: Any = None, content: list[Part] | None = None, diffs: list[Diff] | None = None,
         locations: list[Location] | None = None,
     ) -> None:  # fmt: skip
-        self._run.block(
-            self._run.show(_tool_call(id, title, tool, kind, status, input, output, content, diffs, locations))
+        self._run.operate_from_thread(
+            "tool_call",
+            self._run.show(_tool_call(id, title, tool, kind, status, input, output, content, diffs, locations)),
+            records=False,
         )
 
     def artifact(
         self, content: str | Part | list[Part], *, name: str | None = None, id: str | None = None,  # noqa: A002
         append: bool = False, last: bool = True, description: str | None = None, **metadata: Any,
     ) -> None:  # fmt: skip
-        self._run.block(
+        self._run.operate_from_thread(
+            "artifact",
             self._run.add_artifact(
                 Artifact(id or name or "", parts_from(content), name, description, append, last, metadata)
-            )
+            ),
+            records=False,
         )
 
     def warn(self, message: str, details: Any = None) -> None:
-        self._run.block(self._run.show(Warned(message, details)))
+        self._run.operate_from_thread("warn", self._run.show(Warned(message, details)), records=False)

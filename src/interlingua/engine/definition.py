@@ -22,6 +22,7 @@ from .questions import Question, QuestionCodec, question_codec
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_LONGEST_NAME = 128
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]*")
 _ITERATORS = (AsyncIterator, AsyncIterable, AsyncGenerator, Iterator, Iterable, Generator)
@@ -113,6 +114,8 @@ def _define(
     where = f"agent {name} ({fn.__code__.co_filename}:{fn.__code__.co_firstlineno})"
     if not _NAME.fullmatch(name):
         raise DefinitionError(f"{where}: {name!r} is not a name; use letters, digits, dots, dashes and underscores")
+    if len(name) > _LONGEST_NAME or len(version) > _LONGEST_NAME:
+        raise DefinitionError(f"{where}: name and version have at most {_LONGEST_NAME} characters each")
     if not _VERSION.fullmatch(version):
         raise DefinitionError(f"{where}: {version!r} is not a version; write it like 1.2.0")
     if retries < 0:

@@ -11,12 +11,15 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..model.card import AgentCard
 from ..model.errors import InterlinguaError, Unavailable
+from ..model.run_identity import Origin, is_mount, split_queue
+from ..store.base import StoredCard
 from ..store.shelf import Drop, Put
 from .agents import Agent
 from .ids import now
@@ -32,7 +35,7 @@ _LOOK_EVERY = 2.0  # seconds, where nobody says that something has changed
 _REST = 0.2  # seconds between two looks: others may write all the time
 FORGET_AFTER = 3600.0  # seconds for which an agent is shown that nobody has any more
 
-_keys = msgspec.json.Decoder(list[str])
+_queues = msgspec.json.Decoder(list[str])
 
 
 class AgentElsewhere(Agent[..., Any]):
@@ -40,11 +43,12 @@ class AgentElsewhere(Agent[..., Any]):
 
     here = False
 
-    def __init__(self, card: AgentCard, workers: int, since: int) -> None:
+    def __init__(self, stored: StoredCard, workers: int, since: int) -> None:
         async def nothing() -> None:
             raise AssertionError("the code of this agent is elsewhere")
 
-        super().__init__(card, nothing, shape="async")
+        super().__init__(stored.card, nothing, shape="async", source=Origin.parse(stored.origin).source)
+        self.stored = stored
         self.workers = workers  # that have it and are there
         self.since = since  # when it became available, or ceased to be
         self.gone_at = time.monotonic()  # where it has
@@ -67,7 +71,8 @@ class Elsewhere:
     def __init__(self, engine: Engine) -> None:
         self.looks = False  # the agents of others are offered here
         self._engine = engine
-        self._known: dict[str, AgentElsewhere] = {}
+        self._known: dict[str, AgentElsewhere] = {}  # by name and version
+        self._ambiguous: set[str] = set()  # of those: that were found with several origins, and said to be
         self._seen: object = None  # what was offered when it was looked at last
         self._news = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
@@ -114,14 +119,16 @@ class Elsewhere:
             return []
         gates = engine.worker.gates
         return sorted(
-            agent.card.key for agent in engine.agents.own() if (gate := gates.of_agent(agent)) is None or gate.limit > 0
+            engine.agents.queue(agent)
+            for agent in engine.agents.own()
+            if (gate := gates.of_agent(agent)) is None or gate.limit > 0
         )
 
     async def _look(self) -> None:
         store, me = self._engine.store, self._engine.worker.id
         rows = await store.documents(_SPACE, limit=10_000)
         workers = {worker.id for worker in await store.workers()}  # after: who has noted something has entered before
-        offered = {row.id: (row.version, _keys.decode(row.body)) for row in rows if row.id in workers}
+        offered = {row.id: (row.version, _queues.decode(row.body)) for row in rows if row.id in workers}
         if dead := [row.id for row in rows if row.id not in workers]:
             await store.keep([Drop(_SPACE, id_) for id_ in dead])
         mine = self._mine()
@@ -139,23 +146,23 @@ class Elsewhere:
         if seen == self._seen and not stale:
             return
         there: dict[str, int] = {}
-        for _, keys in offered.values():
-            for key in keys:
-                there[key] = there.get(key, 0) + 1
-        cards = {card.key: card for card in await self._engine.store.cards()} if there else {}
+        for _, queues in offered.values():
+            for queue in queues:
+                there[queue] = there.get(queue, 0) + 1
+        cards = {card.queue: card for card in await self._engine.store.cards()} if there else {}
         found: dict[str, AgentElsewhere] = {}
-        for key, workers in there.items():
-            card, known = cards.get(key), self._known.get(key)
-            if known is not None and known.available and card == known.card:
-                known.workers = workers
+        for key, queue in self._chosen(there).items():
+            card, known = cards.get(queue), self._known.get(key)
+            if known is not None and known.available and card == known.stored:
+                known.workers = there[queue]
                 found[key] = known
-            elif card is not None and self._fits(card):
-                found[key] = AgentElsewhere(card, workers, now())
+            elif card is not None and self._fits(card.card):
+                found[key] = AgentElsewhere(card, there[queue], now())
         for key, agent in self._known.items():
             if key in found:
                 continue
             if agent.available:
-                found[key] = AgentElsewhere(agent.card, 0, now())
+                found[key] = AgentElsewhere(agent.stored, 0, now())
             elif agent.gone_at >= forgotten:
                 found[key] = agent
         before = {id(agent) for agent in self.agents()}
@@ -169,6 +176,21 @@ class Elsewhere:
             else:
                 log.warning("agent %s is not available: no process that has it is there", agent.card.key)
 
+    def _chosen(self, queues: Iterable[str]) -> dict[str, str]:
+        """One queue for each name and version: code of the project comes before mounts."""
+        here = {agent.card.key: self._engine.agents.queue(agent) for agent in self._engine.agents.own()}
+        chosen: dict[str, str] = {}
+        for queue in sorted(queues, key=lambda queue: (is_mount(queue), queue)):
+            key = split_queue(queue)[1]
+            first = here.get(key, chosen.setdefault(key, queue))  # what is here is found as the one that is here
+            if first != queue and key not in self._ambiguous:
+                self._ambiguous.add(key)
+                log.warning(
+                    "agent %s has code of several origins, and calls of it here go to the first: %s; %s", key,
+                    *(split_queue(one)[0].strip() for one in (first, queue)),
+                )  # fmt: skip
+        return chosen
+
     def _fits(self, card: AgentCard) -> bool:
         """Whether it can be shown here: nobody sees the members of a team, and doors have rules for cards."""
         if MEMBER_OF in card.metadata:
@@ -178,15 +200,15 @@ class Elsewhere:
             log.warning("agent %s is elsewhere, and left out here: %s", card.key, "; ".join(problems))
         return not problems
 
-    async def somebody_runs(self, key: str) -> bool:
-        """Whether a process that is there, whichever, takes up runs of an agent."""
-        offered = {row.id: _keys.decode(row.body) for row in await self._engine.store.documents(_SPACE, limit=10_000)}
+    async def somebody_runs(self, queue: str) -> bool:
+        """Whether a process that is there, whichever, takes up runs of a queue."""
+        offered = {row.id: _queues.decode(row.body) for row in await self._engine.store.documents(_SPACE, limit=10_000)}
         for worker in await self._engine.store.workers():
             told = offered.get(worker.id)  # None: a command, which offers nothing and takes what it has the code for
-            if told and key in told:
+            if told and queue in told:
                 return True
             # One that offers none has doors alone. Members of teams are not offered, and are run all the same.
-            if told != [] and key in worker.agents:
+            if told != [] and queue in worker.queues:
                 return True
         return False
 

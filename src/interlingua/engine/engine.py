@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from ..bus.base import WORK, Bus, BusSettings
+from ..bus.base import Bus, BusSettings
 from ..bus.opening import open_bus
 from ..model import chain, values
 from ..model.card import AgentCard
@@ -33,36 +32,37 @@ from ..model.errors import (
     Unavailable,
 )
 from ..model.events import KINDS, Event, RunCreated, RunFinished
+from ..model.identifiers import check_id
 from ..model.oversight import Assignment
-from ..model.run import OWNER, Caller, Instance, Run, RunRequest, Thread
+from ..model.run import OWNER, Caller, Instance, Run, RunRequest
+from ..model.run_identity import Origin
 from ..model.schemas import Validator
 from ..model.status import Status
 from ..store import checking
 from ..store.base import (
-    Change,
     EventRow,
-    Outrun,
-    PutKey,
+    MoveTo,
     RunFilter,
     RunRow,
     Store,
+    StoredCard,
     Submission,
     Submitted,
-    TakeThread,
 )
 from ..store.opening import open_store
-from . import runlog, ways
+from . import belonging, retrying, runlog, ways
 from .agents import Agent, Registry
 from .answering import Answering
+from .blocked_report import BlockedReport
+from .blocked_runs import read_reason
 from .callbacks import Callbacks
-from .elsewhere import Elsewhere
-from .execution import Execution
+from .closing import Step, close_all
+from .elsewhere import AgentElsewhere, Elsewhere
 from .ids import new_id, now
-from .log import LiveLog, encode
+from .log import LiveLog, Witness, encode, tell_witness
 from .mounting import Offer
 from .reader import Reader
 from .reminders import Reminders
-from .replay import Replay
 from .replicas import Replicas
 from .settings import Settings
 from .speaking import MailKind
@@ -74,6 +74,7 @@ from .worker import Worker
 from .workspace import Editor
 
 _BACKLOG = 50_000
+_MOMENT = 0.05  # seconds in which most short runs end
 _ENVELOPE = 64 * 1024  # of a request around its input
 _PLAIN = Assignment()
 _LONGEST = 9_999_999_999  # seconds; what comes after is beyond the clock
@@ -89,12 +90,20 @@ class Engine(Threads, Teams, Answering):
         agents: Iterable[Agent[..., Any]] = (),
         bus: Bus | BusSettings | str | None = None,
         settings: Settings | None = None,
+        project: str = "",
+        root: Path | None = None,
     ) -> None:
+        """`project`: the id of the project that the agents belong to; the store must belong to it, or to none yet.
+        `root`: its folder, for those who ask whose store it is.
+
+        An engine without a project is for stores without one. Without agents, it opens any store.
+        """
         Teams.__init__(self)
         self.store: Store = open_store(store) if isinstance(store, str | Path) else store
+        self.store.waits_for_server = True
         self.bus: Bus = open_bus(bus) if bus is None or isinstance(bus, str | BusSettings) else bus
         self.settings = settings or Settings()
-        self.agents = Registry()
+        self.agents = Registry(project, root)
         for agent in agents:
             self.add(agent)
         self.callbacks = Callbacks(self, self.store)
@@ -102,13 +111,13 @@ class Engine(Threads, Teams, Answering):
         self.editors: dict[str, Editor] = {}  # by thread: what its caller offers to agents while it is there
         self.offer: Offer | None = None  # set by a door that can; for mounts whose wires carry files by address alone
         self.replicas = Replicas(self)
+        self.blocked_report = BlockedReport(self)
         self.elsewhere = Elsewhere(self)
         self.server = ""  # the id of its store among servers, once it is open
         self.away: Callable[[str], Unavailable | None] = lambda name: None  # set by whoever keeps mounts
         self._open = False
+        self._opened: list[Step] = []  # how what was opened is closed
         self._counted, self._counted_at = 0, -1.0
-        self._keys: set[tuple[str, str]] = set()  # of runs that have begun here and are not in the store yet
-        self._on_threads: Counter[str] = Counter()  # threads, and how many runs for each are not in the store yet
 
     async def __aenter__(self) -> Engine:
         await self.start()
@@ -122,39 +131,58 @@ class Engine(Threads, Teams, Answering):
             sys.setswitchinterval(min(sys.getswitchinterval(), 0.0001))
             if gc.get_threshold()[0] == 700:  # nobody else has tuned it
                 gc.set_threshold(20_000, 20, 20)
-        await self.store.open()
         try:
-            await self.bus.open()
+            await self._start()
         except BaseException:
-            await self.store.close()
+            with contextlib.suppress(Exception):  # what went wrong first is what counts
+                await self._close()
             raise
+        self._open = True
+
+    async def _start(self) -> None:
+        """Open one thing after the other, and note how each is closed."""
+        opened = self._opened
+        await self.store.open()
+        opened.append(self.store.close)
+        self.agents.project = await belonging.join(self.store, self.agents)
+        await self.bus.open()
+        opened.append(self.bus.close)
+        opened.append(self._close_tool_servers)
         self.server = await ways.server_id(self.store)
         self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
         self.store.on_foreign_change = self.worker.foreign_change
         self.store.on_lost = self.worker.lost
         await self._publish_cards()
         self.agents.listeners.append(self._agents_changed)
+        opened.append(lambda: self.agents.listeners.remove(self._agents_changed))
         await self._count_pending()
+        opened.append(self.worker.stop)
         await self.worker.start()
         self.callbacks.start()
+        opened.append(self.callbacks.stop)
         self.reminders.start()
+        opened.append(self.reminders.stop)
         self._stall = StallWatch(self.settings.stall_warning)
-        self._open = True
+        opened.append(self._stall.close)
+        opened.append(self.elsewhere.stop)
 
     async def stop(self) -> None:
-        if not self._open:
-            return
+        """Finish what can be finished, hand back the rest, and close everything, whatever goes wrong on the way."""
         self._open = False
-        await self.elsewhere.stop()
-        self.agents.listeners.remove(self._agents_changed)
-        self._stall.close()
-        await self.reminders.stop()
-        await self.callbacks.stop()
-        await self.worker.stop()
+        await self._close()
+
+    async def _close(self) -> None:
+        steps, self._opened = self._opened[::-1], []
+        await close_all(steps)
+
+    async def _close_tool_servers(self) -> None:
         if self.tool_servers is not None:
             await self.tool_servers.close()
-        await self.bus.close()
-        await self.store.close()
+
+    async def abandon(self) -> None:
+        """Hand all runs back at once, and write nothing more of them: for a process that is about to end."""
+        self._open = False
+        await self.worker.abandon()
 
     @property
     def running(self) -> bool:
@@ -164,15 +192,16 @@ class Engine(Threads, Teams, Answering):
     def _agents_changed(self) -> None:
         self.worker.spawn(self._publish_cards())
         self.worker.gates.refresh()
+        self.worker.serve_soon()
         self.elsewhere.hint()
-        self.worker.look()
+        self.worker.blocked_runs.hint()
         if self.worker.others is not None:
             self.worker.others.agents_changed()
 
     async def _publish_cards(self) -> None:
         """Let every process of the store know what the agents are that are here."""
         if own := [*self.agents.own(), *self.agents.hidden()]:
-            await self.store.put_cards([agent.card for agent in own])
+            await self.store.put_cards([self._stored(agent) for agent in own])
 
     # -- agents -------------------------------------------------------------------------------------------
 
@@ -185,12 +214,21 @@ class Engine(Threads, Teams, Answering):
         agent = self.agents.find(name, version)
         if agent is not None:
             return agent.card
-        card = await self.store.card(name, version)
-        if card is None or MEMBER_OF in card.metadata:
+        return (await self._stored_card(name, version)).card
+
+    async def _stored_card(self, name: str, version: str | None) -> StoredCard:
+        """The card of an agent that is not here."""
+        stored = await self.store.card(name, version)
+        if stored is None or MEMBER_OF in stored.card.metadata:
             known = ", ".join(sorted({agent.card.name for agent in self.agents})) or "none"
             wanted = name if version is None else f"{name} {version}"
             raise self.no_agent(name, f"there is no agent {wanted} (there are: {known})")
-        return card
+        return stored
+
+    def _stored(self, agent: Agent[..., Any]) -> StoredCard:
+        if isinstance(agent, AgentElsewhere):
+            return agent.stored
+        return StoredCard(str(self.agents.origin(agent)), agent.card)
 
     def no_agent(self, name: str, said: str) -> AgentNotFound | Unavailable:
         """What is to be raised where there is no agent of a name: that, or that whoever may have it is away."""
@@ -213,10 +251,17 @@ class Engine(Threads, Teams, Answering):
 
     # -- runs ---------------------------------------------------------------------------------------------
 
-    def submit(self, request: RunRequest, *, follow: bool = False) -> Coroutine[Any, Any, Run]:
-        """Accept a run. When this has been awaited, the run is on disk and will end. `follow`: it is read or waited for
-        here as soon as it is, which costs less where that is known before it begins."""
-        return self._submit(request, new_id(), None, follow=follow)
+    def submit(
+        self, request: RunRequest, *, run: str | None = None, follow: bool = False, witness: Witness | None = None
+    ) -> Coroutine[Any, Any, Run]:
+        """Accept a run. When this has been awaited, the run is on disk and will end. Where it raises, nothing was
+        written and no agent was called.
+
+        `run` is the id of the run, where the caller has chosen one. `follow`: the caller reads the run or waits for it
+        next, which costs less where that is known before the run begins. `witness` tells of the run in the transactions
+        that write it.
+        """
+        return self._submit(request, run or new_id(), None, follow=follow, witness=witness)
 
     async def submit_child(self, request: RunRequest, run: str, parent: RunRow) -> None:
         """As `submit`, under a run. Submitting the same child again changes nothing."""
@@ -228,38 +273,80 @@ class Engine(Threads, Teams, Answering):
             raise ChildFailed(f"agent {request.agent}: {gone.message}", error=gone, run=run)
         await self._submit(request, run, parent)
 
-    def begin(self, request: RunRequest) -> LiveLog | None:
-        """Accept a run that starts here and now: that needs no others, and no waiting. None where it is not so simple,
-        and must be submitted. The run is on disk when its log has been flushed; until then nobody may hear of it."""
-        agent = self._code(request, None)
-        if agent is None or not agent.here or request.thread is not None or not self._starts_here(request, agent):
-            return None
-        return self._start_here(*self._written(request, new_id(), None, agent.card, agent), agent)
-
-    def begun(self, log: LiveLog) -> Run:
-        """A run that `begin` accepted, as its last commit left it."""
-        return self._live_view(log, log.created)
-
-    async def _submit(self, request: RunRequest, run: str, parent: RunRow | None, *, follow: bool = False) -> Run:
+    async def _submit(
+        self, request: RunRequest, run: str, parent: RunRow | None, *, follow: bool = False,
+        witness: Witness | None = None,
+    ) -> Run:  # fmt: skip
+        """The one way in which a run begins: check the request, write the row and the first event in one transaction,
+        and enter the run when that is committed."""
         agent = self._code(request, parent)
-        card = agent.card if agent is not None else await self.card(request.agent, request.version)
+        if agent is not None:
+            stored = self._stored(agent)
+        else:
+            stored = await self._stored_card(request.agent, request.version)
         if parent is None:  # who calls has begun already, and waits for as long as it takes
-            self.elsewhere.check(card, agent)
-        row, created, encoded = self._written(request, run, parent, card, agent)
-        thread = None
-        starts = agent is not None and agent.here and self._starts_here(request, agent)
-        if starts and request.thread is not None:
-            thread = self._idle_thread(request.thread, agent)
-            starts = thread is not None
-        if agent is None or not starts:
-            here = agent if agent is not None and agent.here else None
-            return await self._submit_row(row, created, encoded, here, follow=follow)
-        log = self._start_here(row, created, encoded, agent, thread)
+            self.elsewhere.check(stored.card, agent)
+        row, created, body = self._written(request, run, parent, stored, agent)
+        may_wait = request.thread is not None or not self._may_start(request, agent)
+        if may_wait and await self._pending_runs() >= self.settings.max_pending:
+            raise Overloaded(f"{self.settings.max_pending} runs are waiting already; try again later")
+        kind = KINDS[RunCreated]
+        first = EventRow(run, 1, kind, row.created_at, row.head, body)
+        row.head = first.hash = chain.link(row.head, run, 1, kind, row.created_at, chain.body_hash(body))
+        row.wake_at = row.created_at + int(request.delay * 1e6) if request.delay > 0 else 0
+        here = agent if self._may_start(request, agent) else None
+        mirror = None
+        if follow and here is None and self.worker.others is not None:
+            mirror = self.worker.others.expect(row, created, first)
         try:
-            await log.flush()
-        except Outrun:  # by another process: there is a run to be found now, or the thread to be waited for
-            return await self._submit_row(*self._written(request, run, parent, card, agent), agent)
-        return self._live_view(log, created)
+            done = await self._write(row, created, first, here, witness)
+        except BaseException:
+            if mirror is not None:
+                mirror.let_go()
+            raise
+        if mirror is not None:
+            mirror.submitted = done.row, created
+        if done.existing:
+            if mirror is not None:
+                mirror.let_go()
+            return await self.run(done.row.id, sealed=parent is not None)
+        if done.cancel is not None:
+            self.worker.told(done.cancel)
+            if self.worker.execution(done.cancel) is None:
+                await self.worker.claim_and_enter(done.cancel)
+        if done.row.worker != self.worker.id:
+            self.worker.submitted(done.row)
+        return self.view(done.row, created)
+
+    async def _write(
+        self, row: RunRow, created: RunCreated, first: EventRow, here: Agent[..., Any] | None, witness: Witness | None
+    ) -> Submitted:
+        """Write a run down, and enter it where it starts `here`. What a witness keeps of its first event is in the same
+        transaction."""
+        worker = self.worker
+        event = Event(row.id, first.seq, first.time, first.hash, created, first.seq, len(first.body or b""))
+
+        def committed(done: Submitted) -> None:
+            # In the writer's completion, and not after the await below: a caller that goes away meanwhile must not
+            # leave the run half entered.
+            if not done.existing:
+                runlog.created(done.row)
+            mine = not done.existing and done.row.worker == worker.id
+            if here is not None and mine and not worker.is_ending:  # else it is handed back with the others
+                worker.enter_submitted(done, event, here, witness)
+            elif witness is not None:
+                witness.left(None)
+
+        def sealing() -> None:
+            nonlocal witness
+            if witness is not None and not tell_witness(witness, [event]):
+                witness = None
+
+        request, take = created.request, None if here is None else worker.id
+        submission = Submission(row, request, _digest(request), [first], take, row.created_at)
+        writing = self.store.submit(submission, committed, None if witness is None else sealing)
+        writing.add_done_callback(worker.expect(row, reserve=here is not None))
+        return await asyncio.shield(writing)
 
     def _code(self, request: RunRequest, parent: RunRow | None) -> Agent[..., Any] | None:
         """What the run is to be entered with, where that is here; or what stands for it."""
@@ -273,25 +360,15 @@ class Engine(Threads, Teams, Answering):
             return self.agents.find(request.agent, request.version)
         return self.agents.code(request.agent, request.version or "")
 
-    def _starts_here(self, request: RunRequest, agent: Agent[..., Any]) -> bool:
-        if request.delay or not self.worker.may_start(agent):
-            return False
-        if request.key is None:
-            return True
-        caller = request.caller.id
-        return (caller, request.key) not in self._keys and self.store.key_is_free(caller, request.key)
-
-    def _idle_thread(self, thread: str, agent: Agent[..., Any] | None) -> Thread | None:
-        """A thread that a run can have at once. Runs get it in the order in which they came, so nobody may be on the
-        way to it; and where another process is faster the run is entered once more, which not every agent can bear."""
-        if thread in self._on_threads or agent is None or agent.retries == 0:
-            return None
-        return self.store.idle_thread(thread)
+    def _may_start(self, request: RunRequest, agent: Agent[..., Any] | None) -> bool:
+        """Whether a run may start here as soon as it is written down."""
+        return agent is not None and agent.here and not request.delay and self.worker.may_start(agent)
 
     def _written(
-        self, request: RunRequest, run: str, parent: RunRow | None, card: AgentCard, agent: Agent[..., Any] | None
+        self, request: RunRequest, run: str, parent: RunRow | None, stored: StoredCard, agent: Agent[..., Any] | None
     ) -> tuple[RunRow, RunCreated, bytes]:
         """A request that is fine, as a run's row and its first event."""
+        card = stored.card
         self._check(request, card, agent)
         if self.store.backlog() > _BACKLOG:
             raise Overloaded("the store cannot keep up; try again in a moment")
@@ -301,128 +378,19 @@ class Engine(Threads, Teams, Answering):
         row = RunRow(
             run, card.name, card.version, Status.PENDING, request.caller.id, request.thread,
             parent.id if parent is not None else None, path, values.encode(request.metadata), time, time,
-            None, 0, 1, chain.GENESIS, 0, 0, 0, None, request.extra.get("mark"),
+            None, 0, 2, chain.GENESIS, 0, 0, 0, None, request.extra.get("mark"),
             int((parent is not None and parent.sealed) or (request.assignment or _PLAIN).sealed),
+            origin=stored.origin, queue=stored.queue,
         )  # fmt: skip
         created = RunCreated(
             request, agent.digest if agent is not None else values.digest(msgspec.to_builtins(card)),
-            row.parent, parent.head.hex() if parent is not None else None,
+            row.parent, parent.head.hex() if parent is not None else None, stored.origin,
+            agent.code if agent is not None else "",
         )  # fmt: skip
         encoded = encode(created)  # before anything starts: what cannot be written down is refused here
         if len(encoded) > self.settings.max_input_bytes:
             self._check_sizes(request, len(encoded))
         return row, created, encoded
-
-    def _start_here(
-        self, row: RunRow, created: RunCreated, encoded: bytes, agent: Agent[..., Any], thread: Thread | None = None
-    ) -> LiveLog:
-        """The short way: nothing to agree on with others, so the run starts while its first events are written."""
-        row.worker, row.wake_at, row.epoch = self.worker.id, None, 1
-        log = LiveLog(self.store, row, in_store=False)
-        log.created = created
-        replay = Replay()
-        replay.created = created
-        taken: list[Change] = [*self._key_of(row, created.request)]
-        execution = Execution(self.worker, agent, log, replay)
-        if thread is not None:
-            taken.append(TakeThread(thread.id, row.id, thread.version, thread.checkpoint))
-            execution.submitted = Submitted(row, thread=thread)
-        log.hold_back()
-        log.append(created, *taken, encoded=encoded)
-        # The handler's first turn comes before the writer's: what it does at once shares the first transaction.
-        self.worker.enter_fresh(execution)
-        log.let_go()
-        if thread is not None:
-            self._on_threads[thread.id] += 1
-            log.flushed().add_done_callback(partial(self._has_thread, thread.id))
-        if created.request.key is not None:
-            used = row.caller, created.request.key
-            self._keys.add(used)
-            log.flushed().add_done_callback(partial(self._in_store, used))
-        return log
-
-    def _in_store(self, used: tuple[str, str], done: asyncio.Future[None]) -> None:
-        self._keys.discard(used)
-        if not done.cancelled():
-            done.exception()  # whoever waits for the run is told
-
-    def _has_thread(self, thread: str, done: asyncio.Future[None]) -> None:
-        self._off_thread(thread)
-        if not done.cancelled():
-            done.exception()
-
-    def _off_thread(self, thread: str) -> None:
-        self._on_threads[thread] -= 1
-        if not self._on_threads[thread]:
-            del self._on_threads[thread]
-
-    def _key_of(self, row: RunRow, request: RunRequest) -> list[PutKey]:
-        if request.key is None:
-            return []
-        return [PutKey(row.caller, request.key, row.id, _digest(request))]
-
-    async def _submit_row(
-        self, row: RunRow, created: RunCreated, body: bytes, agent: Agent[..., Any] | None, *, follow: bool = False
-    ) -> Run:
-        request = created.request
-        if await self._pending_runs() >= self.settings.max_pending:
-            raise Overloaded(f"{self.settings.max_pending} runs are waiting already; try again later")
-        kind = KINDS[RunCreated]
-        head = chain.link(chain.GENESIS, row.id, 1, kind, row.created_at, chain.body_hash(body))
-        row.next_seq, row.head = 2, head
-        row.wake_at = row.created_at + int(request.delay * 1e6) if request.delay > 0 else 0
-        take = self.worker.id if agent is not None and self.worker.may_start(agent) else None
-        event = EventRow(row.id, 1, kind, row.created_at, head, body)
-        submission = Submission(row, request, _digest(request), [event], take, row.created_at)
-        mirror = None
-        if follow and take is None and self.worker.others is not None:
-            mirror = self.worker.others.expect(row, created, event)
-        try:
-            done = await self._place(submission, created, agent)
-        except BaseException:
-            if mirror is not None:
-                mirror.let_go()
-            raise
-        if mirror is not None:
-            mirror.submitted = done.row, created
-        if done.existing:
-            if mirror is not None:
-                mirror.let_go()
-            return await self.run(done.row.id)
-        runlog.created(done.row)
-        if done.cancel is not None:
-            self.worker.told(done.cancel)
-            if self.worker.execution(done.cancel) is None:
-                await self.worker.claim_and_enter(done.cancel)
-        if done.row.worker != self.worker.id:
-            if self.worker.others is None:
-                self.bus.publish(WORK)
-            else:
-                self.worker.others.submitted(done.row)
-        return self.view(done.row, created)
-
-    async def _place(self, submission: Submission, created: RunCreated, agent: Agent[..., Any] | None) -> Submitted:
-        """Write a run down, and enter it where it may start here."""
-        run = submission.row.id
-
-        def enter(done: Submitted) -> None:
-            # Not after the await below: a caller that goes away meanwhile must not leave the run half entered.
-            if done.row.worker == self.worker.id and not done.existing and agent is not None:
-                self.worker.enter_submitted(done, created, submission.events[0], agent)
-
-        row = submission.row
-        let_go = self.worker.reserve(f"{row.agent}@{row.version}") if submission.take is not None else None
-        self.worker.expect(run)
-        if row.thread is not None:
-            self._on_threads[row.thread] += 1
-        try:
-            return await self.store.submit(submission, enter)
-        finally:
-            if row.thread is not None:
-                self._off_thread(row.thread)
-            if let_go is not None:
-                let_go()
-            self.worker.unexpect(run)
 
     async def _pending_runs(self) -> int:
         """How many wait for a slot. Counted some times per second and beside; only where the limit may be near is a
@@ -448,6 +416,15 @@ class Engine(Threads, Teams, Answering):
             raise TooLarge(f"the request is larger than {limit} bytes")
 
     def _check(self, request: RunRequest, card: AgentCard, agent: Agent[..., Any] | None) -> None:
+        for what, id_, path in (
+            ("the idempotency key", request.key, "/key"),
+            ("the thread id", request.thread, "/thread"),
+            ("the id of the caller", request.caller.id, ""),
+        ):
+            if id_ is not None:
+                check_id(id_, what, path)
+        if request.callback is not None:
+            self.callbacks.check(request.callback.url, "/callback")
         if not isinstance(request.input, dict):
             raise InvalidInput(f"the input of an agent is an object, and this is {_kind(request.input)}")
         if request.metadata:
@@ -505,6 +482,8 @@ class Engine(Threads, Teams, Answering):
 
     async def runs(self, where: RunFilter) -> list[Run]:
         """Newest first."""
+        if where.blocked:
+            return await self.blocked_report.runs(where)
         return [self.view(row, None) for row in await self.store.runs(where)]
 
     async def wait(self, run: str, *, timeout: float | None = None, settled: bool = False, sealed: bool = False) -> Run:
@@ -543,6 +522,22 @@ class Engine(Threads, Teams, Answering):
                     await changed
                 finally:
                     changed.cancel()  # nobody is told of what nobody waits for
+
+    async def wait_a_moment(self, run: Run) -> Run:
+        """The run when it has ended, where it is here and that is soon; else as it was. Costs less than a task that
+        waits beside others."""
+        log, loop = self.worker.log_of(run.id), asyncio.get_running_loop()
+        until = loop.time() + _MOMENT
+        while log is not None and log.lost is None and log.finished is None:
+            left = until - loop.time()
+            if left <= 0 or log.status is Status.WAITING:
+                return run
+            changed = log.changed()
+            try:
+                await asyncio.wait((changed,), timeout=left)
+            finally:
+                changed.cancel()
+        return await self.run(run.id) if log is not None and log.finished is not None else run
 
     def at_hand(self, run: str) -> list[Event] | None:
         """All events of a run, where that is here, or was followed here from its beginning to its end; None: they must
@@ -628,6 +623,17 @@ class Engine(Threads, Teams, Answering):
         _, owner = await self.store.deliver(run, kind, body, now())
         self.worker.told(run, owner=owner)
 
+    async def move(self, run: str, origin: Origin | str, *, version: str | None = None, by: Caller = OWNER) -> None:
+        """Give an unfinished run to the code of another origin, on purpose. `version`: of the agent there, where it is
+        another. Refused while a worker has the run."""
+        row = await self.row(run, sealed=True)
+        to = MoveTo(str(origin), row.version if version is None else version, by.id, now())
+        self.worker.announce(await self.store.move(run, to))
+
+    async def retry(self, run: str, *, by: Caller = OWNER) -> Run:
+        """Let a blocked run go on at once, or continue a failed one from its last good record, as a new run."""
+        return await retrying.retry(self, run, by)
+
     async def delete(self, run: str, *, rollback: bool = False, sealed: bool = False) -> None:
         """Forget a run that has ended, and its children. A tombstone with its last hash remains.
 
@@ -666,6 +672,7 @@ class Engine(Threads, Teams, Answering):
         ends = await self.store.ends(row.id)
         created = ends[0].body if ends and isinstance(ends[0].body, RunCreated) else None
         view = self.view(row, created)
+        view.blocked = await self.blocked_report.reason(row)
         if row.status.final:
             if ends and isinstance(last := ends[-1].body, RunFinished):
                 view.output, view.error, view.usage = last.output, last.error, last.usage
@@ -682,6 +689,7 @@ class Engine(Threads, Teams, Answering):
             row.id, row.agent, row.version, row.status, row.created_at, row.updated_at, row.caller, row.next_seq - 1,
             row.head.hex(), row.thread, row.parent, row.path.split("/")[1] if row.path else row.id,
             values.decode(row.metadata), created.request if created is not None else None,
+            origin=row.origin, blocked=read_reason(row.blocked_reason) if row.blocked_reason is not None else None,
         )  # fmt: skip
 
 

@@ -12,7 +12,8 @@ import contextlib
 import logging
 import threading
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import msgspec
 
@@ -26,6 +27,7 @@ from ..model.errors import (
     InterlinguaError,
     Invalid,
     InvalidOutput,
+    InvalidRequest,
     InvalidState,
     RunCancelled,
     RunLost,
@@ -36,25 +38,47 @@ from ..model.errors import (
     TooLarge,
 )
 from ..model.events import (
+    BlockReason,
     CancelRequested,
+    CodeChanged,
     Emission,
     MessageSent,
     OutputDelta,
     QuestionWithdrawn,
     Recorded,
+    RunBlocked,
     RunFinished,
     RunRestarted,
     RunStarted,
+    Warned,
 )
 from ..model.run import RunRequest
 from ..model.status import Status
-from ..store.base import Change, ChildNews, CloseQuestion, CommitThread, DeleteRun, PutInbox, Submitted
-from . import invoke, mounting, runlog, tracing
+from ..model.whole_text import whole
+from ..store.base import (
+    SUSPECT,
+    BlockRun,
+    Change,
+    ChildNews,
+    CloseQuestion,
+    CommitThread,
+    DeleteRun,
+    Fenced,
+    PutInbox,
+    Submitted,
+)
+from . import branches, exits, invoke, mounting, runlog, tracing
+from .blocked_runs import is_unexpected
+from .branches import Branch, Watched, engine_works, is_thread_of, no_branch
 from .crash import describe
 from .ids import new_id, now
-from .log import LiveLog
-from .operations import Operations, Unwound
-from .replay import Replay
+from .log import LiveLog, encode
+from .operations import Operations
+from .pieces import Pieces
+from .process import ProcessDied
+from .replay import LATE, Replay
+from .suspension import Suspended
+from .wall_clock import Alarm
 
 if TYPE_CHECKING:
     from .agents import Agent
@@ -67,16 +91,19 @@ T = TypeVar("T")
 
 _STILL_RUNNING = 1.0  # seconds of silence after which an agent with a waiting branch counts as waiting
 _A_TURN = 0.05  # seconds that a branch of the handler has, when it goes on while another waits
+_LONGEST_PAUSE = 1.0
 _NOT_WORTH_PARKING = 50_000  # microseconds until something is due
+ITSELF = ErrorInfo("agent_crashed", "the agent cancelled itself")
 STATE = "state"  # the record in which a run leaves the state of a thread that was lent to it
-Leaving = Literal["cancel", "timeout", "park", "hand_back"]
+Leaving = Literal["cancel", "timeout", "park", "hand_back", "block", "exit", "full"]
 
 
 class Execution(Operations):
     # Most runs never set most of these. On the class they cost a run nothing; and Python keeps the members of an object
     # in little room only up to thirty of them.
     leaving: Leaving | None = None
-    fresh = False  # just made here: no thread, no inbox, nothing to fetch
+    blocked_by: RunBlocked | None = None  # why the code cannot go on, where it cannot
+    exited: ErrorInfo | None = None  # a task of the handler tried to end the process
     submitted: Submitted | None = None  # just submitted here: its thread is known, and its inbox empty
     nothing_came = False  # its inbox was empty when it was claimed, and nobody has said otherwise since
     over = False  # nothing that the handler does counts any more
@@ -93,11 +120,14 @@ class Execution(Operations):
     _thread_version = 0
     _news_at_leave = 0
     _usage: dict[str, Any] | None = None
+    pieces: Pieces | None = None  # from the first half of a character on
     _grace: asyncio.TimerHandle | None = None
     _clock: asyncio.TimerHandle | None = None
     _clock_from: float | None = None
     _park: asyncio.Handle | None = None
-    _last_call: asyncio.TimerHandle | None = None  # the deadline of the task that this run is part of
+    _park_pause = _A_TURN  # seconds until the next look whether all tasks of the handler wait
+    bound = False  # the input has become the arguments of the handler
+    _last_call: Alarm | None = None  # the deadline of the task that this run is part of
 
     def __init__(self, worker: Worker, agent: Agent[..., Any] | None, log: LiveLog, replay: Replay) -> None:
         super().__init__()
@@ -114,6 +144,8 @@ class Execution(Operations):
         self._thread_id = threading.get_ident()
         self._timeout = self.request.timeout or (agent.timeout if agent else None)
         log.on_commit = worker.on_commit
+        log.bound(worker.settings, self._log_is_full)
+        replay.received.bound(worker.settings.keep_live_bytes)
         log.callback = self.request.callback
 
     @property
@@ -144,7 +176,12 @@ class Execution(Operations):
     # -- life ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self.task = self.loop.create_task(self._main())
+        # Its own context: it may be started by the handler of another run, which calls it.
+        context = no_branch()
+        context.run(exits.contain, None)
+        root = self.branches.root
+        root.work = Watched(self._main())
+        self.task = root.task = self.loop.create_task(root.work, context=context)
 
     async def _main(self) -> None:
         try:
@@ -159,37 +196,79 @@ class Execution(Operations):
             # The context holds on to this, and so to the log with all that was said. Now both go as soon as nobody
             # needs them, and not only when the collector comes, which is rare.
             self.ctx = None
+            self.branches.close()
 
     async def _live(self) -> None:
         try:
             output = await self._enter()
-        except asyncio.CancelledError:
-            await self._leave_unless_over(None)
-        except Unwound:
-            if not self.over:
-                self._leave_now(None)
-        except StoreError as error:
-            if not self.over:
-                if not self._entered:
-                    self.leaving = self.leaving or "hand_back"  # the store failed us, not the agent
-                self._leave_now(error)
         except BaseException as error:
-            await self._leave_unless_over(error)
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
+            if exits.is_signal(error):
+                self.drop()
+                raise  # it is for the process
+            if self._process_ends:
+                self.drop()
+            else:
+                await self._left_by(error)
         else:
-            if not self.over:
+            if self._process_ends:
+                self.drop()
+            elif not self.over:
                 if self.leaving is not None:
                     self._leave_now(None)
                 else:
                     self._succeed(output)
 
+    async def _left_by(self, error: BaseException) -> None:
+        """The handler raised something, or was not entered because of it."""
+        if isinstance(error, StoreError):
+            if not self.over:
+                if not self._entered:
+                    self.leaving = self.leaving or "hand_back"  # the store failed us, not the agent
+                self._leave_now(error)
+        elif isinstance(error, Suspended):
+            if not self.over:
+                self._leave_now(None)
+        elif isinstance(error, ProcessDied) and self.leaving is None and not self.over:
+            self._crashed(error)
+        else:
+            await self._leave_unless_over(None if isinstance(error, asyncio.CancelledError) else error)
+
+    def _crashed(self, error: ProcessDied) -> None:
+        """The worker process of the agent died: the run is entered again, as often as after a crash of this one."""
+        agent, row = self.agent, self.log.row
+        assert agent is not None
+        row.crashes += 1
+        log_.warning("agent %s: %s (run %s)", row.agent, error.message, row.id)
+        if row.crashes >= agent.retries:
+            self._fail(error.final(row.crashes if agent.retries else 1).info())
+        else:
+            self._set_aside(0)
+
     async def _leave_unless_over(self, error: BaseException | None) -> None:
         if not self.over and not self._entered:
-            with contextlib.suppress(asyncio.CancelledError):  # cancelled while it tells: it is ending anyway
+            try:
                 await self._end_without_handler(error)
+            except asyncio.CancelledError:  # cancelled while it tells: it is ending anyway
+                if self.worker.is_ending:
+                    self.drop()
         if not self.over:
             self._leave_now(error)
+
+    @property
+    def _process_ends(self) -> bool:  # type: ignore[override]
+        """Whether the task was cancelled with the process, or the event loop, and not by us or by the agent."""
+        return self.leaving is None and self.task is not None and self.task.cancelling() > 0 and self.worker.is_ending
+
+    def drop(self) -> None:
+        """Write nothing more: the run goes on from its log, as after `kill -9`."""
+        if not self.over:
+            self.log.refused(None, Fenced("the process ends"))
+
+    def exit(self, error: BaseException) -> None:
+        """A task of the handler tried to end the process: the run fails."""
+        if not self.over and self.leaving is None:
+            self.exited = self._describe(error)
+            self.leave("exit")
 
     async def _end_without_handler(self, error: BaseException | None) -> None:
         """See to what the handler has begun elsewhere, if the run ends now and the handler is not in memory for it.
@@ -201,7 +280,8 @@ class Execution(Operations):
         if not replay.started or not (lost or self.cancelling):
             return
         if agent is None:
-            if not replay.cancelled and mounting.is_mounted(await self.worker.store.card(row.agent, row.version)):
+            stored = await self.worker.store.card(row.agent, row.version, row.origin)
+            if not replay.cancelled and mounting.is_mounted(stored.card if stored is not None else None):
                 # Only a process with the agent's code can tell the remote side. Whoever asks once more insists.
                 self._set_aside(0)
             return
@@ -221,9 +301,8 @@ class Execution(Operations):
     async def _enter(self) -> Any:
         """Run the handler from the top, with its records given back."""
         log, replay, agent = self.log, self.replay, self.agent
-        if not self.fresh:
-            self._resume_waits()
-            await self._prepare()
+        self._resume_waits()
+        await self._prepare()
         if self.cancelling:
             raise asyncio.CancelledError
         assert agent is not None
@@ -235,18 +314,27 @@ class Execution(Operations):
             runlog.taken_over(row, stood_still)
         if replay.started and agent.retries == 0:
             raise RunLost("the process that ran it ended, and this agent must not be repeated", transient=True)
-        if replay.started and row.crashes and row.crashes >= agent.retries:
+        if replay.started and row.crashes > SUSPECT and row.crashes >= agent.retries:  # the last one was its own doing
             times = f"{row.crashes} time{'s' if row.crashes > 1 else ''}"
             raise RunLost(f"the process that ran it died {times} without progress", transient=False)
         due = self._due()
         if not replay.started:
             self.worker.meters.started(row.agent, self.request.caller, max(0, entered - due) / 1e6)
-            log.append(RunStarted(self.worker.id, row.epoch, self._checkpoint, self._thread_version))
+            code = agent.code if agent.code != replay.code else ""
+            log.append(RunStarted(self.worker.id, row.epoch, self._checkpoint, self._thread_version, code))
+            if agent.retries == 0:
+                await log.flush()  # the next process must know that this one may have called the handler
+                if self.leaving is not None:
+                    raise asyncio.CancelledError
+        elif agent.code != replay.code:
+            log.append(CodeChanged(replay.code, agent.code))
         self._take_assignment()
         if agent.ctx_param is not None:
             self.ctx = agent.ctx_type(self, self._decode_state(), self._decode_config())
         self._tick()
         self._entered = True
+        exits.contain(self)
+        branches.enter(self.branches.root)
         if not tracing.wanted():
             return await invoke.invoke(self)
         before = tracing.Before(entered, None if replay.started else due, self.taken_over_from)
@@ -262,8 +350,7 @@ class Execution(Operations):
     def _take_assignment(self) -> None:
         authority, assignment = self.request.authority, self.request.assignment
         if authority is not None and authority.deadline is not None:
-            left = max(0.0, (authority.deadline - now()) / 1e6)
-            self._last_call = self.loop.call_later(left, self.leave, "timeout")
+            self._last_call = self.worker.clock.at(authority.deadline, partial(self.leave, "timeout"))
         if assignment is not None:
             self.given = [] if assignment.sealed else None
             if assignment.lent:
@@ -322,7 +409,7 @@ class Execution(Operations):
 
     def leave(self, how: Leaving) -> None:
         """Ask the handler to stop; after a grace, go on without it."""
-        if self.over or self.leaving in ("cancel", "timeout") or self.leaving == how:
+        if self.over or self.leaving in ("cancel", "timeout", "full") or self.leaving == how:
             return
         self.leaving = how
         self._news_at_leave = self.news
@@ -330,10 +417,82 @@ class Execution(Operations):
         if self.task is None:
             self._leave_now(None)
             return
-        if self.agent is None or not self.agent.shape.startswith("sync") or self.agent.process:
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        assert self.task is not None
+        if self.suspending:
+            self._suspend()
+        elif not self._in_thread:
             self.task.cancel()
         grace = self.worker.settings.cancel_grace
         self._grace = self.loop.call_later(grace, self._abandon)
+
+    @property
+    def _in_thread(self) -> bool:
+        """Whether the handler is a plain function in a thread of this process."""
+        agent = self.agent
+        return agent is not None and agent.shape.startswith("sync") and not agent.process
+
+    def _suspend(self) -> None:
+        """Raise Suspended where the handler waits. Its tasks that do something else can only be cancelled."""
+        here = asyncio.current_task()
+        busy = []
+        if not self._in_thread:
+            busy = self.branches.busy(self._awaited)
+            self.branches.suspend(busy)
+        for future in list(self._awaited):
+            if not future.done():
+                future.set_exception(Suspended())
+        for branch in busy:
+            if branch.task is not None and branch.task is not here:
+                branch.task.cancel()
+
+    def block_run(self, reason: BlockReason, message: str, details: Any = None) -> NoReturn:
+        """Stop here because the code cannot go on with this run. Other code of its origin may."""
+        self.blocked_by = self.blocked_by or RunBlocked(reason, message, details)
+        if self.leaving is None:
+            self.leaving = "block"
+            self.release_waits()
+            if self.task is not None and asyncio.current_task() is not self.task:
+                self._interrupt()  # the handler may do something else meanwhile, or wait for ever
+        raise Suspended
+
+    def _set_blocked(self, body: RunBlocked) -> None:
+        """Set the run aside until other code comes."""
+        row = self.log.row
+        body.code = self.agent.code if self.agent is not None else ""
+        reason = values.encode({"reason": body.reason, "message": body.message, "details": body.details}).decode()
+        row.crashes, row.blocked_reason = 0, reason
+        runlog.blocked(row, body)
+        changes: list[Change] = [BlockRun(row.id, body.code, reason)]
+        if row.parent is not None and not row.sealed:
+            said = f"agent {row.agent} (run {row.id}) is blocked: {body.message}"
+            told = Warned(said, {"blocked": body.reason, "run": row.id}, f"{LATE}blocked")  # no handler gives it again
+            changes.append(PutInbox(row.parent, "relay", encode(told)))
+        self.log.append(body, *changes)
+        self._set_aside(None)
+
+    def _fell_short(self, error: BaseException | None) -> bool:
+        """Whether the code failed before it came as far as the run had come: that is no end of the run."""
+        replay, agent = self.replay, self.agent
+        if not replay.started or agent is None or mounting.is_mounted(agent.card):
+            return False
+        # Mail that it has yet to come to is what it waited for, and what woke it.
+        unread = self.has_mail and not self.waited
+        return (not self.bound or not replay.caught_up or unread) and (error is None or is_unexpected(error))
+
+    def _branch_ended(self, branch: Branch, task: asyncio.Task[Any]) -> None:
+        """A task of the handler has ended. What its history has and it did not come to blocks the run."""
+        if self.suspending and not task.cancelled():
+            task.exception()  # nobody may be left who looks at it
+        if self.blocked:
+            self._tick()  # those that wait may be all that is left
+        if self.over or self.leaving is not None or task.cancelled() or self.replay.caught_up:
+            return
+        if task.exception() is None:
+            with contextlib.suppress(Suspended):
+                self.check_used(branch)
 
     def _abandon(self) -> None:
         if not self.over:
@@ -354,13 +513,25 @@ class Execution(Operations):
             self._finish(Status.CANCELLED, error=RunCancelled("the run was cancelled").info())
         elif how == "timeout":
             self._finish(Status.TIMED_OUT, error=RunTimedOut(self._why_late()).info())
+        elif how == "full":
+            most = self.worker.settings.max_log_bytes
+            self._fail(TooLarge(f"the log of the run has more than {most} bytes (limits.max_log_bytes)").info())
         elif how == "park":
             # What came in while the handler was leaving is in the log, and it has not seen it.
             self._set_aside(0 if self.news != self._news_at_leave else self.next_deadline())
         elif how == "hand_back":
             self._set_aside(0)
+        elif how == "block":
+            assert self.blocked_by is not None
+            self._set_blocked(self.blocked_by)
+        elif self._fell_short(error):
+            info = self.exited or (ITSELF if error is None else self._describe(error))
+            said = f"the code failed before it came as far as the run had come: {info.message}"
+            self._set_blocked(RunBlocked("failed_on_resume", said, {"error": msgspec.to_builtins(info)}))
+        elif self.exited is not None:
+            self._fail(self.exited)
         elif error is None:
-            self._fail(ErrorInfo("agent_crashed", "the agent cancelled itself"))
+            self._fail(ITSELF)
         else:
             info = self._describe(error)
             if self._task_is_over and (isinstance(error, ChildFailed) or info.code == RunTimedOut.code):
@@ -386,11 +557,9 @@ class Execution(Operations):
         if info.code == "agent_crashed" and not isinstance(error, AgentError):
             log_.warning("agent %s failed (run %s)", self.log.row.agent, self.log.row.id, exc_info=error)
         try:
-            values.check(info.details)
-            info.message.encode()
-        except (Invalid, UnicodeEncodeError):
-            return ErrorInfo(info.code, info.message.encode(errors="replace").decode(), info.transient)
-        return info
+            return ErrorInfo(info.code, whole(info.message), info.transient, values.clean(info.details))
+        except Invalid:
+            return ErrorInfo(info.code, whole(info.message), info.transient)
 
     def _fail(self, error: ErrorInfo) -> None:
         self._finish(Status.FAILED, error=error)
@@ -400,6 +569,8 @@ class Execution(Operations):
         agent = self.agent
         assert agent is not None
         try:
+            self.end_pieces()
+            self.check_used()
             held, keep = self.replay.finish()
             self._restart(keep)
             for body in held:
@@ -407,8 +578,12 @@ class Execution(Operations):
             if output is None:
                 joined = self.replay.output.value
                 output = {} if joined is ABSENT else joined
-            agent.check_output.check(output, InvalidOutput)
+            output = values.clean(output, InvalidOutput, what="output")
+            agent.check_output.check(output, InvalidOutput, checked=True)
             state = self._final_state()
+        except Suspended:
+            self._leave_now(None)
+            return
         except Exception as error:
             self._fail(self._describe(error))
             return
@@ -442,6 +617,10 @@ class Execution(Operations):
         state: Any = msgspec.UNSET,
     ) -> None:
         log, row = self.log, self.log.row
+        if self.pieces is not None:
+            with contextlib.suppress(InterlinguaError):
+                for half in self.pieces.end():
+                    self.put(half)
         if status is Status.CANCELLED and log.status is not Status.CANCELLING:
             log.append(CancelRequested())
         for question in list(self.open_questions):
@@ -506,12 +685,15 @@ class Execution(Operations):
 
     def _end(self) -> None:
         self.over = True
+        self.log.on_full = None  # the log outlives this object
         self._stop_clock()
         self._count_idle(False)
         for handle in (self._grace, self._park, self._last_call):
             if handle is not None:
                 handle.cancel()
         self.release_waits()
+        for future in list(self._awaited):  # of tasks that the handler has left behind
+            future.cancel()
         self.worker.ended(self)
 
     def after_refusal(self, error: BaseException) -> None:
@@ -526,15 +708,16 @@ class Execution(Operations):
 
     # -- time ---------------------------------------------------------------------------------------------
 
-    def _tick(self) -> None:
-        """Run the clock while the handler runs; stop it, and think of parking, while it only waits."""
+    def _tick(self, waits: asyncio.Task[Any] | None = None) -> None:
+        """Run the clock while the handler runs; stop it, and think of parking, while it only waits. `waits`: the task
+        that is about to wait."""
         if self.over:
             return
         waiting = self.blocked > 0 and self.active == 0
         self._count_idle(waiting)
         if waiting:
             self._stop_clock()
-            if self.log.row.crashes:
+            if self.log.row.crashes and not self._executes_beside(waits):
                 self.log.row.crashes = 0  # it came as far as it could: the crashes were not its doing
                 self.log.touch()
             if self._park is None and self.leaving is None and self.agent is not None and self.agent.parkable:
@@ -545,6 +728,12 @@ class Execution(Operations):
                 self._park = None
             if self._clock_from is None:
                 self._run_clock()
+
+    def _executes_beside(self, waits: asyncio.Task[Any] | None) -> bool:
+        """Whether another branch executes while one waits: it may be what kills the process."""
+        if self.engine_code or self._in_thread:
+            return False
+        return any(branch.task is not waits for branch in self.branches.busy(self._awaited))
 
     def _count_idle(self, idle: bool) -> None:
         """An agent that only waits takes no slot: others run, its own children for instance."""
@@ -613,6 +802,11 @@ class Execution(Operations):
         if any(one.done() for one in self._awaited.values()):
             self._tick()  # a branch is about to go on: parked now, nothing would wake it
             return
+        if not self.engine_code and not self._in_thread and self.branches.busy(self._awaited):
+            self._park_pause = min(2 * self._park_pause, _LONGEST_PAUSE)
+            self._park = self.loop.call_later(self._park_pause, self.park_if_idle)
+            return
+        self._park_pause = _A_TURN
         if self.listens:
             asked_at = max((one.asked_at for one in self.open_questions.values()), default=0)
             if self.worker.listeners.stays(self, asked_at):
@@ -622,10 +816,15 @@ class Execution(Operations):
     # -- emitting -----------------------------------------------------------------------------------------
 
     def emit(self, body: Emission) -> None:
-        if self.over or self.leaving is not None:
-            raise asyncio.CancelledError
+        if self.over or self.leaving is not None or self._process_ends:
+            raise self.left()
         if self.blocked:
             self._stir()
+        if self.pieces is not None:
+            body = self.pieces.take(body)
+        self._emit_whole(body)
+
+    def _emit_whole(self, body: Emission) -> None:
         if self.given is not None:
             self.note(body)
         replay = self.replay
@@ -639,7 +838,24 @@ class Execution(Operations):
         if not taken:
             self.put(body)
 
-    def put(self, body: Emission) -> None:
+    def join_pieces(self) -> None:
+        """What is emitted now holds half a character: from here on, pieces are joined before they are written."""
+        self.pieces = self.pieces or Pieces(self.log.row.id)
+
+    def end_pieces(self, step: str | None = None) -> None:
+        """Emit the halves that stayed alone: of one step, or all."""
+        if self.pieces is not None:
+            for body in self.pieces.end(step):
+                self._emit_whole(body)
+
+    def put_last(self, body: Emission) -> None:
+        """Write what comes after the run was told to end."""
+        self.put(body if self.pieces is None else self.pieces.take(body))
+
+    def put(self, body: Emission, *, again: bool = False) -> None:
+        """Add to the log. `again`: it was voided together with something else."""
+        if not again:
+            self._attempts.note(body)
         if type(body) is OutputDelta:
             try:
                 self.replay.output.add(body.delta)
@@ -647,9 +863,11 @@ class Execution(Operations):
                 raise InvalidOutput(f"the output cannot be extended by what was yielded: {error}") from error
         elif type(body) is MessageSent:
             self.replay.sent.append(body.message)
-        if self.log.bytes > self.worker.settings.max_log_bytes:
-            raise TooLarge(f"the run emitted more than {self.worker.settings.max_log_bytes} bytes")
         self.log.append(body)
+
+    def _log_is_full(self) -> None:
+        if not self.over and self.task is not None:
+            self.leave("full")
 
     def _restart(self, keep: int | None) -> None:
         if keep is not None:
@@ -667,18 +885,28 @@ class Execution(Operations):
 
     def block(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something of the event loop from an agent's own thread, and wait for it there."""
-        if self.over or self.leaving is not None:
-            work.close()
-            raise Unwound
         if threading.get_ident() == self._thread_id:
             work.close()
             raise RuntimeError("a SyncContext was used on the event loop; use it in the agent's own thread")
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        if not is_thread_of(self.branches):
+            work.close()
+            raise InvalidRequest(
+                "the context of a run was used in a thread that its handler started itself; use it in the thread of "
+                "the handler, and give the other thread what it needs"
+            )
+        if self.over or self.leaving is not None:
+            work.close()
+            raise self.left()
+        with engine_works():  # the task that works is no branch
+            future = asyncio.run_coroutine_threadsafe(_settled(work), self.loop)
         self.blocking.add(future)
         try:
-            return future.result()
+            result, error = future.result()
+            if error is not None:
+                raise error
+            return result  # type: ignore[return-value]  # there is one where there is no error
         except (asyncio.CancelledError, _cancelled_error()):
-            raise Unwound from None
+            raise self.left() from None
         finally:
             self.blocking.discard(future)
 
@@ -687,6 +915,16 @@ class Execution(Operations):
         still_open = bool(self.open_questions or self.replay.relayed)
         body = QuestionWithdrawn(question, reason, still_open)
         self.log.append(body, CloseQuestion(question, "withdrawn", reason), *self.relay(body))
+
+
+async def _settled(work: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
+    """What work gives, or how it tries to end the process: that is raised where it was called, and in no task."""
+    try:
+        return await work, None
+    except exits.EXITS as error:
+        if exits.is_signal(error):
+            raise
+        return None, error
 
 
 def _cancelled_error() -> type[BaseException]:

@@ -41,48 +41,48 @@ class Gates:
         self._limits = limits
         self.any = False  # there are some
         self._gates: dict[str, Gate] = {}  # they outlive changes of agents: runs are counted in them
-        self._of: dict[str, Gate] = {}  # by NAME@VERSION
+        self._of: dict[str, Gate] = {}  # by queue
         self.refresh()
 
     def refresh(self) -> None:
         """There are other agents than before."""
         self._of = {}
-        for key in self._registry.keys():  # noqa: SIM118 - it is no dict
-            name, _, version = key.rpartition("@")
-            agent = self._registry.code(name, version)
-            limit = agent.max_running if agent is not None else None
-            by = next((by for by in (key, name) if by in self._limits), None)
+        for queue in self._registry.queues():
+            agent = self._registry.serving(queue)
+            assert agent is not None
+            limit = agent.max_running
+            by = next((by for by in (agent.card.key, agent.card.name) if by in self._limits), None)
             if by is not None:
                 limit = self._limits[by]
             if limit is not None:
-                gate = self._of[key] = self._gates.setdefault(by or key, Gate(limit))
+                gate = self._of[queue] = self._gates.setdefault(by or queue, Gate(limit))
                 gate.limit = limit
         self.any = bool(self._of)
 
-    def of(self, agent: str) -> Gate | None:
-        return self._of.get(agent) if self.any else None
+    def of(self, queue: str) -> Gate | None:
+        return self._of.get(queue) if self.any else None
 
     def of_agent(self, agent: Agent[..., Any]) -> Gate | None:
-        return self._of.get(agent.card.key) if self.any else None
+        return self._of.get(self._registry.queue(agent)) if self.any else None
 
-    def open(self, agents: list[str]) -> list[str]:
-        """Those of these that have a place."""
+    def open(self, queues: list[str]) -> list[str]:
+        """Those of these queues that have a place."""
         if not self.any:
-            return agents
-        return [agent for agent in agents if (gate := self._of.get(agent)) is None or gate.room > 0]
+            return queues
+        return [queue for queue in queues if (gate := self._of.get(queue)) is None or gate.room > 0]
 
-    def nobody_waits(self, agents: list[str]) -> None:
+    def nobody_waits(self, queues: list[str]) -> None:
         """No run of these is in line."""
-        for agent in agents if self.any else ():
-            gate = self._of.get(agent)
+        for queue in queues if self.any else ():
+            gate = self._of.get(queue)
             if gate is not None and gate.room > 0:
                 gate.lined = False
 
-    def at_most(self, agents: list[str]) -> list[tuple[list[str], int]]:
+    def at_most(self, queues: list[str]) -> list[tuple[list[str], int]]:
         """Which of these are limited, together with whom, and how many places are left."""
         found: dict[int, tuple[list[str], int]] = {}
-        for agent in agents if self.any else ():
-            gate = self._of.get(agent)
+        for queue in queues if self.any else ():
+            gate = self._of.get(queue)
             if gate is not None:
-                found.setdefault(id(gate), ([], gate.room))[0].append(agent)
+                found.setdefault(id(gate), ([], gate.room))[0].append(queue)
         return list(found.values())

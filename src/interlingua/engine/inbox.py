@@ -23,7 +23,8 @@ from ..model.events import (
 )
 from ..model.run import Answer, Question
 from ..model.status import Status
-from ..store.base import Change, DropInbox, InboxItem
+from ..store.base import PAGE_ITEMS, Change, DropInbox, InboxItem, PutInbox, is_last_page
+from .log import encode
 from .replay import LATE
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Inbox:
     cancelling: bool
     rollback: bool
     news = 0  # how often something came in that the handler may wait for
+    leaving: Any = None
     _entered: bool
     _pulling: asyncio.Task[None] | None = None
     _pull_again = False
@@ -105,7 +107,12 @@ class Inbox:
 
         Nothing overtakes what came before it: where the inbox is being read, this is read with the rest.
         """
-        if not self._entered or (self._pulling is not None and not self._pulling.done()):
+        if (
+            not self._entered
+            or self.leaving == "full"
+            or self.log.heavy
+            or (self._pulling is not None and not self._pulling.done())
+        ):
             return False
         if item.id not in self._seen:
             self._seen.add(item.id)
@@ -119,15 +126,22 @@ class Inbox:
     async def _pull_all(self) -> None:
         while True:
             self._pull_again = False
-            for item in await self.worker.store.inbox(run=self.log.row.id):
-                if item.id in self._seen or self.over:
-                    continue
-                self._seen.add(item.id)
-                try:
-                    self._take_in(item)
-                except Exception:
-                    self._seen.discard(item.id)  # the next look tries again
-                    raise
+            after, last = 0, False
+            while not last:
+                items = await self.worker.store.inbox(self.log.row.id, after)
+                last = is_last_page([len(item.body) for item in items], PAGE_ITEMS)
+                for item in items:
+                    after = item.id
+                    if item.id in self._seen or self.over or self.leaving == "full":
+                        continue
+                    self._seen.add(item.id)
+                    try:
+                        self._take_in(item)
+                    except Exception:
+                        self._seen.discard(item.id)  # the next look tries again
+                        raise
+                if self.log.heavy:
+                    await self.log.flush()
             if not self._pull_again:
                 return
 
@@ -191,6 +205,10 @@ class Inbox:
         relayed = self.replay.relayed
         if isinstance(body, Said | DelegationRefused):
             self.log.append(body, drop)
+            return
+        if isinstance(body, Warned):  # of a run below that is blocked
+            parent = self.log.row.parent
+            self.log.append(body, drop, *([PutInbox(parent, "relay", encode(body))] if parent is not None else []))
             return
         if isinstance(body, QuestionAsked):
             relayed[body.question.id] = body.run or ""

@@ -13,6 +13,8 @@ from ..model import values
 from ..model.delta import Joiner
 from ..model.errors import InvalidOutput
 from ..model.events import OutputDelta
+from . import log
+from .branches import thread_of
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -25,6 +27,7 @@ async def invoke(run: Execution) -> Any:
     agent = run.agent
     assert agent is not None
     kwargs = agent.bind(values.copy(run.request.input), run.ctx)  # a copy: the request is part of the log
+    run.bound = True
     if agent.process:
         return await run.worker.processes.run(run, kwargs)
     match agent.shape:
@@ -53,11 +56,10 @@ def encode_result(run: Execution, result: Any) -> Any:
 
 async def drain(run: Execution, generator: AsyncIterator[Any], step: str | None = None) -> None:
     """Each yield extends the output."""
-    log = run.log
     try:
         async for item in generator:
             run.emit(OutputDelta(delta_of(run, item), step))
-            await log.breathe()
+            await run.log.breathe()
     finally:
         close = getattr(generator, "aclose", None)
         if close is not None:
@@ -69,7 +71,8 @@ def delta_of(run: Execution, item: Any) -> dict[str, Any]:
     delta = agent.output.encode(item) if agent is not None and agent.output is not None else item
     if type(delta) is not dict:
         raise InvalidOutput(f"a yield extends the output, which is an object; {type(delta).__name__} cannot")
-    values.check(delta, InvalidOutput, what="output")
+    if values.check(delta, InvalidOutput, what="output", halves=True):
+        run.join_pieces()
     return delta if type(item) is str else values.copy(delta)  # the agent may change its own, and yield it again
 
 
@@ -90,6 +93,7 @@ def drain_in_thread(
                 failure.append(error)
 
     failure: list[BaseException] = []
+    weight = 0
     while True:
         try:
             item = next(generator)
@@ -105,6 +109,10 @@ def drain_in_thread(
         delta = delta_of(run, item)
         if joined is not None:
             joined.add(delta)
+        weight += log.weight(delta)
+        if weight > run.log.recent.most_bytes:
+            run.block(run.log.breathe())  # everything that was yielded before has been emitted then
+            weight = 0
         if not room.acquire(blocking=False):
             run.block(run.log.flush())
             room.acquire()
@@ -116,22 +124,28 @@ async def _nothing() -> None:
     pass
 
 
-async def in_thread(run: Execution, fn: Callable[[], T]) -> T:
-    """Call a plain function in a thread of its own.
+async def in_thread(run: Execution, fn: Callable[[], T], threads: set[asyncio.Future[None]] | None = None) -> T:
+    """Call a plain function in a thread of its own. `threads` has what is done when it ends, as long as it runs.
 
     Daemon threads rather than an executor: a function that never returns must not keep the process from ending.
     """
     async with run.worker.thread_slots:  # given back when the run is left, even where the function goes on
-        return await _in_new_thread(run, fn)
+        return await _in_new_thread(run, fn, threads)
 
 
-async def _in_new_thread(run: Execution, fn: Callable[[], T]) -> T:
+async def _in_new_thread(run: Execution, fn: Callable[[], T], threads: set[asyncio.Future[None]] | None) -> T:
     worker, loop = run.worker, run.loop
     future: asyncio.Future[T] = loop.create_future()
+    ended: asyncio.Future[None] = loop.create_future()
+    if threads is not None:
+        threads.add(ended)
+        ended.add_done_callback(threads.discard)
     context = contextvars.copy_context()
 
     def settle(result: Any, error: BaseException | None) -> None:
         worker.threads -= 1
+        if not ended.done():
+            ended.set_result(None)
         if future.done():
             return
         if error is not None:
@@ -143,7 +157,8 @@ async def _in_new_thread(run: Execution, fn: Callable[[], T]) -> T:
         result = None
         failure: BaseException | None = None
         try:
-            result = context.run(fn)
+            with thread_of(run.branches):
+                result = context.run(fn)
         except StopIteration as error:  # cannot be set on a future
             failure = RuntimeError(f"the function raised {error!r}")
         except BaseException as error:

@@ -1,17 +1,16 @@
 """The log of a run that is owned by this process: append, seal, commit, read.
 
-Appending never waits. Events are numbered when the store seals them into a transaction; output fragments that meet in
-one transaction become one event. Readers see only what is committed: from a short memory of recent events, and from the
-store when they are further behind.
+Appending never waits; an agent that shows much waits in `breathe`. Events are numbered when the store seals them into
+a transaction; output fragments that meet in one transaction become one event. Readers see only what is committed: from
+a short memory of recent events, and from the store when they are further behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -45,10 +44,11 @@ from ..model.run import Callback
 from ..model.status import FINAL, Move, Status, after
 from ..store.base import Change, ChildNews, EventRow, PutCallback, PutInbox, RunRow, Sealed, Store
 from .ids import now
+from .recent import RecentEvents
+from .settings import Settings
 
 log_ = logging.getLogger("interlingua.engine")
 
-_KEEP_EVENTS = 512  # of recent events in memory, per run
 _FULL = 2048  # appended and not yet committed: the agent waits
 _PAUSE = 64  # appended since the agent last gave way to others
 
@@ -107,63 +107,113 @@ def _worth_telling(before: Status, now: Status) -> bool:
 
 
 class Witness(Protocol):
-    """Whoever tells others of a run, and must keep what it tells: what it keeps while it is told of events is in the
-    transaction that these are in, and a run that is told of costs no more commits than one that is not."""
+    """Tells others of a run, and keeps what it tells in the transactions that write the run: what it gives to the store
+    while it is called is in the transaction of these events, from the first event of the run on."""
 
-    def sealing(self, events: list[Event]) -> None:
+    def sealing(self, events: list[Event]) -> bool:
         """These are about to be written. They may still be refused: only what is kept on the condition that they are in
-        the store, as `Follow` can be, may be told of them."""
+        the store, as `Follow` can be, may be told of them. Returns whether more is to be told."""
         ...
 
     def left(self, error: BaseException | None) -> None:
-        """Nothing more is told: the store refused the log, or its owner has let it go before the run's end."""
+        """Nothing more is told: the run does not run here, the store refused the log, or its owner has let it go before
+        the run's end."""
         ...
+
+
+def tell_witness(witness: Witness, events: list[Event]) -> bool:
+    """Tell it what is about to be written. The run goes on whether it is told of or not."""
+    try:
+        return witness.sealing(events)
+    except Exception as error:
+        log_.exception("run %s could not be told of while it was written", events[0].run)
+        witness.left(error)
+        return False
 
 
 class LiveLog:
     __slots__ = (
-        "_appended", "_changes", "_durable", "_expected_seq", "_fragments", "_head", "_held_back", "_in_store",
+        "_appended",
+        "_changes",
+        "_durable",
+        "_expected_seq",
+        "_fragments",
+        "_head",
+        "_in_flight",
+        "_max_bytes",
         "_next_seq",
-        "_pending", "_queued", "_readers", "_since_pause", "_store", "_waiters", "bytes",
-        "callback", "closed", "committed_row", "created",
-        "finished", "lost", "on_commit", "recent", "row", "status", "witness",
+        "_pending",
+        "_queued",
+        "_readers",
+        "_since_pause",
+        "_store",
+        "_unwritten",
+        "_waiters",
+        "bytes",
+        "callback",
+        "closed",
+        "committed_row",
+        "created",
+        "finished",
+        "lost",
+        "on_commit",
+        "on_full",
+        "recent",
+        "row",
+        "status",
+        "witness",
     )  # fmt: skip
 
-    def __init__(self, store: Store, row: RunRow, *, in_store: bool) -> None:
+    def __init__(self, store: Store, row: RunRow) -> None:
         self._store = store
         self.row = row  # as it is in memory: ahead of the store while something is pending
         self.status: Status = row.status
-        self.bytes = 0  # sealed so far, by this process
+        self.bytes = 0  # of all its events, but for those that are not sealed yet
         self.committed_row: RunRow | None = None  # as everyone else can see it
         self.created: RunCreated | None = None  # for views of a run that has left
         self.finished: RunFinished | None = None  # set when committed
         self.lost: BaseException | None = None  # another owner has it, or the store refused
         self.callback: Callback | None = None
-        self.recent: deque[Event] = deque(maxlen=_KEEP_EVENTS)
+        self.recent = RecentEvents(Settings().keep_live_bytes)
         self.on_commit: Callable[[LiveLog, Sealed | None], None] | None = None
+        self.on_full: Callable[[], None] | None = None  # called at each event beyond the bytes that a log may have
         self.witness: Witness | None = None  # of what is written from now on
         self.closed = False  # the run has ended, or this owner has let it go
-        self._in_store = in_store
         self._next_seq = row.next_seq
         self._head = row.head
         self._expected_seq = row.next_seq
         self._pending: list[tuple[Body, bytes | None]] = []
-        self._held_back = False
         self._fragments: Composer | None = None  # of the last pending body, where that is output
         self._changes: list[Change] = []
         self._queued = False
+        self._max_bytes: int | None = None
+        self._unwritten = 0  # bytes that are appended and not sealed
+        self._in_flight = 0  # bytes that are sealed and not committed
         self._appended = 0
         self._durable = 0
         self._since_pause = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._readers: set[asyncio.Future[None]] = set()
 
+    def bound(self, settings: Settings, on_full: Callable[[], None]) -> None:
+        """Set the limits of memory and of the whole log."""
+        self.recent.most_bytes, self._max_bytes, self.on_full = (
+            settings.keep_live_bytes,
+            settings.max_log_bytes,
+            on_full,
+        )
+
+    def found(self, events: Sequence[Event]) -> None:
+        """Go on after events that the store has: the next page of them."""
+        self.bytes += sum(event.size for event in events)
+        self.recent.extend(events)
+
     # -- writing ------------------------------------------------------------------------------------------
 
-    def append(self, body: Body, *changes: Change, encoded: bytes | None = None) -> None:
-        """Say something. It is written down at once, so that what is changed later does not change what was said."""
+    def append(self, body: Body, *changes: Change, encoded: bytes | None = None) -> int:
+        """Add an event, and give its seq. It is encoded at once, so that later changes of the body do not change it."""
         if self.lost is not None or self.closed:
-            return
+            return 0
         if type(body) is OutputDelta:
             last = self._pending[-1][0] if self._pending else None
             if type(last) is OutputDelta and last.step == body.step:
@@ -171,11 +221,15 @@ class LiveLog:
                     self._fragments = Composer()
                     self._fragments.add(last.delta)
                 self._fragments.add(body.delta)
+                self._weigh(weight(body.delta))
                 self._count()
-                return
+                return self._next_seq + len(self._pending) - 1
             encoded = None  # more fragments may follow
+            size = weight(body.delta)
         elif encoded is None:
             encoded = encode(body)
+        if encoded is not None:
+            size = len(encoded)
         move = move_of(body)
         if move is not None:
             before = self.status
@@ -191,7 +245,20 @@ class LiveLog:
             self._changes.extend(changes)
         if type(body) is RunFinished:
             self.closed = True
+        else:
+            self._weigh(size)
         self._count()
+        return self._next_seq + len(self._pending) - 1
+
+    def _weigh(self, size: int) -> None:
+        self._unwritten += size
+        if self._max_bytes is not None and self.bytes + self._unwritten > self._max_bytes and self.on_full is not None:
+            self.on_full()
+
+    @property
+    def heavy(self) -> bool:
+        """Whether so much waits for the disk that the next of it should wait, too."""
+        return self._unwritten + self._in_flight > self.recent.most_bytes
 
     def touch(self, *changes: Change, close: bool = False) -> None:
         """Write the row as it is, and some changes. `close`: nothing more comes from this owner."""
@@ -203,30 +270,7 @@ class LiveLog:
     def _count(self) -> None:
         self._appended += 1
         self._since_pause += 1
-        if not self._queued and not self._held_back:
-            self._queued = True
-            self._store.append(self)
-
-    def hold_back(self) -> None:
-        """Until `let_go`, what is appended does not reach the store."""
-        self._held_back = True
-
-    def linger(self, turns: int) -> None:
-        """What is appended within so many turns of the loop shares a transaction with what comes now. An end is waited
-        for by somebody, and is the last that comes."""
-        if not self._held_back and not self._queued:
-            self._held_back = True
-            asyncio.get_running_loop().call_soon(self._linger, turns)
-
-    def _linger(self, turns: int) -> None:
-        if turns and not self.closed and self.lost is None:
-            asyncio.get_running_loop().call_soon(self._linger, turns - 1)
-        else:
-            self.let_go()
-
-    def let_go(self) -> None:
-        self._held_back = False
-        if not self._queued and self._durable < self._appended:
+        if not self._queued:
             self._queued = True
             self._store.append(self)
 
@@ -239,7 +283,7 @@ class LiveLog:
 
     async def breathe(self) -> None:
         """Called between output fragments: give way to others, and wait where the disk cannot keep up."""
-        if self._appended - self._durable > _FULL:
+        if self._appended - self._durable > _FULL or self.heavy:
             await self.flush()
         elif self._since_pause >= _PAUSE:
             self._since_pause = 0
@@ -280,23 +324,15 @@ class LiveLog:
         row.next_seq, row.head, row.updated_at = seq, head, time
         changes = [_with_head(change, run, head) for change in self._changes]
         sealed = Sealed(
-            self, not self._in_store, replace(row), self._expected_seq, events, changes, self._appended, bodies
+            self, replace(row), self._expected_seq, events, changes, self._appended, bodies
         )  # fmt: skip
         self._next_seq = self._expected_seq = seq
         self._head = head
-        self._in_store = True
+        self._in_flight, self._unwritten = self._unwritten, 0
         self._pending, self._changes = [], []
-        if self.witness is not None and events:
-            self._tell_witness(sealed)
+        if self.witness is not None and events and not tell_witness(self.witness, self._events(sealed)):
+            self.witness = None
         return sealed
-
-    def _tell_witness(self, sealed: Sealed) -> None:
-        assert self.witness is not None
-        try:
-            self.witness.sealing(self._events(sealed))
-        except Exception as error:  # the run goes on whether it is told of or not
-            log_.exception("run %s could not be told of while it was written", self.row.id)
-            self._lose_witness(error)
 
     def _lose_witness(self, error: BaseException | None) -> None:
         witness, self.witness = self.witness, None
@@ -312,9 +348,10 @@ class LiveLog:
 
     def committed(self, sealed: Sealed) -> None:
         self._durable = sealed.mark
+        self._in_flight = 0
         self.committed_row = sealed.row
         for event in self._events(sealed):
-            self.recent.append(event)
+            self.recent.add(event)
             if type(event.body) is RunFinished:
                 self.finished = event.body
         if self.witness is not None and self.closed and self.settled:
@@ -362,24 +399,12 @@ class LiveLog:
 
     @property
     def committed_seq(self) -> int:
-        return self.recent[-1].seq if self.recent else self._expected_seq - 1
+        last = self.recent.last
+        return last.seq if last is not None else self._expected_seq - 1
 
     def since(self, seq: int) -> list[Event] | None:
         """Committed events after `seq`, from memory; None where memory does not reach back that far."""
-        recent = self.recent
-        if not recent or recent[0].seq > seq + 1:
-            return None
-        count = recent[-1].seq - seq  # there are no gaps
-        if count <= 0:
-            return []
-        return [recent[place] for place in range(-count, 0)] if count < len(recent) else list(recent)
-
-    def unless_it_waits(self) -> asyncio.Future[None] | None:
-        """Done at the next commit. None where nothing may come for long: it has ended, was lost, or asks."""
-        if self.lost is not None or self.finished is not None:
-            return None
-        goes_on = self.status.final or (self.status is Status.RUNNING and not self.closed)
-        return self.changed() if goes_on else None
+        return self.recent.since(seq)
 
     def changed(self) -> asyncio.Future[None]:
         """Done at the next commit."""
@@ -387,6 +412,17 @@ class LiveLog:
         self._readers.add(future)
         future.add_done_callback(self._readers.discard)
         return future
+
+
+def weight(delta: Any) -> int:
+    """About how many bytes a delta has as JSON. It is encoded later, with those that follow it."""
+    if isinstance(delta, str):
+        return len(delta) + 2
+    if isinstance(delta, dict):
+        return sum(len(name) + 4 + weight(member) for name, member in delta.items())
+    if isinstance(delta, list):
+        return sum(1 + weight(member) for member in delta)
+    return 8
 
 
 def compose_runs(events: list[Event]) -> list[Event]:

@@ -6,7 +6,6 @@ Nothing here reads the store: who finds nothing in a mirror, or a gap, looks the
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,8 +19,8 @@ from ..store.base import EventRow, RunRow
 from . import tracing
 from .ids import now
 from .meters import OTHER, label
+from .recent import RecentEvents
 
-_KEEP_EVENTS = 512  # that were heard of, per run that is read here
 _KEEP_BYTES = 2 * 1024 * 1024
 
 _rows_in = msgspec.msgpack.Decoder(list[EventRow])
@@ -63,15 +62,14 @@ class Mirror:
         self.submitted: tuple[RunRow, RunCreated] | None = None  # what it began as, where that was here
         self.held = False  # for a reader that will come; that counts as one
         self.end: Callable[[], None] = lambda: None
-        self._recent: deque[Event] = deque()
-        self._bytes = 0
+        self._recent = RecentEvents(_KEEP_BYTES)
         self._waiters: set[asyncio.Future[None]] = set()
         self._sweep_every = sweep_every
         self._closed = closed
         self._timer = asyncio.get_running_loop().call_later(sweep_every, self._sweep)
 
     def hear(self, news: News) -> None:
-        known = self._recent[-1].seq if self._recent else 0
+        known = self._recent.last.seq if self._recent.last is not None else 0
         if news.rows:
             if news.last > known:
                 self._extend(_rows_in.decode(news.rows), known)
@@ -84,34 +82,23 @@ class Mirror:
     def _extend(self, rows: list[EventRow], known: int) -> None:
         if rows[0].seq > known + 1:
             self._recent.clear()  # something is missing before these: who has not read it finds it in the store
-            self._bytes = 0
         for row in rows:
             if row.seq > known and row.body is not None:
                 body = body_decoder.decode(row.body)
-                self._recent.append(Event(row.run, row.seq, row.time, row.hash, body, row.seq, len(row.body)))
-                self._bytes += len(row.body)
-        while len(self._recent) > 1 and (len(self._recent) > _KEEP_EVENTS or self._bytes > _KEEP_BYTES):
-            self._bytes -= self._recent.popleft().size
+                self._recent.add(Event(row.run, row.seq, row.time, row.hash, body, row.seq, len(row.body)))
 
     def begin(self, first: Event) -> None:
         """Nothing was told before this is known: it is what the run was submitted with."""
-        self._recent.append(first)
-        self._bytes += first.size
+        self._recent.add(first)
 
     @property
     def last(self) -> Event | None:
         """The newest that was told."""
-        return self._recent[-1] if self._recent else None
+        return self._recent.last
 
     def since(self, seq: int) -> list[Event] | None:
         """What was told after `seq`; None where something before that was not."""
-        recent = self._recent
-        if not recent or recent[-1].seq <= seq:
-            return []
-        if recent[0].seq > seq + 1:
-            return None
-        skip = seq + 1 - recent[0].seq
-        return [recent[place] for place in range(skip, len(recent))] if skip else list(recent)
+        return self._recent.since(seq) if self._recent.last is not None else []
 
     def changed(self) -> asyncio.Future[None]:
         """Done when there is news, or when it is time to look anyway."""

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ..model import carrier
-from ..model.card import AgentCard, Schema
+from ..model.card import ANY_OBJECT, AgentCard, Schema
 from ..model.content import DataPart, Part, TextPart
 from ..model.errors import ErrorInfo, Invalid, InvalidInput, RunError
 from ..model.events import Emission, Recorded, Warned
 from ..model.prompts import prompt_input
 from ..model.run import Option, RunRequest
 from ..model.run import Question as AskedQuestion
-from . import tracing
+from . import exits, tracing
 from .ids import now
 from .questions import Gone as Gone
 from .questions import Question, QuestionCodec
+from .record_keys import place_of
 
 if TYPE_CHECKING:
     from .context import Context
@@ -44,7 +45,6 @@ LOOK_EVERY = 600.0
 """Seconds after which a run that was set aside with a question looks whether the remote side still asks it: at first,
 and later less often."""
 
-_AT_HAND = 6  # turns of the loop from an answer that has come to the end of the run
 _LOOK_WITHIN = 1.0
 _LOOKS = 10  # in the time that a question has waited so far, once that is long
 
@@ -67,6 +67,11 @@ class RemoteError(RunError):
         return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
 
 
+def attached(card: AgentCard) -> AgentCard:
+    """The card of an agent that goes on with a run at a server: the run has its input and config already."""
+    return msgspec.structs.replace(card, input=dict(ANY_OBJECT), input_text=None, config=None)
+
+
 def our_failure(message: str, told: Any) -> RemoteError | None:
     """The error of a run at a server that tells, as ours do, both its code and whether it may pass: as it was raised
     there, over however many mounts it has come. None for what another maker's server tells."""
@@ -82,6 +87,7 @@ class Mounted:
     def __init__(self, ctx: Context[Any, Any]) -> None:
         self._ctx = ctx
         self._run = ctx._run
+        self._run.engine_code = True
 
     @property
     def leaving(self) -> Leaving | None:
@@ -117,13 +123,9 @@ class Mounted:
         recorded, it is not shown again."""
         run = self._run
         if run.leaving == "cancel" and not run.over:
-            run.put(body)  # the remote side may say its last words after it was told to stop
+            run.put_last(body)  # the remote side may say its last words after it was told to stop
         else:
             await run.show(body)
-
-    def linger(self) -> None:
-        """What is shown now may be the last before the end, which is at hand then: both are written together."""
-        self._run.log.linger(_AT_HAND)
 
     @property
     def engine(self) -> Engine:
@@ -133,6 +135,12 @@ class Mounted:
     def agent(self) -> str:
         """The name that it has here."""
         return self._run.log.row.agent
+
+    def found_at_server(self, run: str) -> None:
+        """Tell the process that began this run what the server calls it."""
+        agent = self._run.agent
+        if agent is not None and agent.on_remote_run is not None:
+            agent.on_remote_run(run)
 
     def onward(self) -> carrier.Carrier:
         """The trace of this run, to be sent with the request that begins the remote one. It always has the number of
@@ -203,7 +211,9 @@ class Mounted:
         Gone where it was withdrawn before a crash.
         """
         question = RemoteQuestion(type_, payload, prompt, options or [])
-        return await self._run.ask(question, deadline, key, RemoteCodec(type_, answer), attachments=attachments)
+        return await self._run.ask(
+            question, deadline, key, RemoteCodec(type_, answer), attachments=attachments, remote=True
+        )
 
     async def ask_while(
         self, moved_on: Callable[[], Awaitable[None]], type_: str, payload: Any, answer: Schema, *, key: str,
@@ -385,9 +395,12 @@ class LeftRun:
 
     def recorded(self, step: str) -> Any:
         """What a step gave, by its key or (for its first use) its name; None where it was never recorded."""
-        for place in (step_place(step), step_place(f"{step}:1")):
-            if place in self._records:
-                return self._records[place][1].value
+        if step_place(step) in self._records:
+            return self._records[step_place(step)][1].value
+        for key, (_, record) in self._records.items():
+            place = place_of(key)
+            if place is not None and (place.kind, place.name) == ("step", step):
+                return record.value
         return None
 
 
@@ -407,7 +420,11 @@ async def tell(hook: OnCancel, left: LeftRun, seconds: float) -> None:
             await hook(left)
     except TimeoutError:
         log_.warning("run %s ends here; its remote side could not be told within %g s", left.id, seconds)
-    except Exception as error:
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        if exits.is_signal(error):
+            raise
         log_.warning("run %s ends here; its remote side could not be told: %s", left.id, error, exc_info=error)
 
 

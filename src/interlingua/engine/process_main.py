@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -12,6 +13,7 @@ from typing import Any, BinaryIO
 
 from ..model import values
 from ..model.errors import InvalidInput, InvalidOutput
+from ..model.whole_text import PairJoiner, whole
 from .agents import Agent
 from .crash import describe
 
@@ -20,6 +22,8 @@ _loaded: dict[tuple[str, str], Agent[..., Any]] = {}
 
 
 def main() -> None:
+    if len(sys.argv) > 1:
+        _end_with(int(sys.argv[1]))
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the agent prints must not mix with what we say
     while True:
@@ -29,18 +33,33 @@ def main() -> None:
         order = values.decode(source.read(_HEAD.unpack(head)[0]))
         try:
             _say(sink, {"output": _run(order, sink)})
-        except Exception as error:
+        except BaseException as error:  # sys.exit ends the run, and no process
             info = describe(error)
             _say(
                 sink,
                 {
                     "error": {
                         "code": info.code,
-                        "message": info.message.encode(errors="replace").decode(),
+                        "message": whole(info.message),
                         "transient": info.transient,
                     }
                 },
             )
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with(parent: int) -> None:
+    """Let the system end this process with the one that started it. (A shell beside it ends what this one starts.)"""
+    if sys.platform == "linux":
+        import ctypes
+        import signal
+
+        with contextlib.suppress(OSError, AttributeError):  # no such call here: the shell does it
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before
+        os._exit(1)
 
 
 def _run(order: dict[str, Any], sink: BinaryIO) -> Any:
@@ -48,6 +67,7 @@ def _run(order: dict[str, Any], sink: BinaryIO) -> Any:
     assert agent.output is not None
     assert agent.params is not None
     result = agent.fn(**agent.params.decode(order["input"], InvalidInput))
+    pieces = PairJoiner()  # halves of characters cannot be written to the pipe
     if agent.shape == "sync_generator":
         while True:
             try:
@@ -56,13 +76,14 @@ def _run(order: dict[str, Any], sink: BinaryIO) -> Any:
                 result = stop.value
                 break
             delta = agent.output.encode(item)
-            values.check(delta, InvalidOutput, what="output")
+            if values.check(delta, InvalidOutput, what="output", halves=True) or pieces.holds:
+                delta = pieces.add(delta)
             _say(sink, {"delta": delta})
+        if pieces.holds:
+            _say(sink, {"delta": pieces.end()})
     if result is None:
         return None
-    output = agent.output.encode(result)
-    values.check(output, InvalidOutput, what="output")
-    return output
+    return values.clean(agent.output.encode(result), InvalidOutput, what="output")
 
 
 def _load(file: str, module: str, name: str) -> Agent[..., Any]:

@@ -12,6 +12,7 @@ from ..model.errors import InvalidOutput, RunTimedOut
 from ..model.events import ArtifactAdded, Emission, Form, MessageSent
 from ..model.oversight import Assignment, Exchange, Proposal, Result, ReviewVerdict
 from ..model.status import Status
+from .branches import inside
 from .calling import Calling, Handover, OnInquiry, child_result
 from .speaking import RESULT_HASH, sound
 
@@ -63,7 +64,7 @@ class Proposing(Calling):
         for number, part in enumerate(parts):
             await self.show(ArtifactAdded(Artifact(f"proposed-{number + 1}", parts_from(part))))
         exchanges = self._exchanges = self._exchanges or []
-        turn, base = 0, self._key("call", name, key)
+        turn, base = 0, self.place("call", name, key)
         while True:
             others = self._reviews - len(exchanges)
             engine.check_patience(authority, [*self.request.assignment.earlier, *exchanges], others)
@@ -93,7 +94,10 @@ class Proposing(Calling):
                 exchanges.append(Exchange(verdict.decision, verdict.text, proposal.result_hash))
                 engine.check_patience(authority, [*proposal.earlier, exchanges[-1]])
             self._tell_verdict(base, turn, verdict, proposal.result_hash)
-            reply = await on_inquiry(verdict) if verdict.decision == "inquire" and on_inquiry is not None else None
+            reply = None
+            if verdict.decision == "inquire" and on_inquiry is not None:
+                with inside(None):
+                    reply = await on_inquiry(verdict)
             if reply is None:
                 return dict(msgspec.to_builtins(verdict))
             exchanges[-1].reply = sound(reply, str, "reply")

@@ -7,7 +7,7 @@ emits is compared with what it emitted before: the same is skipped, and the firs
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..model import values
 from ..model.content import Message
@@ -17,6 +17,7 @@ from ..model.events import (
     CancelRequested,
     ChildCalled,
     ChildEnded,
+    CodeChanged,
     DelegationRefused,
     Emission,
     ErrorHandled,
@@ -36,11 +37,32 @@ from ..model.events import (
     Warned,
 )
 from ..model.run import Answer, Question
+from .mailbox import Mailbox
+from .record_keys import UNKNOWN, UNKNOWN_ARGUMENTS, Arguments, describe, kind_of, name_of, place_of, show
 
 LATE = "late:"
 """What the step of a warning begins with that no handler gives, and so none gives again: an answer came too late."""
 
+# What code of a handler comes to by `key=`. The engine keeps other records for itself.
+_KEYED: dict[type, tuple[str, ...]] = {
+    Recorded: ("step", "sleep", "tool", "patch"),
+    QuestionAsked: ("ask",),
+    ChildCalled: ("call", "inner"),
+    DelegationRefused: ("call",),
+    ToolRefused: ("tool",),
+}
+
 _NONE: deque[tuple[int, Emission]] = deque(maxlen=0)  # of runs that are new: a deque of its own is larger than the rest
+
+
+class PastCall(NamedTuple):
+    """A call in the history."""
+
+    key: str
+    arguments: Arguments
+
+    def __str__(self) -> str:
+        return describe(kind_of(self.key), name_of(self.key), self.arguments.shown)
 
 
 class PastQuestion:
@@ -59,19 +81,24 @@ class Replay:
     thread_version = 0
     cancelled = False
     rollback = False
+    last_seq = 0  # of the history
     _matched = 0  # seq of the last event that the handler has caught up with
     _held_size = 0
     _voided = False
+    code = ""  # digest of the code that entered last
 
     def __init__(self) -> None:
         self.records: dict[str, tuple[int, Recorded]] = {}
+        self._calls: dict[tuple[str, int], Event] = {}  # by branch and position: what shows best what was called there
+        self._ahead: dict[str, Event] = {}  # by key: records that the handler has yet to reach
         self.questions: dict[str, PastQuestion] = {}
         self.relayed: dict[str, str] = {}  # open questions of descendants: id → run
         self.children: dict[str, tuple[ChildCalled, ChildEnded | None, int]] = {}
+        self.ended_at: dict[str, int] = {}  # seq of the ends of children that the history has
         self.refused: dict[str, tuple[int, DelegationRefused | ToolRefused]] = {}
         self.said: dict[str, tuple[int, Said]] = {}  # by this run
         self.handled: dict[str, tuple[int, ErrorHandled]] = {}
-        self.received: list[Message] = []
+        self.received = Mailbox()
         self.sent: list[Message] = []
         self.output = Joiner()
         self._standing: list[tuple[int, Emission]] = []
@@ -82,60 +109,110 @@ class Replay:
     @classmethod
     def of(cls, events: list[Event]) -> Replay:
         replay = cls()
-        emissions: list[tuple[int, Emission]] = []
+        replay.read(events)
+        replay.close_history()
+        return replay
+
+    def read(self, events: list[Event]) -> None:
+        """Take in the next page of the history. Of messages only those stay in memory that come first."""
         for event in events:
             body = event.body
+            key = _key_of(body)
+            if key is not None:
+                self._note_call(key, event)
             match body:
-                case RunCreated():
-                    replay.created = body
+                case RunCreated(code=code):
+                    self.created, self.code = body, code
                 case RunStarted():
-                    if not replay.started:
-                        replay.checkpoint, replay.thread_version = body.checkpoint, body.thread_version
-                    replay.started = True
+                    if not self.started:
+                        self.checkpoint, self.thread_version = body.checkpoint, body.thread_version
+                    self.started, self.code = True, body.code or self.code
+                case CodeChanged(new=code):
+                    self.code = code
                 case RunRestarted(keep=keep):
-                    emissions = [(seq, e) for seq, e in emissions if seq <= keep]
+                    self._standing = [(seq, e) for seq, e in self._standing if seq <= keep]
                 case Recorded(key=key):
-                    replay.records[key] = (event.seq, body)
+                    self.records[key] = (event.seq, body)
                 case QuestionAsked(question=question, run=run):
                     if run is None:
-                        replay.questions[question.key] = PastQuestion(question)
+                        self.questions[question.key] = PastQuestion(question)
                     else:
-                        replay.relayed[question.id] = run
+                        self.relayed[question.id] = run
                 case QuestionAnswered(question=question_id, answer=answer, run=run):
-                    replay._close(question_id, answer, run, event.seq)
+                    self._close(question_id, answer, run, event.seq)
                 case QuestionWithdrawn(question=question_id, reason=reason, run=run):
-                    replay._close(question_id, None, run, event.seq, reason)
+                    self._close(question_id, None, run, event.seq, reason)
                 case CancelRequested(rollback=rollback):
-                    replay.cancelled = True
-                    replay.rollback = replay.rollback or rollback
+                    self.cancelled = True
+                    self.rollback = self.rollback or rollback
                 case MessageReceived(message=message):
-                    replay.received.append(message)
+                    self.received.add(message, event.seq, event.size)
                 case ChildCalled(key=key):
-                    replay.children[key] = (body, None, event.seq)
+                    self.children[key] = (body, None, event.seq)
                 case ChildEnded(key=key):
-                    replay.children[key] = (replay.children[key][0], body, event.seq)
+                    self.children[key] = (self.children[key][0], body, event.seq)
+                    self.ended_at[key] = event.seq
                 case DelegationRefused(key=key):
-                    replay.refused[key] = (event.seq, body)
-                    replay.children.pop(key, None)
+                    self.refused[key] = (event.seq, body)
+                    self.children.pop(key, None)
                 case ToolRefused(key=key):
-                    replay.refused[key] = (event.seq, body)
+                    self.refused[key] = (event.seq, body)
                 case Said(key=key, run=None):
-                    replay.said[key] = (event.seq, body)
+                    self.said[key] = (event.seq, body)
                 case ErrorHandled(key=key):
-                    replay.handled[key] = (event.seq, body)
+                    self.handled[key] = (event.seq, body)
                 case Warned(step=str(step)) if step.startswith(LATE):
                     pass
                 case _ if isinstance(body, EMISSIONS):
-                    emissions.append((event.seq, body))
-        replay._standing = emissions
-        replay._rebuild()
-        replay._emissions = deque()
-        for seq, body in emissions:
-            if body.step is not None and body.step in replay.records:
-                replay._of_steps.setdefault(body.step, []).append((seq, body))
+                    self._standing.append((event.seq, body))
+        if events:
+            self.last_seq = events[-1].seq
+
+    def close_history(self) -> None:
+        """All of the history was read."""
+        self._rebuild()
+        self._emissions = deque()
+        for seq, body in self._standing:
+            if body.step is not None and body.step in self.records:
+                self._of_steps.setdefault(body.step, []).append((seq, body))
             else:
-                replay._emissions.append((seq, body))
-        return replay
+                self._emissions.append((seq, body))
+
+    # -- calls --------------------------------------------------------------------------------------------
+
+    def _note_call(self, key: str, event: Event) -> None:
+        place = place_of(key)
+        if place is None:
+            if kind_of(key) in _KEYED.get(type(event.body), ()):
+                self._ahead[key] = event
+            return
+        known = self._calls.get((place.branch, place.position))
+        if known is None or (key == place.key and isinstance(event.body, Recorded | ChildCalled | QuestionAsked)):
+            self._calls[place.branch, place.position] = event
+        self._ahead.setdefault(place.key, event)
+
+    def call_at(self, branch: str, position: int) -> PastCall | None:
+        """The call that the history has at a place. None where nothing was recorded of it."""
+        event = self._calls.get((branch, position))
+        return _past_call(event) if event is not None else None
+
+    def reach(self, key: str) -> None:
+        """The handler has come to the record with this key."""
+        if self._ahead:
+            self._ahead.pop(key, None)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the handler has passed its last record. Open questions and children count as records."""
+        return not self._ahead
+
+    def unused(self, branch: str | None = None) -> list[PastCall]:
+        """Calls that the handler has not come to: all, or those of one branch."""
+        found = [(place_of(key), event) for key, event in self._ahead.items()]
+        return [
+            _past_call(event) for place, event in found
+            if branch is None or (place is not None and place.branch == branch)
+        ]  # fmt: skip
 
     def _rebuild(self) -> None:
         """Output and messages, from what stands."""
@@ -188,6 +265,15 @@ class Replay:
                 self._matched = seq
             return [], None
         return self._release(), self.void()
+
+    def step_ended(self, key: str) -> tuple[list[Emission], int | None]:
+        """A step has its result, or is begun anew. What an attempt before it has shown, and it has not, is void.
+
+        Returns the same as `passed`.
+        """
+        if any(body.step == key for _, body in self._emissions) or any(body.step == key for body in self._held):
+            return self._release(), self.void()
+        return [], None
 
     # -- emissions ----------------------------------------------------------------------------------------
 
@@ -259,6 +345,45 @@ class Replay:
         self._standing = [(seq, body) for seq, body in self._standing if seq <= self._matched]
         self._rebuild()
         return self._matched if stood else None
+
+
+def _key_of(body: Any) -> str | None:
+    """The key of a record that belongs to a call."""
+    match body:
+        case QuestionAsked(question=question, run=None):
+            return question.key
+        case Said(key=key, run=None) | Recorded(key=key) | ChildCalled(key=key) | DelegationRefused(key=key):
+            return key or None
+        case ToolRefused(key=key) | ErrorHandled(key=key):
+            return key or None
+    return None
+
+
+def _past_call(event: Event) -> PastCall:
+    body = event.body
+    key = _key_of(body)
+    assert key is not None
+    place = place_of(key)
+    base = key if place is None else place.key
+    if key != base:
+        return PastCall(base, UNKNOWN_ARGUMENTS)
+    match body:
+        case Recorded(digest=digest, args=args):
+            return PastCall(base, Arguments(digest, args))
+        case QuestionAsked(question=question):
+            return PastCall(base, Arguments(question.digest or UNKNOWN, show(question.payload)))
+        case ChildCalled(input=digest, args=args):
+            return PastCall(base, Arguments(digest, args))
+        case DelegationRefused(input=digest) | ToolRefused(input=digest):
+            return PastCall(base, Arguments(digest))
+        case Said() as said:
+            return PastCall(base, Arguments(said_digest(said.text), show(said.text)))
+    return PastCall(base, UNKNOWN_ARGUMENTS)
+
+
+def said_digest(text: str) -> str:
+    """What tells one message to a participant from another."""
+    return values.digest(text)[:16]
 
 
 def _same(old: Emission, new: Emission) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ..model.events import RunCreated, RunFinished
+from ..model.events import RunBlocked, RunFinished
 from ..model.status import Status
 from ..store.base import RunRow, Sealed
 
@@ -26,14 +26,17 @@ def taken_over(row: RunRow, stood_still: float) -> None:
         log.info("run %s of %s goes on here: its worker died", row.id, row.agent, extra={"fields": fields})
 
 
+def blocked(row: RunRow, body: RunBlocked) -> None:
+    fields = _fields(row) | {"reason": body.reason}
+    log.warning("run %s of %s is blocked: %s", row.id, row.agent, body.message, extra={"fields": fields})
+
+
 def committed(sealed: Sealed) -> None:
     """Called after each transaction of a run that is here."""
     if not log.isEnabledFor(logging.INFO):
         return
     for body in sealed.bodies:
-        if type(body) is RunCreated:
-            created(sealed.row)
-        elif type(body) is RunFinished:
+        if type(body) is RunFinished:
             _ended(sealed.row, body)
 
 

@@ -22,7 +22,9 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     max_input_bytes: int = 16 * 1024 * 1024
     """Of one input, config, answer or message, as JSON."""
     max_log_bytes: int = 1024 * 1024 * 1024
-    """Of what one run may emit."""
+    """Of the whole log of one run, with its records, over all its entries; beyond that it fails with too_large."""
+    keep_live_bytes: int = 4 * 1024 * 1024
+    """Of one live run's newest events, and of its unread messages, that are in memory; the rest is in the store."""
     max_hops: int = 16
     """Mounts that a call may go through, here and elsewhere. Beyond that it fails: probably mounts form a loop."""
     max_listening: int = 100

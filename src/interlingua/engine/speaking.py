@@ -7,6 +7,7 @@ conversation is. What concerns a result that is not approved stays on sealed log
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,8 +21,13 @@ from ..model.events import Form, MessageReceived, Recorded, Said, body_encoder
 from ..model.run import Answer, Question, RunRequest
 from ..model.team import ORCHESTRATOR, USER, instance_id
 from ..store.base import Change, DelegationRow, DropInbox, PutInbox
+from .branches import Branches
 from .ids import now
 from .inbox import Inbox
+from .log import encode
+from .mailbox import PASSED
+from .record_keys import UNKNOWN_ARGUMENTS, Arguments, show
+from .replay import said_digest
 
 UNVERIFIED = "unverified"
 """The member of a tool result's `meta` that says that its sender has not called that tool with that result."""
@@ -29,9 +35,6 @@ UNVERIFIED = "unverified"
 MailKind = Literal["message", "told", "passed"]
 """How a message comes: from another run or some caller; from a participant without a run; or passed on to the run that
 does the work of another."""
-
-PASSED = "passed"
-"""The member of a message's metadata that says which message of which run it was, where that passed it on."""
 
 RESULT_HASH = "result_hash"
 """The member of a held message's metadata that says which result it is about."""
@@ -41,20 +44,23 @@ class Speaking(Inbox):
     """The part of an Execution that talks to other participants."""
 
     request: RunRequest
+    branches: Branches
     _untaken = 0  # the first message that the handler has not had
     _passed_on: set[str] | None = None  # messages that were passed on to this run; None: not looked yet
 
     def __init__(self) -> None:
         super().__init__()
-        self._taken: set[int] = set()  # messages that the handler has had, by their place in the mailbox
+        self._taken: set[int] = set()  # messages that the handler has had, by their number in the mailbox
         self._called_tools: set[str] = set()  # digests of server, tool and result
 
     if TYPE_CHECKING:
 
         def _check_alive(self) -> None: ...
-        def _key(self, kind: str, name: str, key: str | None) -> str: ...
+        def place(self, kind: str, name: str, key: str | None, called_with: Arguments = UNKNOWN_ARGUMENTS) -> str: ...
         def _passed(self, seq: int) -> None: ...
-        def _deadline_of(self, kind: str, seconds: float, key: str | None = None) -> int: ...
+        async def turn(self, seq: int) -> None: ...
+        def busy(self) -> contextlib.AbstractContextManager[None]: ...
+        def _deadline_at(self, place: str, seconds: float) -> int: ...
         async def _wait(
             self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "", *,
             behind: asyncio.Future[Any] | None = None,
@@ -92,15 +98,14 @@ class Speaking(Inbox):
         authority = self._participant()
         sound(content, str, "content")
         parts = self.attached(attachments)
-        place = self._key("send", recipient, key)
+        place = self.place("send", recipient, key, Arguments(said_digest(content), show(content)))
         if place in self.replay.said:
             self._passed(self.replay.said[place][0])
             return
-        most = self.worker.settings.max_log_bytes
-        if self.log.bytes > most:  # also of who shows nothing, and only talks
-            raise TooLarge(f"the run said more than {most} bytes")
         message = Message("agent", [TextPart(content), *parts], f"{self.log.row.id}/{place}", authority.me)
-        values.check(msgspec.to_builtins(message), InvalidRequest, what="message")
+        plain = msgspec.to_builtins(message)
+        if (clean := values.clean(plain, InvalidRequest, what="message")) is not plain:
+            message = msgspec.convert(clean, Message)
         if recipient in (USER, ORCHESTRATOR):
             self.say_once(place, "message", authority.task, authority.me, recipient, message)
             await self.log.flush()
@@ -185,8 +190,12 @@ class Speaking(Inbox):
             message.parts = [unverified(part) for part in message.parts]  # nobody out there calls our tools
             told = Said(authority.task, message.sender, authority.me, "message", message)
             said = [] if kind == "passed" else self._to_team(told)
-        self.replay.received.append(message)
-        self.log.append(MessageReceived(message), drop, *said)
+        body = MessageReceived(message)
+        encoded = encode(body)
+        seq = self.log.append(body, drop, *said, encoded=encoded)
+        if not seq:
+            return  # the run is over, or the store refused its log
+        self.replay.received.add(message, seq, len(encoded))
         for future in self._mail:
             if not future.done():
                 future.set_result(None)
@@ -195,30 +204,79 @@ class Speaking(Inbox):
         """Whether a message that was passed on comes for the first time: after a crash it is passed on again."""
         mark = message.metadata.get(PASSED)
         if self._passed_on is None:
-            self._passed_on = {str(one.metadata.get(PASSED)) for one in self.replay.received}
+            self._passed_on = self.replay.received.passed_on()
         new = str(mark) not in self._passed_on
         self._passed_on.add(str(mark))
         return new
 
     async def receive(self, timeout: float | None, sender: str | None = None) -> Message:
-        return self.replay.received[await self.next_mail(timeout, sender)]
-
-    async def next_mail(self, timeout: float | None, sender: str | None = None) -> int:
-        """Take the next message, and give its place in the mailbox."""
+        """The next message for the handler."""
         self._check_alive()
-        deadline, late = None, ""
+        place = self.place("receive", sender or "", None)
+        number = self.taken_before(place)
+        if number is not None:
+            await self.turn(self.replay.records[f"{place}:taken"][0])
+        else:
+            number = await self.next_mail(timeout, sender, place)
+            if (seq := self.replay.received[number].seq) <= self.replay.last_seq:
+                await self.turn(seq)
+            if self.branches.here() is not self.branches.root:  # else the order of the messages says it
+                self.record_taken(place, number)
+        return await self.read_mail(number)
+
+    async def read_mail(self, number: int) -> Message:
+        """The message with this number in the mailbox: from memory, or from the store."""
+        message = self.replay.received.take(number)
+        if message is not None:
+            return message
+        seq = self.replay.received[number].seq
+        try:
+            with self.busy():
+                await self.log.flush()
+                (event,) = await self.worker.store.events(self.log.row.id, seq - 1, 1)
+            self._check_alive()
+        except BaseException:
+            self.put_back(number)
+            raise
+        assert isinstance(event.body, MessageReceived)
+        return event.body.message
+
+    def taken_before(self, place: str) -> int | None:
+        """The message that this call took, where the history says it."""
+        past = self.replay.records.get(f"{place}:taken")
+        if past is None:
+            return None
+        self._passed(past[0])
+        return int(past[1].value)
+
+    def record_taken(self, place: str, number: int) -> None:
+        record = Recorded(f"{place}:taken", number)
+        self.replay.records[record.key] = (0, record)
+        self.log.append(record)
+
+    def reserve_taken(self) -> None:
+        """Messages that some call has taken are for no other one."""
+        self._taken.update(int(one.value) for key, (_, one) in self.replay.records.items() if key.endswith(":taken"))
+        while self._untaken in self._taken:
+            self._untaken += 1
+
+    async def next_mail(self, timeout: float | None = None, sender: str | None = None, place: str = "") -> int:
+        """Take the next message, and give its number in the mailbox. `place`: of the call that has a timeout."""
+        self._check_alive()
+        deadline, late = None, f"{place}:late"
         if timeout is not None:
-            deadline, late = self._deadline_of("receive", timeout), self._key("late", "", None)
+            deadline = self._deadline_at(place, timeout)
             if late in self.replay.records:  # what has come since then is for whoever waited later
+                await self.turn(self.replay.records[late][0])
                 self._passed(self.replay.records[late][0])
                 raise TimeoutError
         while True:
-            for place in range(self._untaken, len(self.replay.received)):
-                if place not in self._taken and sender in (None, self.replay.received[place].sender):
-                    self._taken.add(place)
+            for number in range(self._untaken, len(self.replay.received)):
+                if number not in self._taken and sender in (None, self.replay.received[number].sender):
+                    self._taken.add(number)
                     while self._untaken in self._taken:
                         self._untaken += 1
-                    return place
+                    return number
             future: asyncio.Future[None] = self.loop.create_future()
             self._mail.append(future)
             try:
@@ -233,10 +291,15 @@ class Speaking(Inbox):
                 if future in self._mail:
                     self._mail.remove(future)
 
-    def put_back(self, place: int) -> None:
+    @property
+    def has_mail(self) -> bool:
+        """Whether there are messages that the handler has not taken."""
+        return self._untaken < len(self.replay.received)
+
+    def put_back(self, number: int) -> None:
         """A message that was taken is for somebody else."""
-        self._taken.discard(place)
-        self._untaken = min(self._untaken, place)
+        self._taken.discard(number)
+        self._untaken = min(self._untaken, number)
 
 
 def between(mine: str, theirs: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,6 +29,7 @@ from ..model.tools import ToolServers
 from ..store.base import CountDelegation, RunRow, Tally
 from . import oversight
 from .agents import Agent, OutputCodec, Registry
+from .code_digest import code_digest, files_digest
 from .handling import ESCALATION
 from .ids import now
 from .mounting import MOUNTED_FROM
@@ -125,10 +127,12 @@ class Teams(Tasks):
             known = self.agents.find(agent.team.name)
             if known is not None and known.here and not any(known is one for one in gone):
                 raise DefinitionError(f"there is an agent {agent.team.name} already; give the team another name")
+        for agent in new:
+            agent.code = agent.code or _code_digest(agent, self.agents.root)
         self.agents.exchange(
             gone, come,
             hidden_gone=[agent for agent in self.agents.hidden() if agent.card.metadata.get(MEMBER_OF) in left],
-            hidden_come=[made for agent in new for made in _parts(agent)],
+            hidden_come=[_with(agent.code, made) for agent in new for made in agent.parts()],
         )  # fmt: skip
         for agent in new:
             self.teams[agent.team.name] = agent.team
@@ -309,6 +313,18 @@ def _decide(started: list[int], lineage: list[tuple[str, Authority]], authority:
         raise refused(decision.reason)
 
 
+def _code_digest(agent: TeamAgent, root: Path | None) -> str:
+    """The digest of a team's files, and of the code of its members."""
+    manifests = [manifest.to_json() for manifest in agent.team.manifests.values()]
+    handlers = [code_digest(member.handler, root) for member in agent.members.values()]
+    return files_digest(agent.files, [values.digest(manifests), *handlers])
+
+
+def _with(code: str, made: Agent[..., Any]) -> Agent[..., Any]:
+    made.code = code
+    return made
+
+
 def _parts(agent: TeamAgent) -> list[Agent[..., Any]]:
     """What is registered for a team, beside itself."""
     members = agent.members
@@ -327,6 +343,8 @@ def _parts(agent: TeamAgent) -> list[Agent[..., Any]]:
         take(member, member.run_name, review=False)
         if member.id in overseers:
             take(member, member.review_name, review=True)
+    for made in found:  # whatever thinks for a member, its runs are the team's
+        made.source = agent.source
     return found
 
 
@@ -355,9 +373,13 @@ def _members(team: Team, handlers: Mapping[str, Agent[..., Any]]) -> dict[str, M
 class TeamAgent(Agent[..., Any]):
     """A team as an agent: with the card of the agent that begins its tasks, and the questions of all of them."""
 
+    files: Path | None = None  # its folder or its file, if it has one
+
     def __init__(
-        self, team: Team, handlers: Mapping[str, Agent[..., Any]], tool_servers: ToolServers | None = None
-    ) -> None:
+        self, team: Team, handlers: Mapping[str, Agent[..., Any]], tool_servers: ToolServers | None = None,
+        source: str = "",
+    ) -> None:  # fmt: skip
+        """`source`: the place of the team, as in `run_identity`; without one, its name."""
         self.team = team
         self.tool_servers = tool_servers
         self.members = _members(team, handlers)
@@ -368,7 +390,14 @@ class TeamAgent(Agent[..., Any]):
         async def orchestrate(input: dict[str, Any], ctx: Any) -> Any:  # noqa: A002
             return await oversight.orchestrate(ctx, entry, input)
 
-        super().__init__(_card(team, entry, self.members), orchestrate, shape="async", ctx_param="ctx")
+        super().__init__(
+            _card(team, entry, self.members), orchestrate, shape="async", ctx_param="ctx",
+            source=source or f"team:{team.name}",
+        )  # fmt: skip
+
+    def parts(self) -> list[Agent[..., Any]]:
+        """The agents that are registered for the team, beside itself. They have its source."""
+        return _parts(self)
 
 
 def _card(team: Team, entry: Member, members: Mapping[str, Member]) -> AgentCard:

@@ -10,6 +10,7 @@ from ..model import values
 from ..model.card import AgentCard, Schema
 from ..model.content import Message
 from ..model.errors import Conflict, InvalidRequest, InvalidState, ThreadNotFound
+from ..model.identifiers import check_id
 from ..model.run import OWNER, Caller, Checkpoint, Thread
 from ..model.schemas import Validator
 from ..store.base import RunFilter, Store, ThreadFilter
@@ -32,6 +33,9 @@ class Threads:
         if_exists: Literal["raise", "keep"] = "raise",
     ) -> Thread:
         values.check(metadata or {}, InvalidRequest, what="metadata")
+        check_id(caller.id, "the id of the caller")
+        if thread is not None:
+            check_id(thread, "the thread id", "/thread_id")
         time = now()
         fresh = Thread(thread or new_id(), "idle", time, time, caller.id, metadata=metadata or {})
         return await self.store.create_thread(fresh, if_exists=if_exists)
@@ -153,7 +157,10 @@ class Threads:
 
     async def _card_of(self, name: str, version: str) -> AgentCard | None:
         agent = self.agents.code(name, version)
-        return agent.card if agent is not None else await self.store.card(name, version)
+        if agent is not None:
+            return agent.card
+        stored = await self.store.card(name, version)
+        return stored.card if stored is not None else None
 
     async def _keeper(self, thread: str) -> AgentCard | None:
         """The card of the agent whose state the thread holds: the newest that ran there and keeps one.

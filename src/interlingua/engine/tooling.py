@@ -27,6 +27,7 @@ from ..model.team import Server
 from ..model.tools import ToolServers, ToolSpec
 from .handling import Handling
 from .ids import now
+from .record_keys import Arguments, show
 from .speaking import sound, tool_digest
 
 ERRORS: dict[str, type[InterlinguaError]] = {cls.code: cls for cls in (RunTimedOut, Unavailable, ToolFailed)}
@@ -42,6 +43,9 @@ class Tooling(Handling):
             self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None,
             retries: int, backoff: float, timeout: float | None,
         ) -> Any: ...  # fmt: skip
+        async def step_at(
+            self, place: str, name: str, fn: Callable[..., Any], *, called_with: Arguments
+        ) -> Any: ...  # fmt: skip
 
     async def tool(
         self, server: str, tool: str, arguments: dict[str, Any] | None, key: str | None, timeout: float | None
@@ -49,16 +53,16 @@ class Tooling(Handling):
         self._check_alive()
         authority = self._bound()
         given: dict[str, Any] = sound(arguments if arguments is not None else {}, dict[str, Any], "arguments")
-        values.check(given, InvalidInput, what="arguments")
+        given = values.clean(given, InvalidInput, what="arguments")
         digest = values.digest([server, tool, given])
-        place = f"{self._key('tool', f'{server}.{tool}', key)}:{digest[:16]}"
+        place = self.place("tool", f"{server}.{tool}", key, Arguments(digest, show(given)))
         await self._may_call(authority, server, tool, place, digest)
         servers, known = self._servers(), self.worker.engine.teams[authority.team].servers[server]
         taken = 0
         while True:
             at = place if not taken else f"{place}:again:{taken}"
             try:
-                result = await self._call_once(servers, known, server, tool, given, at, timeout)
+                result = await self._call_once(servers, known, server, tool, given, digest, at, timeout)
             except InterlinguaError as error:
                 if type(error) not in ERRORS.values():
                     raise
@@ -72,37 +76,37 @@ class Tooling(Handling):
                 return result
 
     async def _call_once(
-        self, servers: ToolServers, known: Server, server: str, tool: str, given: dict[str, Any], place: str,
-        timeout: float | None,
+        self, servers: ToolServers, known: Server, server: str, tool: str, given: dict[str, Any], digest: str,
+        place: str, timeout: float | None,
     ) -> Any:  # fmt: skip
-        authority, step = self._bound(), f"step:{place}"
+        authority = self._bound()
         name = f"{server}.{tool}"
 
         async def call() -> Any:
-            self.emit(ToolCall(place, name, name, "other", "in_progress", given, step=step))
+            self.emit(ToolCall(place, name, name, "other", "in_progress", given, step=place))
             try:
                 outcome = await servers.call(
                     server, known, tool, given, scopes=authority.scopes.get(server, ()), timeout=timeout
                 )
             except InterlinguaError as error:
                 failed = {"code": error.code, "message": error.message}
-                self.emit(ToolCall(place, status="failed", output=failed, step=step))
+                self.emit(ToolCall(place, status="failed", output=failed, step=place))
                 raise
-            self.emit(ToolCall(place, status="completed", output=outcome.result, step=step))
+            self.emit(ToolCall(place, status="completed", output=outcome.result, step=place))
             return outcome.result
 
         try:
-            return await self.step("tool", call, (), {}, place, 0, 1.0, None)
+            return await self.step_at(place, "tool", call, called_with=Arguments(digest, show(given)))
         except StepFailed as failure:
             raise _again(failure.error) from failure
 
     async def _may_call(self, authority: Authority, server: str, tool: str, place: str, digest: str) -> None:
         """The gate. What it refuses is on record, and stays refused."""
         past = self.replay.refused.get(place)
-        if past is not None and past[1].input == digest:
+        if past is not None:
             self._passed(past[0])
             raise _refusal(past[1].code, past[1].reason)
-        if f"step:{place}" in self.replay.records:
+        if place in self.replay.records:
             return  # it was allowed, and done
         team = self.worker.engine.teams[authority.team]
         needs = team.servers[server].needs.get(tool, ()) if server in team.servers else ()

@@ -1,6 +1,6 @@
 """The worker of this process: claims runs, enters and leaves them, and takes up what dead workers left.
 
-A worker, not a run, holds the lease. It claims only runs of agents whose code it has.
+A worker, not a run, holds the lease. It claims only runs whose queue it serves: code of the same origin.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..bus.base import WORK, Bus, RemoteBus
@@ -21,9 +21,10 @@ from ..model.events import Event, RunCreated
 from ..model.status import Status
 from ..store.base import (
     SUSPECT,
+    BlockedLine,
+    BlockRun,
     CommitThread,
     DeleteRun,
-    EventRow,
     Fenced,
     Found,
     InboxItem,
@@ -35,20 +36,25 @@ from ..store.base import (
     Store,
     Submitted,
     WorkerRow,
+    is_last_page,
 )
-from . import runlog
+from . import exits, runlog
 from .agents import Agent, Registry
 from .between import ANYBODY, Between
+from .blocked_runs import BlockedRuns
+from .branches import no_branch
+from .closing import close_all
 from .execution import Execution
 from .gates import Gate, Gates
 from .ids import new_id, now
 from .listening import Listeners
-from .log import LiveLog
+from .log import LiveLog, Witness
 from .meters import Meters
 from .offers import Offers
 from .process import ProcessPool
 from .replay import Replay
 from .settings import Settings
+from .wall_clock import WallClock
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -59,7 +65,6 @@ T = TypeVar("T")
 
 _CLAIM_AT_ONCE = 200
 _ORPHANED = 10.0  # seconds
-_WATCHED = 5.0  # seconds that a suspect has for bringing the process down
 _PAGE = 2000
 
 
@@ -71,6 +76,7 @@ class Worker:
         self.registry = registry
         self.settings = settings
         self.id = new_id()
+        self._started_at = now()
         self.running = 0  # handlers that are entered
         self.reserved = 0  # slots for runs that are being claimed
         self.threads = 0  # plain functions that are running
@@ -78,6 +84,7 @@ class Worker:
         self.gates = Gates(registry, settings.agents)
         self.listeners = Listeners(settings.max_listening)
         self.meters = Meters()
+        self.clock = WallClock()
         self.processes = ProcessPool(settings.processes)
         self.others = Between(self, bus) if isinstance(bus, RemoteBus) else None
         self._executions: dict[str, Execution] = {}
@@ -88,6 +95,7 @@ class Worker:
         self.foreign: list[Callable[[], None]] = []  # called, too, when others wrote, or may have
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[Any]] = []
+        self._end_subscription: Callable[[], None] = lambda: None
         self.idle = 0  # of the entered ones: those that only wait
         self.thread_slots = asyncio.Semaphore(settings.max_sync_threads)
         self._entering: set[str] = set()  # claimed, and on their way in
@@ -96,19 +104,21 @@ class Worker:
         self._unread: set[str] = set()  # runs that are not here, and had news while some were being claimed
         self.offers = Offers(self)
         self._expected: dict[str, bool] = {}  # being submitted here, and whether there is news for them
+        self.blocked_runs = BlockedRuns(self)
         self._orphans: dict[str, float] = {}  # owned on paper, and not here: since when
         self._stopping = False
+        self._trouble: str | None = None  # of the store, when it was looked at last
         self._starved = False  # runs are waiting for a slot
-        self._served: dict[str, int] = {}  # agents whose runs were claimed, by when that was: they take turns, too
+        self._served: dict[str, int] = {}  # queues of which runs were claimed, by when that was: they take turns, too
         self._claims = 0
-        self._suspect: Execution | None = None
-        self._suspect_since = 0.0
+        self._suspects: set[str] = set()  # that are here; others may be claimed when it is none any more
 
     # -- life ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         await self._enter_store()
         self._end_subscription = self.bus.subscribe(WORK, self._ready.set)
+        exits.install(asyncio.get_running_loop())
         await self._bury()
         self._ready.set()
         self._loops = [
@@ -122,12 +132,19 @@ class Worker:
     async def stop(self) -> None:
         """Finish what can be finished, and hand back the rest."""
         self._stopping = True
+        await close_all(
+            [self._stop_looking, self._leave_runs, self._end_tasks, self.processes.close, self._leave_store]
+        )
+
+    async def _stop_looking(self) -> None:
         if self.others is not None:
             self.others.stop()
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         self._end_subscription()
+
+    async def _leave_runs(self) -> None:
         while self._entering and self._tasks:  # what is on its way in is let in, and handed back with the others
             await asyncio.wait(self._tasks, timeout=0.1)
         deadline = asyncio.get_running_loop().time() + self.settings.shutdown_grace
@@ -146,13 +163,31 @@ class Worker:
                 await asyncio.wait(tasks, timeout=0.1)
             await asyncio.gather(*(e.log.flush() for e in live), return_exceptions=True)
             await asyncio.sleep(0)
+
+    async def _end_tasks(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.processes.close()
+
+    async def _leave_store(self) -> None:
         await self.store.leave(self.id)
         if self.others is not None:
             self.bus.publish(WORK)  # what was handed back waits for others
+
+    async def abandon(self) -> None:
+        """Drop what is entered here, and hand it back. Nobody is blamed for that."""
+        self._stopping = True
+        for loop in self._loops:
+            loop.cancel()
+        for execution in list(self._executions.values()):
+            execution.drop()
+        await self.store.leave(self.id)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a run that is cut short here ends with the process: the engine stops, or our own tasks are cancelled,
+        as when the event loop ends."""
+        return self._stopping or any(loop.cancelling() for loop in self._loops)
 
     def _working(self) -> list[Execution]:
         """Handlers that do something now: those that only wait are handed back at once."""
@@ -162,7 +197,7 @@ class Worker:
         ]  # fmt: skip
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(work, context=no_branch())
         self._tasks.add(task)
         task.add_done_callback(self._spawned_done)
         return task
@@ -185,14 +220,14 @@ class Worker:
         gate = self.gates.of_agent(agent)
         return gate is None or (gate.room > 0 and not gate.lined)
 
-    def may_claim(self, agent: str) -> bool:
-        """Whether there is a slot for a run of this agent (NAME@VERSION)."""
-        gate = self.gates.of(agent)
+    def may_claim(self, queue: str) -> bool:
+        """Whether there is a slot for a run of this queue."""
+        gate = self.gates.of(queue)
         return self.has_room and (gate is None or gate.room > 0)
 
-    def reserve(self, agent: str) -> Callable[[], None]:
+    def reserve(self, queue: str) -> Callable[[], None]:
         """Keep a slot for a run that is being claimed, until what is given back is called."""
-        gate = self.gates.of(agent)
+        gate = self.gates.of(queue)
         self.reserved += 1
         if gate is not None:
             gate.take()
@@ -220,7 +255,7 @@ class Worker:
     def _keep(self, run: str, log: LiveLog) -> None:
         """For readers that come soon. Bounded in number and in bytes: the store has them all."""
         self._finished[run] = log
-        self._finished_bytes += log.bytes
+        self._finished_bytes += log.recent.bytes
         limits = self.settings
         while self._finished and (
             len(self._finished) > limits.keep_finished or self._finished_bytes > limits.keep_finished_bytes
@@ -230,7 +265,7 @@ class Worker:
     def forget(self, run: str) -> None:
         log = self._finished.pop(run, None)
         if log is not None:
-            self._finished_bytes -= log.bytes
+            self._finished_bytes -= log.recent.bytes
 
     def _forget_under(self, path: str) -> None:
         """The runs that a run has called: they are forgotten with it."""
@@ -243,38 +278,37 @@ class Worker:
 
     # -- entering -----------------------------------------------------------------------------------------
 
-    def enter_fresh(self, execution: Execution) -> None:
-        """A run that was just made here, and is in no store yet."""
-        self._executions[execution.log.row.id] = execution
-        self.running += 1
-        execution.gate = self._gate(execution.log.row)
-        execution.fresh = execution.submitted is None
-        execution.start()
-
     def _gate(self, row: RunRow) -> Gate | None:
         """Where the runs of its agent are counted, with one more of them."""
-        gate = self.gates.of(f"{row.agent}@{row.version}") if self.gates.any else None
+        gate = self.gates.of(row.queue) if self.gates.any else None
         if gate is not None:
             gate.take()
         return gate
 
-    def expect(self, run: str) -> None:
-        """A run is being submitted that may start here at once: news for it is noted from now on."""
-        self._expected[run] = False
+    def expect(self, row: RunRow, *, reserve: bool) -> Callable[[asyncio.Future[Submitted]], None]:
+        """A run is being written down: news for it is noted from now on, and a slot is kept for it where it may start
+        here, until the returned function is called with what came of that."""
+        let_go = self.reserve(f"{row.agent}@{row.version}") if reserve else None
+        self._expected[row.id] = False
 
-    def unexpect(self, run: str) -> None:
-        self._expected.pop(run, None)
+        def written(writing: asyncio.Future[Submitted]) -> None:
+            self._expected.pop(row.id, None)
+            if let_go is not None:
+                let_go()
+            if not writing.cancelled():
+                writing.exception()  # the submitter is told, if there still is one
 
-    def enter_submitted(self, done: Submitted, created: RunCreated, first: EventRow, agent: Agent[..., Any]) -> None:
+        return written
+
+    def enter_submitted(self, done: Submitted, first: Event, agent: Agent[..., Any], witness: Witness | None) -> None:
         """A run that was submitted and claimed in one transaction: all that is known of it is known here."""
         row = copy.copy(done.row)  # the log's own row runs ahead of what the submitter is told
-        log = LiveLog(self.store, row, in_store=True)
-        log.created = created
-        log.recent.append(Event(row.id, first.seq, first.time, first.hash, created))
+        log = LiveLog(self.store, row)
+        assert isinstance(first.body, RunCreated)
+        log.created, log.witness = first.body, witness
+        log.found([first])
         log.committed_row = done.row
-        replay = Replay()
-        replay.created = created
-        execution = Execution(self, agent, log, replay)
+        execution = Execution(self, agent, log, Replay.of([first]))
         execution.submitted = done
         self._executions[row.id] = execution
         self.running += 1
@@ -303,43 +337,74 @@ class Worker:
             self._entering.discard(row.id)
 
     async def _enter(self, row: RunRow, gate: Gate | None, found: Found | None) -> Execution:
-        events = found.events if found is not None else await self.all_events(row.id)
-        log = LiveLog(self.store, row, in_store=True)
-        log.recent.extend(events[-64:])
-        log.committed_row = copy.copy(row)  # the log's own row runs ahead of what is committed
-        replay = Replay.of(events)
-        agent = self.registry.code(row.agent, row.version)
+        log, replay = await self._restored(row, found.events if found is not None else None)
+        agent = self.registry.serving(row.queue)
         execution = Execution(self, agent, log, replay)
         starts = row.created_at + int(execution.request.delay * 1e6)
         early = not replay.started and starts > now()
-        if early and any(item.kind == "cancel" for item in await self.store.inbox(run=row.id)):
+        if early and await self.store.has_news(row.id, "cancel"):
             early = False
         self._executions[row.id] = execution
         self._on_the_way.pop(row.id, None)  # news reaches it from now on
         execution.gate = gate
         if row.crashes:
-            execution.taken_over_from = events[-1].time
+            assert log.recent.last is not None
+            execution.taken_over_from = log.recent.last.time
         execution.nothing_came = found is not None and not found.news
         if early:
             execution._set_aside(starts)
+        elif agent is not None and agent.retries <= row.crashes < SUSPECT and replay.started and agent.retries:
+            # The next crash would be one too many: it executes as a suspect, which is blamed for no other run's.
+            execution.log.row.crashes = SUSPECT
+            execution._set_aside(0)
         else:
             execution.start()
         return execution
 
+    def announce(self, row: RunRow) -> None:
+        """A run that nobody owns has changed, and may be due for somebody."""
+        if self.others is None:
+            self.bus.publish(row.id)
+        else:
+            self.others.committed(row.id, None)
+        self.submitted(row)
+
     def hand_back_soon(self, run: str, error: BaseException) -> None:
         """Give up a run that could not be handled here. It counts as a crash: one that never works must end."""
         self._executions.pop(run, None)
+        self._suspects.discard(run)
         crashed = isinstance(error, Exception) and not isinstance(error, InterlinguaError)
         if not self._stopping:
             self.spawn(self.store.release(self.id, [run], crashed=crashed))
 
+    async def _restored(self, row: RunRow, events: list[Event] | None) -> tuple[LiveLog, Replay]:
+        """The log and the history of a run that was claimed. `events`: all of them, where they are known."""
+        log, replay = LiveLog(self.store, row), Replay()
+        log.recent.most_bytes = self.settings.keep_live_bytes
+        replay.received.bound(self.settings.keep_live_bytes)
+        log.committed_row = copy.copy(row)  # the log's own row runs ahead of what is committed
+        if events is not None:
+            log.found(events)
+            replay.read(events)
+        else:
+            async for page in self._pages(row.id):
+                log.found(page)
+                replay.read(page)
+        replay.close_history()
+        return log, replay
+
+    async def _pages(self, run: str) -> AsyncIterator[list[Event]]:
+        """The log of a run as it is in the store. Never more of it at once than a page."""
+        after, last = 0, False
+        while not last:
+            page = await self.store.events(run, after, _PAGE)
+            last = is_last_page([event.size for event in page], _PAGE)
+            if page:
+                after = page[-1].seq
+                yield page
+
     async def all_events(self, run: str) -> list[Event]:
-        events: list[Event] = []
-        while True:
-            page = await self.store.events(run, len(events), _PAGE)
-            events.extend(page)
-            if len(page) < _PAGE:
-                return events
+        return [event async for page in self._pages(run) for event in page]
 
     def ended(self, execution: Execution) -> None:
         self.running -= 1
@@ -375,6 +440,9 @@ class Worker:
                 self.meters.finished(log.row.agent, caller, log.finished.status, log.row.ran / 1e6)
             else:
                 self._ready.set()  # something may have come in while it was being set aside
+        if run in self._suspects and (log.lost is not None or sealed is None or _is_cleared(sealed.row)):
+            self._suspects.discard(run)
+            self._ready.set()  # the next suspect may be claimed
         if self.others is None:
             self.bus.publish(run)
         else:
@@ -389,6 +457,8 @@ class Worker:
                     self._ready.set()
             elif isinstance(change, DeleteRun):
                 self._ready.set()  # its thread went to the next in line with it
+            elif isinstance(change, BlockRun):
+                self.blocked_runs.hint()
             elif isinstance(change, PutCallback):
                 self.engine.callbacks.hint()
             elif isinstance(change, PutQuestion) and change.remind:
@@ -429,6 +499,13 @@ class Worker:
         if (found := self._on_the_way.get(run)) is not None:
             found.news = True
 
+    def submitted(self, row: RunRow) -> None:
+        """A run is due, and is not entered here at once."""
+        if self.others is None:
+            self.bus.publish(WORK)
+        else:
+            self.others.submitted(row)
+
     def look(self) -> None:
         """There may be runs to claim. Nobody else needs to know."""
         self._ready.set()
@@ -447,12 +524,8 @@ class Worker:
             self._executions.pop(run, None)
             row = await self.store.run(run)
             if row is not None and row.worker == self.id and not row.status.final:
-                events = await self.all_events(run)
-                log = LiveLog(self.store, row, in_store=True)
-                log.recent.extend(events[-64:])
-                log.committed_row = copy.copy(row)
-                replay = Replay.of(events)
-                execution = Execution(self, self.registry.code(row.agent, row.version), log, replay)
+                log, replay = await self._restored(row, None)
+                execution = Execution(self, self.registry.serving(row.queue), log, replay)
                 execution._resume_waits()
                 self._executions[run] = execution
                 self.running += 1
@@ -467,7 +540,7 @@ class Worker:
         while True:
             wait = self.settings.sweep_every
             try:
-                wait = min(wait, await self._claim_some())  # hints may get lost: look anyway
+                wait = min(wait, await self._claim_some(), await self.blocked_runs.claim_some())  # hints may get lost
             except Exception as error:
                 log_.error("could not claim runs: %s", error)
             with contextlib.suppress(TimeoutError):
@@ -480,25 +553,25 @@ class Worker:
         if not self.settings.max_running:
             return 60.0  # nothing is ever run here
         while True:
-            agents = sorted(self.registry.keys(), key=lambda agent: self._served.get(agent, 0))
-            if not agents:
+            queues = sorted(self.registry.queues(), key=lambda queue: self._served.get(queue, 0))
+            if not queues:
                 return 60.0
-            agents = self.gates.open(agents)  # those that are full are looked at when a place gets free
-            due = await self.store.next_wake(agents)  # a read: most of the time there is nothing to claim
+            queues = self.gates.open(queues)  # those that are full are looked at when a place gets free
+            due = await self.store.next_wake(queues)  # a read: most of the time there is nothing to claim
             if due is None or due > now():
                 self._starved = False
-                self.gates.nobody_waits(agents)
+                self.gates.nobody_waits(queues)
                 return 60.0 if due is None else min(60.0, (due - now()) / 1e6)
             self._starved = not self.has_room
             if self._starved:
                 return 60.0
             room = min(self.room, _CLAIM_AT_ONCE)
-            at_most = self.gates.at_most(agents)
+            at_most = self.gates.at_most(queues)
             slots = [self.reserve(some[0]) for some, places in at_most for _ in range(min(places, room))]
             beside = max(0, room - len(slots))
             self.reserved += beside
             try:
-                rows, found = await self.claim(agents, room, at_most)
+                rows, found = await self.claim(queues, room, at_most)
             finally:
                 self.reserved -= beside
                 for let_go in slots:
@@ -508,16 +581,17 @@ class Worker:
                 self._foreign.set()  # whom they told to stop may be here
             await self.enter_all(mine, found)
             if not rows:
-                return 0.05  # only suspects are left, and one is being watched
+                # Only suspects are left, and one executes; or others are about to take what was due.
+                return self.settings.sweep_every if self._suspects else 0.05
 
     async def claim(
-        self, agents: list[str], room: int, at_most: Sequence[tuple[Sequence[str], int]] = ()
+        self, queues: list[str], room: int, at_most: Sequence[tuple[Sequence[str], int]] = ()
     ) -> tuple[list[RunRow], dict[str, Found]]:
         """Take what is due, and what is known of it with that. Who calls this has kept places, and lets it enter."""
-        found, suspects = dict[str, Found](), not self._suspect_at_large()
+        found = dict[str, Found]()
         self._claims_under_way += 1
         try:
-            rows = await self.store.claim(self.id, agents, now(), room, suspects=suspects, at_most=at_most, found=found)
+            rows = await self.store.claim(self.id, queues, now(), room, at_most=at_most, found=found)
             self._entering |= {row.id for row in rows if row.worker is not None}
             self._on_the_way |= found
         finally:
@@ -532,18 +606,17 @@ class Worker:
         """Those of them that are to be entered here."""
         mine = [row for row in rows if row.worker is not None]
         self._claims += 1
-        self._served.update({f"{row.agent}@{row.version}": self._claims for row in mine})
+        self._served.update({row.queue: self._claims for row in mine})
+        self._suspects |= {row.id for row in mine if row.crashes >= SUSPECT}
         return mine
 
     async def enter_all(self, rows: list[RunRow], found: dict[str, Found]) -> None:
-        waiting = {row.id: self.reserve(f"{row.agent}@{row.version}") for row in rows}
+        waiting = {row.id: self.reserve(row.queue) for row in rows}
         self._entering |= waiting.keys()
         try:
             for row in rows:
                 waiting.pop(row.id)()
-                execution = await self.enter(row, found.get(row.id))
-                if row.crashes >= SUSPECT and execution is not None:
-                    self._suspect, self._suspect_since = execution, asyncio.get_running_loop().time()
+                await self.enter(row, found.get(row.id))
         finally:
             for let_go in waiting.values():
                 let_go()
@@ -551,15 +624,21 @@ class Worker:
             for row in rows:
                 self._on_the_way.pop(row.id, None)
 
-    def _suspect_at_large(self) -> bool:
-        """Whether a run that was there at several crashes has yet to show that it did not cause them.
-
-        Suspects are entered one at a time: the one that brings the process down dies of it, and not its neighbours.
-        """
-        suspect = self._suspect
-        if suspect is None or suspect.over or suspect.log.row.crashes < SUSPECT:
-            return False
-        return asyncio.get_running_loop().time() - self._suspect_since < _WATCHED
+    async def claim_blocked(self, line: BlockedLine, most: int, *, due: bool) -> int:
+        """Take runs that other code could not go on with, and let them enter. Returns how many those are."""
+        gate = self.gates.of(line.queue)
+        room = min(self.room, most, gate.room if gate is not None else most) if self.has_room else 0
+        if room <= 0:
+            return 0
+        slots = [self.reserve(line.queue) for _ in range(room)]
+        try:
+            rows = await self.store.claim_blocked(self.id, line, now(), room, due=due)
+            self._entering |= {row.id for row in rows}
+        finally:
+            for let_go in slots:
+                let_go()
+        await self.enter_all(self.claimed(rows), {})
+        return len(rows)
 
     async def claim_and_enter(self, run: str) -> None:
         """Take a run that nobody owns, to end it. Its agent's code is not needed for that."""
@@ -581,7 +660,7 @@ class Worker:
             await self._foreign.wait()
             self._foreign.clear()
             try:
-                for run in {item.run for item in await self.store.inbox(worker=self.id)}:
+                for run in await self.store.runs_with_news(self.id):
                     execution = self._executions.get(run)
                     if execution is not None and not execution.over:
                         await execution.pull()
@@ -595,12 +674,23 @@ class Worker:
     async def _sweep_loop(self) -> None:
         while True:
             await asyncio.sleep(self.settings.sweep_every)
+            self._look_at_store()
+            self.clock.look()
             for duty in (self._bury, self._find_orphans, self._expire):
                 try:
                     await duty()
                 except Exception as error:
                     log_.error("sweeping failed: %s", error)
             self._foreign.set()  # hints may get lost: look into the inboxes anyway
+
+    def _look_at_store(self) -> None:
+        trouble, before = self.store.trouble(), self._trouble
+        self._trouble = trouble
+        if trouble is not None and before is None:
+            log_.error("%s", trouble)
+        elif before is not None and trouble is None:
+            log_.warning("the store file is there again")
+            self._ready.set()
 
     async def _bury(self) -> None:
         if dead := await self.store.bury():
@@ -630,7 +720,18 @@ class Worker:
                 return
 
     async def _enter_store(self) -> None:
-        await self.store.enter(WorkerRow(self.id, socket.gethostname(), os.getpid(), now(), self.registry.keys()))
+        await self.store.enter(
+            WorkerRow(self.id, socket.gethostname(), os.getpid(), self._started_at, self.registry.queues())
+        )
+
+    def serve_soon(self) -> None:
+        """There are other agents than before: this worker's row in the store names the queues that it serves."""
+
+        async def serve() -> None:
+            with contextlib.suppress(InterlinguaError):
+                await self.store.serve(self.id, self.registry.queues())
+
+        self.spawn(serve())
 
     async def _find_orphans(self) -> None:
         """Hand back runs that this worker owns on paper and knows nothing of: the store refused something once."""
@@ -656,3 +757,8 @@ class Worker:
         )
         for run in gone:
             self.forget(run)
+
+
+def _is_cleared(row: RunRow) -> bool:
+    """Whether a suspect has not ended its process: it made a record, waits, or has ended itself."""
+    return row.crashes < SUSPECT or row.worker is None

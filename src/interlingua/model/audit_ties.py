@@ -52,6 +52,11 @@ class _Request(msgspec.Struct):
     authority: _Authority | None = None
 
 
+class _Continued(msgspec.Struct):
+    run: str = ""
+    copied: int = 0
+
+
 class _Body(msgspec.Struct):
     """Of events that tie logs together: whatever is needed here. There will be other kinds and members."""
 
@@ -61,6 +66,7 @@ class _Body(msgspec.Struct):
     parent: str | None = None
     parent_head: str | None = None
     request: _Request | None = None
+    continues: _Continued | None = None
 
 
 _bodies = msgspec.json.Decoder(_Body)
@@ -77,6 +83,7 @@ class Ties:
         self._missing = {gone.run for gone in manifest.missing}
         self._called: set[str] = set()
         self._refused: set[str] = set()
+        self._copied: dict[str, int] = {}  # by run: its last event that is a copy of another run's
         self._erased_calls: set[str] = set()  # runs that called somebody, and no longer say whom
         for entry in manifest.runs[1:]:
             if entry.parent is not None and entry.parent_head is not None and not entry.deleted:
@@ -89,6 +96,8 @@ class Ties:
         self._wanted.get(entry.run, {}).pop(event.hash, None)
         if event.body is msgspec.UNSET and event.kind == "called":
             self._erased_calls.add(entry.run)
+        if event.seq <= self._copied.get(entry.run, 0):
+            return  # it tells of runs that the other one has called
         if event.body is not msgspec.UNSET and event.kind in _TELLING:
             self._look(entry, event)
 
@@ -130,6 +139,11 @@ class Ties:
             if said != listed:
                 return f"{entry} was created with the {name} {said}, and the manifest says {listed}"
         self._compare(entry, request.authority)
+        if body.continues is not None and body.continues.copied > 0:
+            last = self._copied[entry.run] = body.continues.copied + 1
+            self._notes.append(
+                f"{entry} continues run {body.continues.run}: events 2 to {last} are copies of its records"
+            )
         return None
 
     def _compare(self, entry: RunEntry, authority: _Authority | None) -> None:

@@ -83,6 +83,7 @@ class Invalid(InterlinguaError):
     def __init__(self, message: str, *, path: str = "", details: Any = None) -> None:
         super().__init__(message, details=details)
         self.path = path
+        self.unread = b""  # what came of a message that cannot be read: its id may be there
         if details is None and path:
             self.details = {"path": path}
 
@@ -372,6 +373,9 @@ def describe(error: BaseException) -> ErrorInfo:
     """What the log says of an exception: ours as they are, any other by its type and text."""
     if isinstance(error, InterlinguaError):
         return error.info()
+    if isinstance(error, SystemExit):
+        code = "" if error.code is None else repr(error.code)
+        return ErrorInfo(AgentCrashed.code, f"the agent called sys.exit({code})")
     try:
         text = str(error)
     except Exception:

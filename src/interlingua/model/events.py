@@ -21,11 +21,24 @@ class _Body(msgspec.Struct, tag_field="kind", omit_defaults=True):
     pass
 
 
+class Continued(msgspec.Struct, omit_defaults=True):
+    """The run that a retry continues, and its last record that was copied. The copies come next in the new log."""
+
+    run: str
+    seq: int
+    head: str
+    first: str  # the run that was continued first: a retry may have failed, too
+    copied: int  # events
+
+
 class RunCreated(_Body, tag="created"):
     request: RunRequest
     card: str  # digest of the card that the request was checked against
     parent: str | None = None
     parent_head: str | None = None  # the parent's hash at this moment: ties the trees' chains together
+    origin: str = ""  # project and source of the code that the run belongs to
+    code: str = ""  # digest of that code
+    continues: Continued | None = None  # the failed run that this one goes on with
 
 
 class RunStarted(_Body, tag="started"):
@@ -33,6 +46,7 @@ class RunStarted(_Body, tag="started"):
     epoch: int
     checkpoint: str | None = None  # on the first start: the thread state that every entry of this run begins with
     thread_version: int = 0
+    code: str = ""  # digest of the code, where it is not the one that the run was created with
 
 
 class RunRestarted(_Body, tag="restarted"):
@@ -140,6 +154,8 @@ class Recorded(_Body, tag="recorded"):
     key: str
     value: Any = None
     error: ErrorInfo | None = None
+    digest: str = ""  # of the arguments; "?" where they cannot be encoded
+    args: str = ""  # their beginning, to be shown
 
 
 class MessageReceived(_Body, tag="received"):
@@ -164,6 +180,7 @@ class ChildCalled(_Body, tag="called"):
     input: str  # digest of the input
     notice: Notice | None = None  # where a member of a team delegates
     proposal: str | None = None  # where it is asked for a verdict: the hash of what is proposed
+    args: str = ""  # the beginning of the input, where others may see it
 
 
 class ChildEnded(_Body, tag="child_ended"):
@@ -248,6 +265,38 @@ class ErrorHandled(_Body, tag="handled"):
     attempt: int = 1
 
 
+class CodeChanged(_Body, tag="code_changed"):
+    """The run goes on with other code than before."""
+
+    old: str
+    new: str
+
+
+BlockReason = Literal["no_code", "history_mismatch", "failed_on_resume"]
+
+
+class RunBlocked(_Body, tag="blocked"):
+    """The code could not go on with this run. It waits for other code, or for `runs retry`."""
+
+    reason: BlockReason
+    message: str
+    details: Any = None
+    code: str = ""  # digest of the code that could not go on
+
+
+def blocked_warning(body: RunBlocked) -> Warned:
+    """A blocked run, for wires that have no place for it: the run is alive, and somebody should look at it."""
+    return Warned(f"this run is blocked: {body.message}", {"blocked": body.reason})
+
+
+class RunMoved(_Body, tag="moved"):
+    """The run was given to code of another origin, on purpose."""
+
+    old: str
+    new: str
+    by: str = ""
+
+
 class CancelRequested(_Body, tag="cancel_requested"):
     by: str = ""
     reason: str = ""
@@ -284,6 +333,9 @@ Body = (
     | ToolRefused
     | Said
     | ErrorHandled
+    | CodeChanged
+    | RunBlocked
+    | RunMoved
     | CancelRequested
     | RunFinished
 )

@@ -68,6 +68,14 @@ class Instance(msgspec.Struct, omit_defaults=True):
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class Blocked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why nothing goes on with a run, though it has not ended. It goes on by itself when other code comes."""
+
+    reason: Literal["no_code", "history_mismatch", "failed_on_resume"]
+    message: str
+    details: Any = None
+
+
 class Run(msgspec.Struct, omit_defaults=True):
     """A run as it is now."""
 
@@ -89,6 +97,8 @@ class Run(msgspec.Struct, omit_defaults=True):
     error: ErrorInfo | None = None
     usage: dict[str, Any] | None = None
     questions: list[Question] = []  # open ones, oldest first; a descendant's count too
+    origin: str = ""  # project and source of its code
+    blocked: Blocked | None = None  # beside its status: a blocked run may wait, be answered and be cancelled
 
 
 class Option(msgspec.Struct, omit_defaults=True):

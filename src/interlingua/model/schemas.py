@@ -8,6 +8,7 @@ from typing import Any
 from . import plain, values
 from .card import Schema
 from .errors import DefinitionError, Invalid
+from .pointers import pointer
 
 
 @lru_cache(maxsize=1024)
@@ -40,7 +41,7 @@ class Validator:
         if self._validator.is_valid(value):
             return
         for error in self._validator.iter_errors(value):
-            path = "".join(f"/{step}" for step in error.instance_path)
+            path = pointer(*error.instance_path)
             raise kind(
                 f"{self.what}: {error.message} (at {path or '/'})",
                 path=path,

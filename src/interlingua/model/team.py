@@ -16,6 +16,7 @@ import msgspec
 from . import values
 from .authority import DEFAULT_LIMITS, DEFAULT_POLICY, Limits, Policy, Seconds
 from .errors import Invalid, InvalidRequest
+from .pointers import split_message
 
 USER = "user"
 ORCHESTRATOR = "orchestrator"
@@ -264,9 +265,7 @@ def fits(value: Any, kind: Any, path: str, file: str = "") -> list[Problem]:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `$")
-        known = place.rstrip("`").partition("[...]")[0]  # in whichever member of a mapping: that is not told
-        inside = re.sub(r"\.|\[", "/", known.replace("]", ""))
+        message, inside = split_message(str(error))
         return [Problem(file, path + inside, message.replace("`", ""))]
     return []
 

@@ -1,20 +1,27 @@
 """JSON values: what counts as one, how one is written, and its hash.
 
-The whole system carries plain JSON and nothing else, so every value that enters is checked here once:
-no NaN or infinity, no lone surrogates, no keys that are not strings, no bottomless nesting.
+The whole system carries plain JSON and nothing else, so every value that enters is checked here once: no NaN or
+infinity, no numbers beyond those, no halves of characters, no keys that are not strings, no bottomless nesting.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from math import isfinite
 from typing import Any
 
 import msgspec
 
 from .errors import Invalid, TooLarge
+from .pointers import escaped, within
+from .whole_text import whole_value
+
+log = logging.getLogger("interlingua.engine")
 
 MAX_DEPTH = 100
+MAX_BITS = 1024
+"""Of a whole number: beyond that, no reader that knows only doubles takes it for a number."""
 
 encode = msgspec.json.encode
 decode = msgspec.json.decode
@@ -25,31 +32,41 @@ _ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 18
 
 
-def check(value: Any, kind: type[Invalid] = Invalid, *, what: str = "value", max_depth: int = MAX_DEPTH) -> None:
-    """Raise `kind`, with the path of the first offence, unless `value` is plain JSON."""
+def check(
+    value: Any, kind: type[Invalid] = Invalid, *, what: str = "value", max_depth: int = MAX_DEPTH, halves: bool = False
+) -> bool:
+    """Raise `kind`, with the path of the first offence, unless `value` is plain JSON.
+
+    `halves` lets halves of characters through. Returns True where there are any.
+    """
+    found = False
     stack: list[tuple[Any, str, int]] = [(value, "", 0)]
     while stack:
         item, path, depth = stack.pop()
         cls = type(item)
         if cls is str:
             if not item.isascii() and not _encodable(item):
-                raise kind(
-                    f"{what}: text with a lone surrogate at {path or '/'}: split text between characters",
-                    path=path,
-                )
+                found = True
+                if not halves:
+                    raise kind(
+                        f"{what}: text with a lone surrogate at {path or '/'}: split text between characters",
+                        path=path,
+                    )
         elif cls is dict:
             if depth >= max_depth:
-                raise TooLarge(f"{what}: nested deeper than {max_depth} levels at {path[:80]}…", path=path[:80])
+                raise TooLarge(f"{what}: nested deeper than {max_depth} levels at {path[:80]}…", path=within(path, 80))
             for key, member in item.items():
                 if type(key) is not str:
                     raise kind(f"{what}: key {key!r} at {path or '/'} is not a string", path=path)
                 if not key.isascii() and not _encodable(key):
-                    raise kind(f"{what}: a key with a lone surrogate at {path or '/'}", path=path)
+                    found = True
+                    if not halves:
+                        raise kind(f"{what}: a key with a lone surrogate at {path or '/'}", path=path)
                 if type(member) is not str or not member.isascii():
-                    stack.append((member, f"{path}/{key}", depth + 1))
+                    stack.append((member, f"{path}/{escaped(key)}", depth + 1))
         elif cls is list:
             if depth >= max_depth:
-                raise TooLarge(f"{what}: nested deeper than {max_depth} levels at {path[:80]}…", path=path[:80])
+                raise TooLarge(f"{what}: nested deeper than {max_depth} levels at {path[:80]}…", path=within(path, 80))
             for index, member in enumerate(item):
                 if type(member) is not str or not member.isascii():
                     stack.append((member, f"{path}/{index}", depth + 1))
@@ -57,8 +74,10 @@ def check(value: Any, kind: type[Invalid] = Invalid, *, what: str = "value", max
             if not isfinite(item):
                 raise kind(f"{what}: {item!r} at {path or '/'} is not a JSON number", path=path)
         elif cls is int:
-            if not -(2**63) <= item < 2**64:
-                raise kind(f"{what}: the number at {path or '/'} does not fit 64 bits; send it as text", path=path)
+            if item.bit_length() > MAX_BITS:
+                raise kind(
+                    f"{what}: the number at {path or '/'} is beyond every double (1.8e308); send it as text", path=path
+                )
         elif cls is bool or item is None:
             pass
         else:
@@ -67,6 +86,15 @@ def check(value: Any, kind: type[Invalid] = Invalid, *, what: str = "value", max
                 "lists and objects, or a type that the schema was made from",
                 path=path,
             )
+    return found
+
+
+def clean(value: Any, kind: type[Invalid] = Invalid, *, what: str = "value") -> Any:
+    """`value` as plain JSON: checked, and with halves of characters replaced by U+FFFD."""
+    if not check(value, kind, what=what, halves=True):
+        return value
+    log.warning("%s: half a character became U+FFFD", what)
+    return whole_value(value)
 
 
 def is_plain(body: bytes) -> bool:
@@ -98,6 +126,15 @@ def copy(value: Any) -> Any:
         return {key: copy(member) for key, member in value.items()}
     if isinstance(value, list):
         return [copy(member) for member in value]
+    return value
+
+
+def listed(value: Any) -> Any:
+    """The same with lists for tuples, as JSON would bring it back."""
+    if isinstance(value, dict):
+        return {key: listed(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [listed(member) for member in value]
     return value
 
 

@@ -5,7 +5,6 @@ A protocol registers under the entry point `interlingua.protocols` with a `Proto
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from typing import Protocol as Protocol_
@@ -22,41 +21,7 @@ if TYPE_CHECKING:
     from ..transports.channel import Channel
     from ..transports.rpc import Trace
 
-__all__ = ["BEGUN", "JSON", "Bound", "Direct", "Door", "Opening", "Protocol", "Soon"]
-
-BEGUN = "interlingua.begun"
-"""The member of an ASGI scope with what was begun for a request that could not be answered at once after all."""
-
-
-JSON = b"content-type: application/json\r\n"
-"""The head of most answers."""
-
-
-class Soon(Protocol_):
-    """An answer that waits for nothing but the store."""
-
-    committed: asyncio.Future[None]
-    begun: Any  # for the usual way, where there is no answer
-
-    @property
-    def head(self) -> bytes:
-        """The headers of the answer but for its length, as lines."""
-        ...
-
-    def answer(self) -> bytes | None:
-        """The body of the answer, once that is committed; None where there is none yet, or the usual way has to find
-        it."""
-        ...
-
-    def again(self) -> asyncio.Future[None] | None:
-        """Where there is no answer yet: done when it is worth asking for it again. None where only the usual way can
-        go on."""
-        ...
-
-
-Direct = Callable[["Caller", list[tuple[bytes, bytes]], bytes], Soon | None]
-"""(who asks, the headers, the body) → the answer that will be there soon, or None: then the request goes the usual way.
-It neither waits nor fails, and leaves nothing behind where it gives None."""
+__all__ = ["Bound", "Door", "Opening", "Protocol"]
 
 
 class Bound(Protocol_):
@@ -90,7 +55,6 @@ class Door(msgspec.Struct):
     start: Callable[[Opening], Awaitable[list[str]]] | None = None  # begins its own work; gives lines for the owner
     stop: Callable[[], Awaitable[None]] | None = None  # ends it, when nobody can ask any more
     bound: Any = None  # what is bound to one process: `Bound`
-    direct: dict[str, Any] = {}  # paths of POSTs that can often be answered without a task: `Direct`
 
 
 class Protocol(msgspec.Struct):

@@ -67,15 +67,6 @@ class Authenticator:
             return ANONYMOUS
         raise Unauthenticated(f"This server wants to know who asks; {self._what_to_send()}", rejected=False)
 
-    def at_once(self, raw: list[tuple[bytes, bytes]]) -> Caller | None:
-        """The caller, where that takes no looking up: who sends nothing, where nothing is needed."""
-        if not self.open_to_all:
-            return None
-        for name, _ in raw:
-            if name in _CREDENTIALS_RAW:
-                return None
-        return ANONYMOUS
-
     def schemes(self) -> list[dict[str, Any]]:
         """What is accepted, as OpenAPI security scheme objects, for those who have no credential yet. None is needed
         where the list is empty."""

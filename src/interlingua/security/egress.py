@@ -85,8 +85,19 @@ class EgressGuard:
         # Threads of its own: names that resolve slowly, which a stranger can have, hold up nobody else's threads.
         self._threads = ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="interlingua-dns")
 
+    def check_text(self, url: str) -> None:
+        """Raise EgressRefused for a URL that is never called, whatever names lead to. No name is resolved."""
+        host, port, _ = self._parse(url)
+        self._check_port(host, port)
+        address = _address_in(host)
+        if address is not None and not self._fine(found := kind(address), self._vouched(host, port)):
+            raise EgressRefused(f"Refused to call {host!r}: it leads to {_PLACES[found]}")
+
     async def check(self, url: str | httpx2.URL) -> Target:
         """Where a call to this URL goes, or EgressRefused; HostUnresolved where the name leads nowhere now."""
+        return await self.check_host(*self._parse(url))
+
+    def _parse(self, url: str | httpx2.URL) -> tuple[str, int, str]:
         # Parsed by the library that will make the call: two parsers may see two hosts in one text.
         try:
             parsed = httpx2.URL(url)
@@ -97,14 +108,11 @@ class EgressGuard:
         if parsed.userinfo:
             raise EgressRefused("Refused to call a URL with a user name or password in it")
         host = parsed.raw_host.decode("ascii")
-        return await self.check_host(host, _PORTS[parsed.scheme] if parsed.port is None else parsed.port, parsed.scheme)
+        return host, _PORTS[parsed.scheme] if parsed.port is None else parsed.port, parsed.scheme
 
     async def check_host(self, host: str, port: int, scheme: str = "") -> Target:
         """The same for a host and port: for connections that are not HTTP."""
-        if not host:
-            raise EgressRefused("Refused to call a URL without a host")
-        if not 0 < port < 65536:
-            raise EgressRefused(f"Refused to call port {port} of {host!r}")
+        self._check_port(host, port)
         vouched = self._vouched(host, port)
         addresses: dict[str, None] = {}
         for text in await self._lookup(host, port):
@@ -114,6 +122,12 @@ class EgressGuard:
                 raise EgressRefused(f"Refused to call {host!r}: it leads to {_PLACES[found]}")
             addresses[str(address)] = None
         return Target(scheme, host, port, tuple(addresses))
+
+    def _check_port(self, host: str, port: int) -> None:
+        if not host:
+            raise EgressRefused("Refused to call a URL without a host")
+        if not 0 < port < 65536:
+            raise EgressRefused(f"Refused to call port {port} of {host!r}")
 
     def transport(self, **options: Any) -> httpx2.AsyncBaseTransport:
         """A transport for `httpx2.AsyncClient` that judges every request. `options` are those of AsyncHTTPTransport."""
@@ -157,6 +171,21 @@ class EgressGuard:
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._threads, _system_lookup, host, port)
         return [str(address[0]) for *_, address in found]
+
+
+def _address_in(host: str) -> str | None:
+    """The address that a host is, in any form that resolvers read without asking anybody; None for a name."""
+    name = host.lower().removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return "127.0.0.1"
+    try:
+        return str(ip_address(name.removeprefix("[").removesuffix("]").partition("%")[0]))
+    except ValueError:
+        pass
+    try:
+        return socket.inet_ntoa(socket.inet_aton(name))  # 2130706433, 0x7f.1, 0177.0.0.1
+    except (OSError, ValueError):
+        return None
 
 
 def _system_lookup(host: str, port: int) -> list[tuple[Any, ...]]:

@@ -32,6 +32,7 @@ class Unauthenticated(InterlinguaError):
     def __init__(self, message: str, *, rejected: bool = True) -> None:
         """`rejected`: a credential came and was refused. Without one, RFC 6750 wants a challenge without an error."""
         super().__init__(message)
+        self.rejected = rejected
         self.challenge = 'Bearer realm="interlingua"'
         if rejected:
             description = _NOT_QUOTABLE.sub("'", message)

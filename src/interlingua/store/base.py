@@ -16,9 +16,10 @@ import msgspec
 
 from ..model.card import AgentCard
 from ..model.content import Message
-from ..model.errors import Conflict, ErrorInfo, InterlinguaError
+from ..model.errors import ErrorInfo, InterlinguaError
 from ..model.events import Body, Event, RunCreated
 from ..model.run import Checkpoint, Instance, Question, QuestionRecord, RunRequest, Thread
+from ..model.run_identity import queue
 from ..model.status import Status
 from .shelf import Change as ShelfChange
 from .shelf import Document, Heed, Kept, Letter, Told
@@ -48,7 +49,11 @@ class RunRow(msgspec.Struct):
     queued: int | None  # place in its thread's queue; None: it has the thread, or needs none
     marked: str | None = None  # by the door that submitted it, for its own searches: `mark` in the request's `extra`
     sealed: int = 0  # 1: of an overseen agent, or called by one; only its overseer and the owner may read it
-    turn: int = 0  # place in its agent's line, of a run that is due; given by the store
+    turn: int = 0  # place in its line, of a run that is due; given by the store
+    origin: str = ""  # project and source of the code that began it
+    queue: str = ""  # origin, agent and version: workers that serve this queue claim the run
+    blocked: str | None = None  # digests of the code that could not go on with it, separated by blanks
+    blocked_reason: str | None = None  # why it is blocked, as JSON: reason, message, details
 
 
 class EventRow(msgspec.Struct, array_like=True, gc=False):
@@ -123,22 +128,12 @@ class CommitThread(msgspec.Struct):
     passed_on: bool = False  # told by the store: another run has the thread now
 
 
-class TakeThread(msgspec.Struct):
-    """A new run has its thread from the start. Raises ThreadTaken where that is not as it was seen any more."""
+class BlockRun(msgspec.Struct):
+    """Set the run aside: code with this digest cannot go on with it."""
 
-    thread: str
     run: str
-    version: int
-    checkpoint: str | None
-
-
-class PutKey(msgspec.Struct):
-    """The idempotency key of a new run. Raises KeyTaken where another run has it by now."""
-
-    caller: str
-    key: str
-    run: str
-    digest: str  # of the request: a key that comes again must mean the same
+    code: str
+    reason: str  # as JSON: reason, message, details
 
 
 class PutCallback(msgspec.Struct):
@@ -201,7 +196,7 @@ class Counted(msgspec.Struct):
 
 Change = (
     PutQuestion | CloseQuestion | DropInbox | PutInbox | CommitThread | PutCallback | ChildNews | DeleteRun
-    | CountDelegation | PutKey | TakeThread
+    | CountDelegation | BlockRun
 )  # fmt: skip
 
 
@@ -209,7 +204,6 @@ class Sealed(msgspec.Struct):
     """What one log adds in one transaction. Written only `where epoch = mine and next_seq = expected`."""
 
     log: Appender
-    insert: bool
     row: RunRow  # a copy, as it is after this
     expected_seq: int
     events: list[EventRow]
@@ -229,30 +223,18 @@ class Appender(Protocol):
     def refused(self, sealed: Sealed | None, error: BaseException) -> None: ...
 
 
-SUSPECT = 2  # crashes after which a run is entered only one at a time
+SUSPECT = 2  # crashes after which a run is suspected, and executed with no other suspect beside it
 
 
 class Fenced(Exception):
     """The log has another owner now."""
 
 
-class Outrun(Conflict):
-    """Another process was first, in the same moment: whoever submits the run once more finds how things stand."""
-
-
-class KeyTaken(Outrun):
-    """It has used an idempotency key: there is a run to be found now."""
-
-
-class ThreadTaken(Outrun):
-    """It has given a thread to another run, or has changed it."""
-
-
 # -- calls -----------------------------------------------------------------------------------------------
 
 
 class Submission(msgspec.Struct):
-    """A run that needs more than a row: a thread, an idempotency key, a delay, or a worker elsewhere."""
+    """A new run: its row, its first event, and what decides whether and where it starts."""
 
     row: RunRow
     request: RunRequest
@@ -264,9 +246,16 @@ class Submission(msgspec.Struct):
 
 class Submitted(msgspec.Struct):
     row: RunRow
-    existing: bool = False  # the key was used before: this is the run from then
+    existing: bool = False  # the key or the id was used before: this is the run from then
     thread: Thread | None = None
     cancel: str | None = None  # a run that must give way; it has been told
+
+
+class MoveTo(msgspec.Struct, frozen=True):
+    origin: str
+    version: str
+    by: str
+    now: int
 
 
 class Tombstone(msgspec.Struct, frozen=True):
@@ -287,6 +276,29 @@ class InboxItem(msgspec.Struct):
     body: bytes
 
 
+PAGE_BYTES = 4 * 1024 * 1024
+"""The size at which a page of a log or an inbox ends. The last entry of it may go beyond."""
+
+PAGE_ITEMS = 500
+"""The number of entries at which a page of an inbox ends."""
+
+
+def is_last_page(sizes: Sequence[int], limit: int) -> bool:
+    """Whether a page ended neither by its number of entries nor by its bytes."""
+    return len(sizes) < limit and sum(sizes) < PAGE_BYTES
+
+
+class BlockedLine(msgspec.Struct):
+    """Unfinished runs of one queue that the same code could not go on with."""
+
+    queue: str
+    codes: str  # digests of that code, separated by blanks
+    ending: bool  # they are being cancelled: any code will do
+    reason: str | None  # why they wait for other code, of one of them; None: other code goes on with them
+    wake_at: int | None  # when the first of them is due
+    runs: int
+
+
 class Found(msgspec.Struct):
     """What there was of a run when it was claimed, so that it need not be read."""
 
@@ -305,6 +317,7 @@ class RunFilter(msgspec.Struct, kw_only=True):
     root: str | None = None
     metadata: dict[str, Any] | None = None
     marked: str | None = None
+    blocked: bool = False  # only those that some code could not go on with, and that wait for other code
     sealed: bool = False  # also those that only overseers and the owner may read
     limit: int = 10
     offset: int = 0
@@ -378,13 +391,47 @@ class WorkerRow(msgspec.Struct):
     host: str
     pid: int
     started_at: int
-    agents: list[str]
+    queues: list[str]  # whose runs it claims
+
+
+class ProjectRow(msgspec.Struct, array_like=True):
+    """The project that a store belongs to."""
+
+    id: str
+    root: str  # the folder from which it was opened last
+    seen_at: int
+
+
+class StoredCard(msgspec.Struct, array_like=True):
+    """A card, and the origin of its agent's code."""
+
+    origin: str
+    card: AgentCard
+
+    @property
+    def queue(self) -> str:
+        return queue(self.origin, self.card.name, self.card.version)
+
+
+class QueueCount(msgspec.Struct, array_like=True):
+    """The unfinished runs of one queue."""
+
+    origin: str
+    agent: str
+    version: str
+    runs: int
+
+    @property
+    def queue(self) -> str:
+        return queue(self.origin, self.agent, self.version)
 
 
 class Store(Protocol):
     """Implementations: sqlite.py, postgres.py. A method may be called only on the event loop that opened the store."""
 
     on_foreign_change: Callable[[], None]  # somebody else wrote, or may have; set by the engine
+    shown: str  # its address, without secrets
+    waits_for_server: bool  # `open` waits for a database server that is away, and fails only where that refuses
     missed_after: float  # seconds after which a worker that died is taken for dead by whoever looks
     on_lost: Callable[[str], None]  # a worker that entered here was taken for dead: its runs are others' now
 
@@ -394,23 +441,25 @@ class Store(Protocol):
     # the hot path
     def append(self, log: Appender) -> None: ...
     def backlog(self) -> int: ...
+    def trouble(self) -> str | None:
+        """The reason why nothing can be written: the file that was opened is no longer at its path."""
+        ...
 
     # runs
-    def key_is_free(self, caller: str, key: str) -> bool:
-        """Whether nobody has used an idempotency key so far. False also where that cannot be told without waiting."""
-        ...
-
-    def idle_thread(self, thread: str) -> Thread | None:
-        """A thread that no run has. None also where that cannot be told without waiting."""
-        ...
-
-    async def submit(self, submission: Submission, then: Callable[[Submitted], None] | None = None) -> Submitted:
-        """`then` is called when it is done, in any case: whoever waits for this may have gone."""
+    def submit(
+        self, submission: Submission, then: Callable[[Submitted], None] | None = None,
+        sealing: Callable[[], None] | None = None,
+    ) -> asyncio.Future[Submitted]:  # fmt: skip
+        """Queued at once. `sealing` is called right before it is written: what `keep` is given then is written after it
+        in the same transaction. `then` is called when it is committed, also where nobody waits any more."""
         ...
 
     async def run(self, run: str) -> RunRow | None: ...
     async def runs(self, where: RunFilter) -> list[RunRow]: ...
-    async def events(self, run: str, after: int, limit: int) -> list[Event]: ...
+    async def events(self, run: str, after: int, limit: int) -> list[Event]:
+        """Events after one: a page, which ends at `limit` events or at PAGE_BYTES, and is empty at the end."""
+        ...
+
     async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]: ...
     async def tombstone(self, run: str) -> Tombstone | None: ...
     async def known(self, run: str) -> Literal["run", "tombstone"] | None: ...
@@ -441,7 +490,18 @@ class Store(Protocol):
 
     # inboxes and questions
     async def deliver(self, run: str, kind: str, body: bytes, now: int) -> tuple[int, str | None]: ...
-    async def inbox(self, *, run: str | None = None, worker: str | None = None) -> list[InboxItem]: ...
+    async def inbox(self, run: str, after: int = 0) -> list[InboxItem]:
+        """A page of what others want of a run, after an item: it ends at PAGE_ITEMS or at PAGE_BYTES."""
+        ...
+
+    async def has_news(self, run: str, kind: str | None = None) -> bool:
+        """Whether something is in a run's inbox."""
+        ...
+
+    async def runs_with_news(self, worker: str) -> list[str]:
+        """The runs of a worker that have something in their inboxes."""
+        ...
+
     async def answer(
         self, question: str, value: Any, by: str, now: int, door: str = ""
     ) -> tuple[str, int, str | None]: ...
@@ -462,28 +522,76 @@ class Store(Protocol):
 
     # workers
     async def enter(self, worker: WorkerRow) -> None: ...
+    async def serve(self, worker: str, queues: list[str]) -> None:
+        """Note which queues a worker serves from now on."""
+        ...
+
     async def leave(self, worker: str) -> None: ...
     async def workers(self) -> list[WorkerRow]: ...
     async def bury(self) -> list[str]: ...
     async def claim(
-        self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True,
+        self, worker: str, agents: list[str], now: int, limit: int, *,
         at_most: Sequence[tuple[Sequence[str], int]] = (), found: dict[str, Found] | None = None,
     ) -> list[RunRow]:  # fmt: skip
         """Those that are due and may start, of each agent in the order in which its callers take turns. Agents share
         the places, in the order in which they are given; `at_most`: of these, together, no more than so many. One
         without a worker only got in line, and the run before it was told. `found` is given what there is of each that
-        was taken, by its id, where that is little."""
+        was taken, by its id, where that is little. Of runs that are suspected of having ended a process, a worker gets
+        the next one when the one that it has did not end it: when that has ended, waits, or has made a record."""
         ...
 
     async def claim_one(self, worker: str, run: str) -> RunRow | None: ...
+    async def blocked_lines(self) -> list[BlockedLine]:
+        """All runs that some code could not go on with, and that have not ended."""
+        ...
+
+    async def claim_blocked(self, worker: str, line: BlockedLine, now: int, limit: int, *, due: bool) -> list[RunRow]:
+        """Take runs of such a line, wherever they stand; `due`: only those that are due."""
+        ...
+
+    async def blocked_reasons(self) -> list[tuple[str | None, int]]:
+        """Why runs are blocked, as it stands in their rows, and how many for each. None: other code went on with them,
+        and is gone."""
+        ...
+
+    async def due_counts(self, now: int) -> list[tuple[str, int]]:
+        """How many runs are due and have no worker, by queue."""
+        ...
+
+    async def due_runs(self, queue: str, now: int, limit: int) -> list[RunRow]: ...
+    async def unblock(self, run: str, now: int) -> bool:
+        """Let any code of its queue go on with a blocked run. False where it is not blocked."""
+        ...
+
     async def next_wake(self, agents: list[str]) -> int | None: ...
     async def owned(self, worker: str) -> list[str]: ...
     async def release(self, worker: str, runs: list[str], *, crashed: bool = False) -> None: ...
 
+    # the project, and the origins of runs
+    async def project(self) -> ProjectRow | None: ...
+    async def claim_project(self, project: ProjectRow) -> ProjectRow:
+        """Give the store to a project, where it belongs to none. Returns the project that it belongs to."""
+        ...
+
+    async def move(self, run: str, to: MoveTo) -> RunRow:
+        """Give an unfinished run that no worker owns to another queue."""
+        ...
+
+    async def open_queues(self) -> list[QueueCount]:
+        """All queues that have unfinished runs."""
+        ...
+
+    async def open_runs(self, queue: str) -> list[str]:
+        """The ids of the unfinished runs of a queue."""
+        ...
+
     # cards of every agent that a process of this store ever had
-    async def put_cards(self, cards: list[AgentCard]) -> None: ...
-    async def card(self, name: str, version: str | None) -> AgentCard | None: ...
-    async def cards(self) -> list[AgentCard]: ...
+    async def put_cards(self, cards: list[StoredCard]) -> None: ...
+    async def card(self, name: str, version: str | None, origin: str | None = None) -> StoredCard | None:
+        """The newest of a name, where no version is given. Of several origins, code of the project before mounts."""
+        ...
+
+    async def cards(self) -> list[StoredCard]: ...
 
     # threads
     async def create_thread(self, thread: Thread, *, if_exists: Literal["raise", "keep"]) -> Thread: ...
@@ -546,10 +654,6 @@ class Store(Protocol):
         self, lists: Sequence[Sequence[ShelfChange]], heed: Heed | None = None
     ) -> asyncio.Future[list[Kept | InterlinguaError]]:
         """The same for many lists that somebody waits for together: each is applied by itself, in one transaction."""
-        ...
-
-    def glance(self, space: str, id_: str) -> tuple[Document | None, bool]:
-        """A document, and whether that is sure: false where it cannot be told without waiting."""
         ...
 
     async def document(self, space: str, id_: str) -> Document | None: ...

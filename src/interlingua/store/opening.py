@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..model.errors import InvalidRequest, StoreError, Unavailable
+from .. import extras
+from ..model.errors import InvalidRequest, StoreError
 
 if TYPE_CHECKING:
     from .base import Store
@@ -50,6 +51,7 @@ def migrate(where: str | Path, *, dry: bool = False) -> Plan:
             return sqlite.migrate(Path(where), dry=dry)
         except sqlite3.DatabaseError as error:
             raise StoreError(f"{where} cannot be read as a store", why=error) from error
+    _check_driver()
     import psycopg
 
     from . import postgres, postgres_connection
@@ -66,10 +68,11 @@ def open_store(where: str | Path) -> Store:
         from .sqlite import SQLiteStore
 
         return SQLiteStore(where)
-    try:
-        from .postgres import PostgresStore
-    except ImportError as error:
-        raise Unavailable(
-            f"a store on PostgreSQL needs a package that is not there ({error}): pip install 'interlingua[postgres]'"
-        ) from error
+    _check_driver()
+    from .postgres import PostgresStore
+
     return PostgresStore(_whole(where))
+
+
+def _check_driver() -> None:
+    extras.require("a store on PostgreSQL", "psycopg", "postgres", "psycopg")

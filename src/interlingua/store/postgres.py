@@ -6,6 +6,9 @@ who is alive (leases by the database's clock), and the schema. Without a bus, wh
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -17,19 +20,21 @@ from psycopg import sql as text
 
 from ..model import values
 from ..model.errors import StoreError
-from . import schema
+from . import opening, schema
 from . import sql_transactions as transactions
 from .base import WorkerRow
-from .postgres_connection import POSTGRES, Place, PostgresConnection, connect, lost, place
+from .postgres_connection import POSTGRES, Place, PostgresConnection, connect, is_away, lost, place
 from .postgres_lease import RUN_OUT, Leases, alive
 from .postgres_writer import PostgresWriter
 from .sql import Connection, Dialect
 from .sql_store import SQLStore
 
 T = TypeVar("T")
+log = logging.getLogger("interlingua.store")
 
 _READ_PATIENCE = 10.0  # seconds that a read waits for a server that is away
 _PAUSE = 0.1
+_START_PAUSE = 0.5  # seconds between looks for a server that is away when this process starts
 _NAME = "the store"
 _FORGOTTEN = "7 days"  # what a writer that was killed has left
 
@@ -44,10 +49,10 @@ _DEAD = (
     "WHERE NOT EXISTS (SELECT 1 FROM workers w WHERE w.id=owners.worker)"
 )
 _ENTER = (
-    "INSERT INTO workers (id, host, pid, started_at, agents, lease_until) "
+    "INSERT INTO workers (id, host, pid, started_at, queues, lease_until) "
     "VALUES (?,?,?,?,?, clock_timestamp()+make_interval(secs => ?)) "
     "ON CONFLICT (id) DO UPDATE SET host=excluded.host, pid=excluded.pid, started_at=excluded.started_at, "
-    "agents=excluded.agents, lease_until=excluded.lease_until"
+    "queues=excluded.queues, lease_until=excluded.lease_until"
 )
 
 
@@ -58,6 +63,7 @@ class PostgresStore(SQLStore):
     def __init__(self, url: str) -> None:
         super().__init__()
         self.where = place(url)
+        self.shown = opening.shown(url)
         # Leases are renewed four times in that time, and a server that has just started gives everybody one of them.
         self.missed_after = self.where.lease
         self._local = threading.local()
@@ -69,7 +75,7 @@ class PostgresStore(SQLStore):
     async def open(self) -> None:
         self._start_threads()
         try:
-            await self._loop.run_in_executor(self._readers, migrate, self.where)
+            await self._until_server_is_there(functools.partial(migrate, self.where))
             self._writer = PostgresWriter(self.where, str(uuid4()), self._loop)
             await self._loop.run_in_executor(self._readers, self._writer.start)
         except BaseException as error:
@@ -79,6 +85,23 @@ class PostgresStore(SQLStore):
             raise
         self._leases = Leases(self.where, self._tell_lost)
         self._look = self._loop.call_later(self.where.poll, self._looked)
+
+    async def _until_server_is_there(self, work: Callable[[], object]) -> None:
+        waits = False
+        while True:
+            try:
+                await self._loop.run_in_executor(self._readers, work)
+            except psycopg.OperationalError as error:
+                if not self.waits_for_server or not is_away(error):
+                    raise
+                if not waits:
+                    log.warning("the store cannot be reached; waiting for it: %s", " ".join(str(error).split()))
+                    waits = True
+                await asyncio.sleep(_START_PAUSE)
+            else:
+                if waits:
+                    log.warning("the store is there")
+                return
 
     async def close(self) -> None:
         self._look.cancel()
@@ -127,7 +150,7 @@ class PostgresStore(SQLStore):
 
     async def enter(self, worker: WorkerRow) -> None:
         lease = self.where.lease
-        given = (worker.id, worker.host, worker.pid, worker.started_at, values.encode(worker.agents), lease)
+        given = (worker.id, worker.host, worker.pid, worker.started_at, values.encode(worker.queues), lease)
 
         def enter(conn: Connection) -> None:
             conn.execute(_ENTER, given)
@@ -192,14 +215,14 @@ def migrate(where: Place, *, dry: bool = False, known: list[schema.Step] | None 
             if where.schema is not None:
                 raw.execute(text.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(text.Identifier(where.schema)))
             raw.execute(
-                "CREATE TABLE IF NOT EXISTS schema_migrations "
+                "CREATE TABLE IF NOT EXISTS interlingua_schema "
                 "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TIMESTAMPTZ NOT NULL DEFAULT now())"
             )
             plan = schema.plan(_NAME, _version(conn), known, lambda: _alive(conn, where))
             schema.refuse_beside_others(_NAME, plan)
             for step in plan.ahead:
                 raw.execute(step.sql.encode())
-                raw.execute("INSERT INTO schema_migrations (version, name) VALUES (%s, %s)", (step.number, step.name))
+                raw.execute("INSERT INTO interlingua_schema (version, name) VALUES (%s, %s)", (step.number, step.name))
             raw.execute("DELETE FROM writers WHERE seen_at<now()-CAST(%s AS interval)", (_FORGOTTEN,))
             return plan
     finally:
@@ -208,14 +231,21 @@ def migrate(where: Place, *, dry: bool = False, known: list[schema.Step] | None 
 
 def _version(conn: PostgresConnection) -> int:
     """0 where there is none yet."""
-    there = conn.raw.execute("SELECT to_regclass('schema_migrations')").fetchone()
-    if there is None or there[0] is None:
+    old, new = (_exists(conn, name) for name in ("schema_migrations", "interlingua_schema"))
+    if old and not new and _exists(conn, "checkpoints"):
+        raise schema.too_old(_NAME, "another PostgreSQL schema")
+    if not new:
         return 0
-    found = conn.raw.execute("SELECT COALESCE(max(version), 0) FROM schema_migrations").fetchone()
+    found = conn.raw.execute("SELECT COALESCE(max(version), 0) FROM interlingua_schema").fetchone()
     return int(found[0]) if found else 0
 
 
+def _exists(conn: PostgresConnection, table: str) -> bool:
+    found = conn.raw.execute("SELECT to_regclass(%s)", (table,)).fetchone()
+    return found is not None and found[0] is not None
+
+
 def _alive(conn: PostgresConnection, where: Place) -> list[WorkerRow]:
-    sql = f"SELECT id, host, pid, started_at, agents FROM workers WHERE NOT ({RUN_OUT})"
+    sql = f"SELECT id, host, pid, started_at, queues FROM workers WHERE NOT ({RUN_OUT})"
     rows = conn.execute(sql, (where.lease,)).fetchall()
     return [WorkerRow(row[0], row[1], row[2], row[3], values.decode(row[4])) for row in rows]

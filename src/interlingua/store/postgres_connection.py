@@ -358,3 +358,19 @@ def lost(conn: PostgresConnection | None, error: BaseException) -> bool:
         return False
     state = error.sqlstate or ""
     return conn is None or bool(conn.raw.closed) or not state or state.startswith(("08", "57P"))
+
+
+_NOT_NOW = (
+    "starting up", "shutting down", "in recovery", "not yet accepting connections", "too many clients",
+    "connection slots", "administrator command", "crash of another server process",
+)  # fmt: skip
+
+
+def is_away(error: psycopg.OperationalError) -> bool:
+    """Whether a connection failed because there is no server now, or it takes nobody yet; not because it refused us (a
+    wrong password, an unknown database). Errors of a connection that was never made have no code, so their text
+    counts: what the server itself says begins with FATAL."""
+    if error.sqlstate:
+        return error.sqlstate.startswith(("08", "57P", "53"))
+    text = str(error)
+    return "FATAL:" not in text or any(reason in text for reason in _NOT_NOW)

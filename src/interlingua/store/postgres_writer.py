@@ -29,22 +29,18 @@ from .base import (
     Sealed,
     receiver_of,
 )
-from .postgres_connection import Place, PostgresConnection, connect, lost, metadata_terms
-from .sql import RUN_COLUMNS, Flowing, Lock, plain
+from .postgres_connection import Place, PostgresConnection, connect, lost
+from .sql import Flowing, Lock
 from .sql_questions import COUNT
 from .writer import Asked, Writer, answered, write_changes
 
 log = logging.getLogger("interlingua.store")
 
 _TRIES = 5  # of a transaction that others got in the way of
-_METADATA, _CALLER = RUN_COLUMNS.index("metadata"), RUN_COLUMNS.index("caller")
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds between attempts to reach the server
 
-_BYTES = ("metadata", "head", "hash", "body")
-_NUMBERS = (
-    "created_at", "updated_at", "epoch", "next_seq", "wake_at", "crashes", "ran", "queued", "sealed", "turn", "seq",
-    "time", "expected",
-)  # fmt: skip
+_BYTES = ("head", "hash", "body")
+_NUMBERS = ("updated_at", "epoch", "next_seq", "wake_at", "crashes", "ran", "queued", "seq", "time", "expected")
 _EVENTS = ("run", "seq", "kind", "time", "hash", "body")
 _CHANGED = (
     "id", "epoch", "expected", "status", "updated_at", "worker", "next_seq", "head", "crashes", "ran", "queued",
@@ -65,10 +61,6 @@ def _insert(table: str, columns: tuple[str, ...]) -> str:
 
 
 _INSERT_EVENTS = _insert("events", _EVENTS)
-# One statement for any number of rows. Arrays of arrays must be rectangular, so the terms of metadata, where there are
-# any, come after it.
-_INSERT_RUNS = _insert("runs", RUN_COLUMNS)
-_SET_TERMS = "UPDATE runs SET terms=%s::bigint[] WHERE id=%s"
 # The rows are locked already, in a statement of their own: what is in the inboxes now is what those who put it there
 # have left. Where a row is another's, the count is wrong, and so is the division: nothing after it is done.
 _UPDATE_RUNS = (
@@ -243,9 +235,15 @@ class PostgresWriter(Writer):
             told = InvalidRequest(f"this cannot be kept: {_line(error)}")
             told.__cause__ = error
             return told
+        if isinstance(error, psycopg.errors.ProgramLimitExceeded):
+            told = InvalidRequest(f"something is too long to be kept: {_line(error)}")
+            told.__cause__ = error
+            return told
         return super()._told(error)
 
     def _hopeless(self, error: Exception) -> bool:
+        if isinstance(error, psycopg.errors.ProgramLimitExceeded):
+            return False
         return (isinstance(error, psycopg.OperationalError) and not _in_the_way(error)) or (
             isinstance(error, StoreError) and self._conn is None
         )
@@ -276,9 +274,7 @@ def _flowing(conn: PostgresConnection) -> Iterator[None]:
 
 def _locks_itself(sealed: list[Sealed]) -> bool:
     """Whether one row is touched and nothing else, by a statement that looks at nothing else."""
-    if len(sealed) != 1 or sealed[0].changes:
-        return False
-    return sealed[0].insert or not _parks(sealed[0].row)
+    return len(sealed) == 1 and not sealed[0].changes and not _parks(sealed[0].row)
 
 
 def _parks(row: RunRow) -> bool:
@@ -289,8 +285,7 @@ def _touched(sealed: list[Sealed], calls: list[Asked]) -> set[Lock]:
     """Everything that is known to be touched, so that all transactions lock in one order."""
     locks = set[Lock]()
     for one in sealed:
-        if not one.insert:
-            locks.add(("run", one.row.id))
+        locks.add(("run", one.row.id))
         for change in one.changes:
             match change:
                 case PutInbox(run=run):
@@ -309,24 +304,16 @@ def _touched(sealed: list[Sealed], calls: list[Asked]) -> set[Lock]:
 
 
 def _write(cursor: psycopg.Cursor[Any], batch: list[Sealed]) -> None:
-    new = [plain(one.row) for one in batch if one.insert]
-    if new:
-        cursor.execute(_INSERT_RUNS, [list(column) for column in zip(*new, strict=True)], prepare=True)
-        for row in new:
-            terms = metadata_terms(row[_METADATA], row[_CALLER])
-            if terms is not None:
-                cursor.execute(_SET_TERMS, (terms, row[0]), prepare=True)
     changed = [
         (
             row.id, row.epoch, one.expected_seq, row.status._value_, row.updated_at, row.worker, row.next_seq, row.head,
             row.crashes, row.ran, row.queued,
             _parks(row), row.wake_at,
         )
-        for one in batch if not one.insert for row in (one.row,)
+        for one in batch for row in (one.row,)
     ]  # fmt: skip
-    if changed:
-        columns = [list(column) for column in zip(*changed, strict=True)]
-        cursor.execute(_UPDATE_RUNS, [*columns, len(changed)], prepare=True)
+    columns = [list(column) for column in zip(*changed, strict=True)]
+    cursor.execute(_UPDATE_RUNS, [*columns, len(changed)], prepare=True)
     events = [(e.run, e.seq, e.kind, e.time, e.hash, e.body) for one in batch for e in one.events]
     if events:
         cursor.execute(_INSERT_EVENTS, [list(column) for column in zip(*events, strict=True)], prepare=True)

@@ -55,6 +55,14 @@ def plan(where: str, found: int, known: list[Step], alive: Callable[[], list[Wor
     return Plan(found, len(known), ahead, alive() if alone else [])
 
 
+def too_old(where: str, instead: str) -> Conflict:
+    """The error for a store of the time before the first release."""
+    return Conflict(
+        f"{where} was written by an early version of Interlingua, before its first release, and cannot be read by this "
+        f"one. It was not changed; use {instead}"
+    )
+
+
 def refuse_beside_others(where: str, plan: Plan) -> None:
     """Raises where a step is ahead that must be taken alone, and somebody is there."""
     if not plan.alive:

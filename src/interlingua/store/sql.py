@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from ..model import values
+from ..model.errors import InvalidRequest
 from .base import RunRow
 
 T = TypeVar("T")
@@ -153,6 +154,18 @@ class Dialect:
         insert_turn(conn, RUN_COLUMNS, row, turn, args)
 
 
+_INDEXED_BYTES = 2000  # of one entry of an index; PostgreSQL takes about 2,700
+
+
+def check_indexed(*columns: str) -> None:
+    """Raise InvalidRequest where texts are too long to stand in one index, whichever database it is."""
+    if 4 * sum(map(len, columns)) <= _INDEXED_BYTES:
+        return
+    size = sum(len(column.encode(errors="replace")) for column in columns)
+    if size > _INDEXED_BYTES:
+        raise InvalidRequest(f"an id of {size} bytes cannot be kept; {_INDEXED_BYTES} is the limit for all its parts")
+
+
 class Queries:
     """What every part of a store is given by the store itself."""
 
@@ -167,6 +180,10 @@ class Queries:
         raise AssertionError("given by the store")
 
     async def _read(self, fn: Callable[[Connection], T]) -> T:
+        raise AssertionError("given by the store")
+
+    async def _point(self, fn: Callable[[Connection], T | None]) -> T | None:
+        """As `_read`, for one small row that is found by its key."""
         raise AssertionError("given by the store")
 
     async def _search(self, fn: Callable[[Connection], T]) -> T:

@@ -12,6 +12,7 @@ from ..model.content import Message
 from ..model.errors import Conflict, InterlinguaError, RunNotFound, ThreadConflict
 from ..model.status import Status
 from .base import (
+    BlockRun,
     Change,
     ChildNews,
     CloseQuestion,
@@ -19,19 +20,15 @@ from .base import (
     CountDelegation,
     DeleteRun,
     DropInbox,
-    KeyTaken,
     PutCallback,
     PutInbox,
-    PutKey,
     PutQuestion,
-    TakeThread,
-    ThreadTaken,
 )
 from .sql import FINAL_SQL, Connection
 from .sql_callbacks import keep_run, put_callback
 from .sql_delegations import count
 from .sql_inbox import put_inbox
-from .sql_line import AGENT, stand
+from .sql_line import stand
 from .sql_questions import close_question, put_question
 
 
@@ -45,12 +42,10 @@ def apply_change(conn: Connection, change: Change, now: int) -> None:
             conn.execute(f"DELETE FROM inbox WHERE id IN ({','.join('?' * len(ids))})", ids)
         case PutInbox(run=run, kind=kind, body=body):
             change.id = put_inbox(conn, run, kind, body, now)
-        case PutKey():
-            put_key(conn, change)
-        case TakeThread():
-            _begin_turn(conn, change, now)
         case PutCallback():
             put_callback(conn, change, now)
+        case BlockRun():
+            _block_run(conn, change)
         case CommitThread():
             _end_turn(conn, change, now)
         case DeleteRun(run=run):
@@ -62,22 +57,14 @@ def apply_change(conn: Connection, change: Change, now: int) -> None:
             raise AssertionError("sealing turns it into a PutInbox")
 
 
-def put_key(conn: Connection, used: PutKey) -> None:
-    put = "INSERT INTO keys (caller, key, run, digest) VALUES (?,?,?,?) ON CONFLICT DO NOTHING"
-    if not conn.execute(put, (used.caller, used.key, used.run, used.digest)).rowcount:
-        raise KeyTaken(f"idempotency key {used.key!r} was used for another run just now; ask again", transient=True)
-
-
-def _begin_turn(conn: Connection, begun: TakeThread, now: int) -> None:
-    conn.lock(("turn", begun.thread), ("thread", begun.thread))
-    # Its version alone does not tell: taking a run back gives it an older state.
-    taken = conn.execute(
-        "UPDATE threads SET active=?, failed=?, updated_at=? "
-        "WHERE id=? AND active IS NULL AND version=? AND COALESCE(checkpoint, '')=?",
-        (begun.run, False, now, begun.thread, begun.version, begun.checkpoint or ""),
+def _block_run(conn: Connection, change: BlockRun) -> None:
+    # Nothing wakes it but other code, and a cancel: also one that came while it was being set aside.
+    conn.execute(
+        f"UPDATE runs SET blocked=CASE WHEN blocked IS NULL THEN ? "
+        f"WHEN {conn.dialect.position}(blocked, ?)>0 THEN blocked ELSE blocked || ' ' || ? END, blocked_reason=?, "
+        "wake_at=CASE WHEN EXISTS (SELECT 1 FROM inbox WHERE run=runs.id AND kind='cancel') THEN 0 END WHERE id=?",
+        (change.code, change.code, change.code, change.reason, change.run),
     )
-    if not taken.rowcount:
-        raise ThreadTaken(f"thread {begun.thread} was taken or changed just now; ask again", transient=True)
 
 
 def _end_turn(conn: Connection, end: CommitThread, now: int) -> None:
@@ -113,7 +100,7 @@ def _end_turn(conn: Connection, end: CommitThread, now: int) -> None:
 def pass_on(conn: Connection, thread: str, now: int) -> bool:
     """Give the thread to the next run in line, or to nobody. Whether there was one. The thread is locked."""
     following = conn.execute(
-        f"SELECT id, {AGENT}, caller, status FROM runs WHERE thread=? AND queued IS NOT NULL ORDER BY queued LIMIT 1",
+        "SELECT id, queue, caller, status FROM runs WHERE thread=? AND queued IS NOT NULL ORDER BY queued LIMIT 1",
         (thread,),
     ).fetchone()
     heir = following[0] if following else None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, assert_never
 
 from ..model.errors import InterlinguaError, InvalidRequest, StoreError
 from .shelf import Change, Drop, Follow, Kept, Letter, Post, Put, Rewrite, Settle, Tell
-from .sql import Connection, Dialect, Lock
+from .sql import Connection, Dialect, Lock, check_indexed
 
 T = TypeVar("T")
 Unit = tuple[Sequence[Change], int]  # a list of changes, and when it was given
@@ -45,7 +45,22 @@ def keep(conn: Connection, units: list[Unit]) -> list[Kept | InterlinguaError]:
     return [result for unit in units for result in keep(conn, [unit])]
 
 
+def _check(units: list[Unit]) -> None:
+    for changes, _ in units:
+        for change in changes:
+            if isinstance(change, Put):
+                check_indexed(change.space, change.id)
+                check_indexed(change.space, change.topic)
+                check_indexed(change.space, change.owner)
+            elif isinstance(change, Post):
+                check_indexed(change.box, change.key)
+                check_indexed(change.box, change.topic)
+            elif isinstance(change, Tell):
+                check_indexed(change.feed, change.topic)
+
+
 def _attempt(conn: Connection, units: list[Unit]) -> list[Kept]:
+    _check(units)
     conn.execute("SAVEPOINT keep")
     try:
         try:
@@ -79,6 +94,8 @@ def touched(units: Iterable[Unit]) -> set[Lock]:
 
 
 def _told(dialect: Dialect, error: Exception) -> InterlinguaError:
+    if isinstance(error, InterlinguaError):
+        return error
     why = dialect.refusal(error)
     told = StoreError("the store could not write", why=error) if why is None else InvalidRequest(why)
     told.__cause__ = error

@@ -12,9 +12,11 @@ import msgspec
 from ..model import values
 from ..model.status import Status
 from .base import RunFilter
-from .sql import Connection, Dialect
+from .sql import FINAL_SQL, Connection, Dialect
 
 _PAGE = 1000  # rows
+STUCK = "(blocked_reason IS NOT NULL OR (worker IS NULL AND wake_at=0))"
+"""Of runs that some code could not go on with: they wait for other code, or such code is gone."""
 _LOOKED_FOR = 8  # members whose text is searched for before anything is taken apart
 
 
@@ -115,6 +117,8 @@ def runs_where(dialect: Dialect, where: RunFilter, *, by_metadata: bool = False)
             args.append(value)
     if not where.sealed:
         terms.append("sealed=0")
+    if where.blocked:
+        terms.append(f"blocked IS NOT NULL AND {STUCK} AND status NOT IN {FINAL_SQL}")
     if where.agents is not None:
         terms.append(f"({' OR '.join(_agent_is(wanted, args) for wanted in where.agents) or '1=0'})")
     if where.root is not None:

@@ -83,7 +83,7 @@ class RecordQueries(Queries):
         return done
 
     async def key_record(self, id_: str) -> bytes | None:
-        row = await self._read(lambda conn: conn.execute("SELECT record FROM api_keys WHERE id=?", (id_,)).fetchone())
+        row = await self._point(lambda conn: conn.execute("SELECT record FROM api_keys WHERE id=?", (id_,)).fetchone())
         return row[0] if row else None
 
     async def key_records(self, limit: int = -1) -> list[bytes]:

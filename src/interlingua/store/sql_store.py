@@ -14,13 +14,13 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from ..model import chain, values
-from ..model.card import AgentCard
 from ..model.errors import AlreadyFinished, InvalidRequest, RunNotFound, StoreError
 from ..model.events import Event, body_decoder
-from ..model.run import Thread
 from ..model.status import Status
 from . import sql_transactions as transactions
 from .base import (
+    PAGE_BYTES,
+    PAGE_ITEMS,
     Appender,
     EventRow,
     Found,
@@ -32,11 +32,13 @@ from .base import (
     Tombstone,
     WorkerRow,
 )
-from .sql import FINAL_SQL, RUN, RUN_COLUMNS, Call, Connection, Flowing, Lock, LockList
+from .sql import FINAL_SQL, RUN, RUN_COLUMNS, Call, Connection, Flowing, Lock, LockList, check_indexed
+from .sql_blocked import BlockedQueries
 from .sql_callbacks import CallbackQueries
 from .sql_changes import delete_run
+from .sql_identity import IdentityQueries
 from .sql_inbox import put_inbox
-from .sql_line import AGENT, ANY_IN_LINE, IN_LINE, LATER
+from .sql_line import ANY_IN_LINE, IN_LINE, LATER
 from .sql_query import Judged, pages, runs_where, select_runs
 from .sql_questions import QuestionQueries
 from .sql_records import RecordQueries
@@ -47,9 +49,21 @@ from .writer import Writer
 
 T = TypeVar("T")
 
-_cards = msgspec.json.Decoder(AgentCard)
 _METADATA = RUN_COLUMNS.index("metadata")
 _EVENT = transactions.EVENT
+
+
+def _last_of_page(table: str, key: str) -> str:
+    """SQL for the last key of a page that is bounded in entries and in bytes, and holds at least one."""
+    sizes = f"SELECT {key} AS place, coalesce(length(body),0) AS size FROM {table} WHERE run=? AND {key}>?"
+    return (
+        "SELECT max(place) FROM (SELECT place, sum(size) OVER (ORDER BY place) - size AS before "
+        f"FROM ({sizes} ORDER BY {key} LIMIT ?) AS sizes) AS page WHERE before<?"
+    )
+
+
+_LAST_EVENT = _last_of_page("events", "seq")
+_LAST_ITEM = _last_of_page("inbox", "id")
 
 
 def _event(row: EventRow) -> Event:
@@ -58,17 +72,24 @@ def _event(row: EventRow) -> Event:
     return Event(row.run, row.seq, row.time, row.hash, body_decoder.decode(row.body), row.seq, len(row.body))
 
 
-class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, ShelfQueries):
+class SQLStore(
+    BlockedQueries, QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, IdentityQueries, ShelfQueries
+):
     _writer: Writer
 
     def __init__(self) -> None:
         ShelfQueries.__init__(self)
+        self.waits_for_server = False
         self.on_foreign_change: Callable[[], None] = lambda: None
+        self.shown = ""
         self.missed_after = 0.0
         self.on_lost: Callable[[str], None] = lambda worker: None
 
     def append(self, log: Appender) -> None:
         self._writer.append(log)
+
+    def trouble(self) -> str | None:
+        return None
 
     def backlog(self) -> int:
         return self._writer.backlog() + len(self._shelved)
@@ -122,13 +143,10 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
 
     # -- runs ---------------------------------------------------------------------------------------------
 
-    def key_is_free(self, caller: str, key: str) -> bool:
-        return False  # it is not known without asking a server, and that is what `submit` does
-
-    def idle_thread(self, thread: str) -> Thread | None:
-        return None
-
-    async def submit(self, submission: Submission, then: Callable[[Submitted], None] | None = None) -> Submitted:
+    def submit(
+        self, submission: Submission, then: Callable[[Submitted], None] | None = None,
+        sealing: Callable[[], None] | None = None,
+    ) -> asyncio.Future[Submitted]:  # fmt: skip
         row, key = submission.row, submission.request.key
         locks = list[Lock]()
         if key is not None:
@@ -136,8 +154,7 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
         if row.thread is not None:
             locks += [("turn", row.thread), ("thread", row.thread)]
         call = Flowing(lambda conn: transactions.submit(conn, submission))
-        result: Submitted = await self._writer.call(call, then, locks)
-        return result
+        return self._writer.submit(call, then, locks, sealing)
 
     async def run(self, run: str) -> RunRow | None:
         row = await self._point(lambda conn: conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (run,)).fetchone())
@@ -160,7 +177,8 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
     async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]:
         rows = await self._read(
             lambda conn: conn.execute(
-                f"SELECT {_EVENT} FROM events WHERE run=? AND seq>? ORDER BY seq LIMIT ?", (run, after, limit)
+                f"SELECT {_EVENT} FROM events WHERE run=? AND seq>? AND seq<=({_LAST_EVENT}) ORDER BY seq",
+                (run, after, run, after, limit, PAGE_BYTES),
             ).fetchall()
         )
         return [EventRow(*row) for row in rows]
@@ -245,37 +263,48 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
         result: tuple[int, str | None] = await self._write(put, [("run", run)])
         return result
 
-    async def inbox(self, *, run: str | None = None, worker: str | None = None) -> list[InboxItem]:
-        if run is not None:
-            sql, arg = "SELECT id, run, kind, body FROM inbox WHERE run=? ORDER BY id", run
-        else:
-            sql = (
-                "SELECT i.id, i.run, i.kind, i.body FROM inbox i JOIN runs r ON r.id=i.run "
-                "WHERE r.worker=? ORDER BY i.id"
-            )
-            arg = worker or ""
-        rows = await self._read(lambda conn: conn.execute(sql, (arg,)).fetchall())
+    async def inbox(self, run: str, after: int = 0) -> list[InboxItem]:
+        sql = f"SELECT id, run, kind, body FROM inbox WHERE run=? AND id>? AND id<=({_LAST_ITEM}) ORDER BY id"
+        args = (run, after, run, after, PAGE_ITEMS, PAGE_BYTES)
+        rows = await self._read(lambda conn: conn.execute(sql, args).fetchall())
         return [InboxItem(*row) for row in rows]
+
+    async def has_news(self, run: str, kind: str | None = None) -> bool:
+        sql, args = "SELECT 1 FROM inbox WHERE run=?", [run]
+        if kind is not None:
+            sql, args = f"{sql} AND kind=?", [run, kind]
+        return await self._read(lambda conn: conn.execute(f"{sql} LIMIT 1", args).fetchone()) is not None
+
+    async def runs_with_news(self, worker: str) -> list[str]:
+        sql = "SELECT id FROM runs WHERE worker=? AND EXISTS (SELECT 1 FROM inbox WHERE inbox.run=runs.id)"
+        rows = await self._read(lambda conn: conn.execute(sql, (worker,)).fetchall())
+        return [row[0] for row in rows]
 
     # -- workers ------------------------------------------------------------------------------------------
 
     async def workers(self) -> list[WorkerRow]:
         rows = await self._read(
-            lambda conn: conn.execute("SELECT id, host, pid, started_at, agents FROM workers").fetchall()
+            lambda conn: conn.execute("SELECT id, host, pid, started_at, queues FROM workers").fetchall()
         )
         return [WorkerRow(row[0], row[1], row[2], row[3], values.decode(row[4])) for row in rows]
 
+    async def serve(self, worker: str, queues: list[str]) -> None:
+        await self._write(
+            lambda conn: conn.execute("UPDATE workers SET queues=? WHERE id=?", (values.encode(queues), worker)),
+            [("worker", worker)],
+        )
+
     async def claim(
-        self, worker: str, agents: list[str], now: int, limit: int, *, suspects: bool = True,
+        self, worker: str, agents: list[str], now: int, limit: int, *,
         at_most: Sequence[tuple[Sequence[str], int]] = (), found: dict[str, Found] | None = None,
     ) -> list[RunRow]:  # fmt: skip
-        """Take runs that are due. Of those that were there at several crashes at most one, or none."""
+        """Take runs that are due. Of the suspects, one at a time."""
         contents = transactions.Contents() if found is not None else None
 
         def take(conn: Connection) -> list[RunRow]:
             if not self._lives(conn, worker):
                 return []
-            return transactions.claim(conn, worker, agents, now, limit, suspects, at_most, contents)
+            return transactions.claim(conn, worker, agents, now, limit, at_most, contents)
 
         rows: list[RunRow] = await self._write(Flowing(take))
         if found is not None and contents is not None:
@@ -300,7 +329,7 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
         row = await self._read(
             lambda conn: conn.execute(
                 f"SELECT min(CASE WHEN {ANY_IN_LINE} THEN 0 ELSE "
-                f"(SELECT wake_at FROM runs WHERE {LATER} AND {AGENT}=mine.value ORDER BY wake_at LIMIT 1) END) "
+                f"(SELECT wake_at FROM runs WHERE {LATER} AND queue=mine.value ORDER BY wake_at LIMIT 1) END) "
                 f"FROM {one_of_these}",
                 (conn.dialect.many(agents),),
             ).fetchone()
@@ -322,29 +351,11 @@ class SQLStore(QuestionQueries, ThreadQueries, CallbackQueries, RecordQueries, S
             [("run", run) for run in runs],
         )
 
-    # -- cards --------------------------------------------------------------------------------------------
-
-    async def put_cards(self, cards: list[AgentCard]) -> None:
-        await self._write(
-            lambda conn: conn.executemany(
-                "INSERT INTO cards (name, version, card) VALUES (?,?,?) "
-                "ON CONFLICT (name, version) DO UPDATE SET card=excluded.card WHERE cards.card<>excluded.card",
-                [(card.name, card.version, values.encode(card)) for card in sorted(cards, key=lambda card: card.key)],
-            )
-        )
-
-    async def card(self, name: str, version: str | None) -> AgentCard | None:
-        found = [card for card in await self.cards() if card.name == name and version in (None, card.version)]
-        return found[-1] if found else None
-
-    async def cards(self) -> list[AgentCard]:
-        rows = await self._read(lambda conn: conn.execute("SELECT card FROM cards ORDER BY name, version").fetchall())
-        return [_cards.decode(row[0]) for row in rows]
-
     # -- foreign ids --------------------------------------------------------------------------------------
 
     async def link(self, kind: str, foreign: str, target: str) -> str:
         """What a foreign id means; the first meaning stays. Returns it."""
+        check_indexed(kind, foreign)
 
         def put(conn: Connection) -> str:
             conn.execute(

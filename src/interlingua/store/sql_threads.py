@@ -54,10 +54,10 @@ def _find(conn: Connection, thread: str) -> Thread:
     return _thread(row)
 
 
-def small_thread(conn: Connection, thread: str, *, idle: bool = False) -> Thread | None:
-    """A thread whose state and metadata are read in no time; one that no run has, where it is to be `idle`."""
+def small_thread(conn: Connection, thread: str) -> Thread | None:
+    """A thread whose state and metadata are read in no time."""
     sql = f"SELECT {_THREAD} FROM threads t WHERE t.id=? AND length(t.state)+length(t.metadata)<?"
-    row = conn.execute(f"{sql} AND t.active IS NULL" if idle else sql, (thread, _SMALL)).fetchone()
+    row = conn.execute(sql, (thread, _SMALL)).fetchone()
     return _thread(row) if row is not None else None
 
 

@@ -21,8 +21,9 @@ from .sql_inbox import put_inbox
 from .sql_line import TURN, following, of
 from .sql_threads import lock_thread, place_in_line, take_thread
 
+_SMALL_EVENT = 64 * 1024  # bytes; a run with a larger event is read by itself
 _FEW = 9  # the place of the next event of a run of which all is read when it is claimed
-_TAKE = "UPDATE runs SET worker=?, wake_at=NULL, epoch=epoch+1"
+TAKE = "UPDATE runs SET worker=?, wake_at=NULL, epoch=epoch+1, blocked_reason=NULL"
 EVENT = ", ".join(EventRow.__struct_fields__)
 
 
@@ -51,6 +52,10 @@ def submit(conn: Connection, s: Submission) -> Submitted:
                 raise KeyReused(f"idempotency key {request.key!r} was used for another request (run {found[0]})")
             existing = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (found[0],)).fetchone()
             return Submitted(run_row(existing), existing=True)
+    if row.parent is not None:  # a parent that is entered again calls for the same child again
+        found = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (row.id,)).fetchone()
+        if found is not None:
+            return Submitted(run_row(found), existing=True)
     thread, cancel = None, None
     if row.thread is not None:
         thread, cancel = take_thread(conn, row, request, s.now)
@@ -58,7 +63,7 @@ def submit(conn: Connection, s: Submission) -> Submitted:
         row.worker, row.wake_at, row.epoch = s.take, None, 1
     with conn.dialect.together(conn):
         if row.worker is None and row.queued is None and row.wake_at == 0:
-            conn.dialect.insert_run(conn, plain(row), TURN, of(f"{row.agent}@{row.version}", row.caller, row.status))
+            conn.dialect.insert_run(conn, plain(row), TURN, of(row.queue, row.caller, row.status))
         else:
             conn.dialect.insert_runs(conn, [plain(row)])
         insert(conn, "events", EVENT_COLUMNS, [(e.run, e.seq, e.kind, e.time, e.hash, e.body) for e in s.events])
@@ -83,13 +88,12 @@ def claim(
     agents: list[str],
     now: int,
     limit: int,
-    suspects: bool,
     at_most: Sequence[tuple[Sequence[str], int]],
     contents: Contents | None = None,
 ) -> list[RunRow]:
     """Take what is due. `contents`: and read what there is of it, as it is when nobody can change it any more."""
     claimed, mine = list[RunRow](), list[RunRow]()
-    for found in following(conn, agents, now, limit, at_most, suspects):
+    for found in following(conn, worker, agents, now, limit, at_most):
         row = run_row(found)
         may = _may_start(conn, row, now)
         if may is not None:
@@ -101,9 +105,11 @@ def claim(
     ids = conn.dialect.many([row.id for row in mine])
     few = conn.dialect.many([row.id for row in mine if row.next_seq <= _FEW] if contents is not None else [])
     with conn.dialect.together(conn):
-        conn.execute(f"{_TAKE} WHERE {conn.dialect.any_of('id')}", (worker, ids))
+        conn.execute(f"{TAKE} WHERE {conn.dialect.any_of('id')}", (worker, ids))
         if contents is not None:
-            events = conn.execute(f"SELECT {EVENT} FROM events WHERE {conn.dialect.any_of('run')}", (few,))
+            these = conn.dialect.any_of("run")
+            large = f"SELECT run FROM events WHERE {these} AND length(body)>{_SMALL_EVENT}"
+            events = conn.execute(f"SELECT {EVENT} FROM events WHERE {these} AND run NOT IN ({large})", (few, few))
             news = conn.execute(f"SELECT run FROM inbox WHERE {conn.dialect.any_of('run')}", (ids,))
     if contents is not None:
         contents.events = [EventRow(*event) for event in events.fetchall()]
@@ -121,8 +127,8 @@ def take(conn: Connection, worker: str, run: str) -> RunRow | None:
     row = run_row(found)
     if row.status.final:
         return None
-    conn.execute(f"{_TAKE} WHERE id=?", (worker, run))
-    row.worker, row.wake_at, row.epoch = worker, None, row.epoch + 1
+    conn.execute(f"{TAKE} WHERE id=?", (worker, run))
+    row.worker, row.wake_at, row.epoch, row.blocked_reason = worker, None, row.epoch + 1, None
     return row
 
 
@@ -153,7 +159,8 @@ def _may_start(conn: Connection, row: RunRow, now: int) -> bool | None:
 
 def hand_back(conn: Connection, worker: str, *, crashed: bool) -> None:
     """A worker is no more: its runs are anybody's."""
-    # A run that only waited did not bring its process down.
+    # A run that only waited did not bring its process down. For the others this is no more than a suspicion, but for
+    # the one suspect among them: only those have so many crashes, and a worker executes one of them at a time.
     blame = "CASE WHEN status<>'waiting' THEN 1 ELSE 0 END" if crashed else "0"
     conn.execute(
         f"UPDATE runs SET worker=NULL, wake_at=0, epoch=epoch+1, crashes=crashes+{blame} WHERE worker=?", (worker,)

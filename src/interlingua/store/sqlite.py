@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..model import values
-from ..model.errors import StoreError
+from ..model.errors import Conflict, StoreError
 from ..model.run import Thread
 from . import schema
 from . import sql_transactions as transactions
@@ -26,10 +26,11 @@ from .sql import Connection, Dialect
 from .sql_query import json_contains
 from .sql_store import SQLStore
 from .sql_threads import small_thread
-from .sqlite_writer import SQLITE, SQLiteConnection, SQLiteWriter, begin, connect
+from .sqlite_writer import SQLITE, OpenedFile, SQLiteConnection, SQLiteWriter, begin, connect
 
 T = TypeVar("T")
 
+_APPLICATION = 0x494C4753  # "ILGS": how SQLite's application_id marks our files
 _SMALL = 64 * 1024  # bytes
 _GLANCE = (
     f"SELECT {', '.join(Document.__struct_fields__[:-1])}, CASE WHEN length(body)<={_SMALL} THEN body END "
@@ -44,6 +45,7 @@ class SQLiteStore(SQLStore):
     def __init__(self, path: Path | str) -> None:
         super().__init__()
         self.path = Path(path)
+        self.shown = str(path)
         self._locks = Locks(_locks_of(self.path))
         self._local = threading.local()
         self._connections: list[SQLiteConnection] = []
@@ -54,14 +56,16 @@ class SQLiteStore(SQLStore):
     async def open(self) -> None:
         self._start_threads()
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.path.parent.is_dir():
+                raise CannotOpen(self.path, f"there is no folder {self.path.parent}; make it first")
             await self._loop.run_in_executor(self._readers, migrate, self.path)
         except BaseException as error:
             self._stop_threads()
             if isinstance(error, sqlite3.Error | OSError):
                 raise CannotOpen(self.path, error) from error
             raise
-        self._writer = SQLiteWriter(self.path, self._loop, lambda: self.on_foreign_change())
+        self._file = OpenedFile(self.path)
+        self._writer = SQLiteWriter(self._file, self.path, self._loop, lambda: self.on_foreign_change())
         self._at_once = connect(self.path, read_only=True)
         self._at_once.execute("PRAGMA busy_timeout=0")
         self._connections.append(self._at_once)
@@ -76,27 +80,22 @@ class SQLiteStore(SQLStore):
         self._connections.clear()
         self._at_once = None
 
+    def trouble(self) -> str | None:
+        return self._file.trouble()
+
     def _with_connection(self, fn: Callable[[Connection], T]) -> T:
         conn = getattr(self._local, "conn", None)
         if conn is None:
-            conn = self._local.conn = connect(self.path, read_only=True)
-            conn.create_function("json_contains", 2, json_contains, deterministic=True)
+            conn = connect(self.path, read_only=True)
             self._connections.append(conn)
+            self._file.check()
+            self._local.conn = conn
+            conn.create_function("json_contains", 2, json_contains, deterministic=True)
         return fn(conn)
 
-    def key_is_free(self, caller: str, key: str) -> bool:
-        # A look at one page of an index, and nobody who writes holds up who reads: going to a thread and back takes
-        # longer. Where it would have to wait all the same, it is not told.
-        if self._at_once is None:
-            return False
-        try:
-            found = self._at_once.execute("SELECT 1 FROM keys WHERE caller=? AND key=?", (caller, key)).fetchone()
-        except (sqlite3.Error, UnicodeEncodeError):
-            return False
-        return found is None
-
     def glance(self, space: str, id_: str) -> tuple[Document | None, bool]:
-        # As above; and what is large is better read in a thread.
+        # A look at one page of an index, and writers hold up no readers: going to a thread and back takes longer. What
+        # is large is better read in a thread.
         if self._at_once is None:
             return None, False
         try:
@@ -106,9 +105,6 @@ class SQLiteStore(SQLStore):
         if row is None:
             return None, True
         return (None, False) if row[-1] is None else (Document(*row), True)
-
-    def idle_thread(self, thread: str) -> Thread | None:
-        return self._look(lambda conn: small_thread(conn, thread, idle=True))
 
     async def thread(self, thread: str) -> Thread | None:
         return self._look(lambda conn: small_thread(conn, thread)) or await super().thread(thread)
@@ -120,7 +116,7 @@ class SQLiteStore(SQLStore):
         return await super()._point(fn)
 
     def _look(self, fn: Callable[[Connection], T | None]) -> T | None:
-        """One row, read as a key is above; None also where it would have to be waited for."""
+        """One small row, read on the event loop; None also where it would have to be waited for."""
         if self._at_once is None:
             return None
         try:
@@ -143,8 +139,8 @@ class SQLiteStore(SQLStore):
         self._locks.hold(worker.id)
         await self._write(
             lambda conn: conn.execute(
-                "INSERT OR REPLACE INTO workers (id, host, pid, started_at, agents) VALUES (?,?,?,?,?)",
-                (worker.id, worker.host, worker.pid, worker.started_at, values.encode(worker.agents)),
+                "INSERT OR REPLACE INTO workers (id, host, pid, started_at, queues) VALUES (?,?,?,?,?)",
+                (worker.id, worker.host, worker.pid, worker.started_at, values.encode(worker.queues)),
             )
         )
 
@@ -179,6 +175,7 @@ def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = 
     known = schema.steps("sqlite") if known is None else known
     if dry and not path.exists():
         return schema.plan(str(path), 0, known, list)
+    _refuse_foreign(path)
     conn = connect(path)
     conn.create_function("receiver_of", 1, receiver_of, deterministic=True)
     try:
@@ -186,7 +183,7 @@ def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = 
             path.chmod(0o600)
         begin(conn)
         try:
-            done = conn.execute("PRAGMA user_version").fetchone()[0]
+            done = _version(path, conn)
             plan = schema.plan(str(path), done, known, lambda: _alive(path, conn))
             if not dry:
                 schema.refuse_beside_others(str(path), plan)
@@ -195,6 +192,7 @@ def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = 
                         if statement.strip():
                             conn.execute(statement)
                 conn.execute(f"PRAGMA user_version={len(known)}")
+                conn.execute(f"PRAGMA application_id={_APPLICATION}")
             conn.execute("COMMIT")
         except BaseException:
             conn.execute("ROLLBACK")
@@ -204,9 +202,33 @@ def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = 
     return plan
 
 
+def _refuse_foreign(path: Path) -> None:
+    """Raise where the file is not a store, before anything of it is changed: a connection of ours sets its journal."""
+    if not path.exists() or not path.stat().st_size:
+        return
+    conn = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30, factory=SQLiteConnection)
+    try:
+        _version(path, conn)
+    finally:
+        conn.close()
+
+
+def _version(path: Path, conn: Connection) -> int:
+    """The schema version of the file; 0 for a new one. Raises where the file is not a store of this program."""
+    version: int = conn.execute("PRAGMA user_version").fetchone()[0]
+    if conn.execute("PRAGMA application_id").fetchone()[0] == _APPLICATION:
+        return version
+    tables = {name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    if {"runs", "events", "checkpoints"} <= tables:
+        raise schema.too_old(str(path), "another file")
+    if tables or version:
+        raise Conflict(f"{path} is a SQLite file of another program; name another file for the store")
+    return 0
+
+
 def _alive(path: Path, conn: Connection) -> list[WorkerRow]:
     locks = Locks(_locks_of(path))
-    rows = conn.execute("SELECT id, host, pid, started_at, agents FROM workers").fetchall()
+    rows = conn.execute("SELECT id, host, pid, started_at, queues FROM workers").fetchall()
     return [WorkerRow(row[0], row[1], row[2], row[3], values.decode(row[4])) for row in rows if not locks.dead(row[0])]
 
 

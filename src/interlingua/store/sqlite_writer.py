@@ -15,9 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..model.errors import Unavailable
 from ..model.status import Status
 from .base import EVENT_COLUMNS, Fenced, Sealed
-from .sql import Dialect, Lock, insert, plain
+from .sql import Dialect, Lock, insert
 from .writer import Asked, Batch, Writer, answered, write_changes
 
 log = logging.getLogger("interlingua.store")
@@ -48,9 +49,10 @@ class SQLiteConnection(sqlite3.Connection):
 
 
 def connect(path: Path, *, read_only: bool = False) -> SQLiteConnection:
-    """A connection with the settings that everything here counts on."""
+    """A connection with the settings that everything here counts on. One that only reads never makes a file."""
     conn = sqlite3.connect(
-        path,
+        f"{path.absolute().as_uri()}?mode=rw" if read_only else path,
+        uri=read_only,
         timeout=_LOCK_PATIENCE,
         isolation_level=None,
         check_same_thread=False,
@@ -71,10 +73,42 @@ def connect(path: Path, *, read_only: bool = False) -> SQLiteConnection:
     return conn
 
 
+class OpenedFile:
+    """The file that a store was opened with. Another one may be at its path later."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._id = self._look()
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def trouble(self) -> str | None:
+        found = self._look()
+        if found == self._id:
+            return None
+        what = "is gone" if found is None else "was replaced by another one"
+        return (
+            f"the store file {self._path} {what} while this process used it, so nothing is written any more; "
+            "put the file back, or start the process again"
+        )
+
+    def check(self) -> None:
+        """Raises Unavailable where what is written would be lost."""
+        if (trouble := self.trouble()) is not None:
+            raise Unavailable(trouble)
+
+
 class SQLiteWriter(Writer):
-    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, on_foreign: Callable[[], None]) -> None:
+    def __init__(
+        self, file: OpenedFile, path: Path, loop: asyncio.AbstractEventLoop, on_foreign: Callable[[], None]
+    ) -> None:
         super().__init__(loop)
-        self.path = path
+        self._file = file
         self._on_foreign = on_foreign
         self._conn = connect(path)
         self._full = True
@@ -126,6 +160,7 @@ class SQLiteWriter(Writer):
             self._full = full
         begin(conn)
         try:
+            self._file.check()
             self._write(conn, sealed)
             answered(conn, calls, results)
             conn.execute("COMMIT")
@@ -139,34 +174,29 @@ class SQLiteWriter(Writer):
     def _write(conn: SQLiteConnection, batch: list[Sealed]) -> None:
         if not batch:
             return
-        new: list[Any] = []
         changed: list[Any] = []
         events: list[Any] = []
         for sealed in batch:
             row = sealed.row
-            if sealed.insert:
-                new.append(plain(row))
-            else:
-                changed.append(
-                    (
-                        row.status._value_, row.updated_at, row.worker, row.next_seq, row.head, row.crashes, row.ran,
-                        row.queued, row.worker is None and not row.status.final and row.status is not Status.PENDING,
-                        row.wake_at,
-                        row.id, row.epoch, sealed.expected_seq,
-                    )
-                )  # fmt: skip
+            changed.append(
+                (
+                    row.status._value_, row.updated_at, row.worker, row.next_seq, row.head, row.crashes, row.ran,
+                    row.queued, row.worker is None and not row.status.final and row.status is not Status.PENDING,
+                    row.wake_at,
+                    row.id, row.epoch, sealed.expected_seq,
+                )
+            )  # fmt: skip
             events.extend((e.run, e.seq, e.kind, e.time, e.hash, e.body) for e in sealed.events)
-        if new:
-            SQLITE.insert_runs(conn, new)
-        if changed:
-            before = conn.total_changes
-            conn.executemany(_UPDATE_RUN, changed)
-            if conn.total_changes - before != len(changed):
-                raise Fenced("another worker owns this run now")
+        before = conn.total_changes
+        conn.executemany(_UPDATE_RUN, changed)
+        if conn.total_changes - before != len(changed):
+            raise Fenced("another worker owns this run now")
         insert(conn, "events", EVENT_COLUMNS, events)
         write_changes(conn, batch)
 
     def _hopeless(self, error: Exception) -> bool:
+        if isinstance(error, Unavailable):
+            return self._file.trouble() is not None
         return isinstance(error, sqlite3.OperationalError) and any(
             word in str(error) for word in ("locked", "busy", "full", "I/O", "readonly", "unable to open")
         )

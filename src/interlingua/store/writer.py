@@ -31,8 +31,9 @@ _MOST_TURNS = 8  # that it waits at all
 
 
 class Batch:
-    def __init__(self, sealed: list[Sealed], calls: list[Asked]) -> None:
+    def __init__(self, sealed: list[Sealed], calls: list[Asked], new: int = 0) -> None:
         self.sealed = sealed
+        self.new = new  # submissions among the calls
         self.calls = calls
         self.refusals: dict[int, BaseException] = {}  # by place in `sealed`
         self.results: list[tuple[Any, BaseException | None]] = []
@@ -41,8 +42,7 @@ class Batch:
     def only_output(self) -> bool:
         """Nothing here was acknowledged to anyone, so it need not wait for the disk."""
         return all(
-            not s.insert and not s.changes and s.row.worker and all(e.kind == "delta" for e in s.events)
-            for s in self.sealed
+            not s.changes and s.row.worker and all(e.kind == "delta" for e in s.events) for s in self.sealed
         ) and all(passes_by is not None and passes_by() for _, _, _, _, passes_by in self.calls)
 
 
@@ -53,6 +53,7 @@ class Writer:
         self._loop = loop
         self._logs: deque[Appender] = deque()
         self._calls: list[Asked] = []
+        self._new: list[tuple[Asked, Callable[[], None] | None]] = []  # submissions, and what is called at their seal
         self._kick_due = False
         self._queued_then = self._patience = self._turns = 0
         self._crowd = False  # the last commit was of several
@@ -84,29 +85,46 @@ class Writer:
         self._schedule()
         return future
 
+    def submit(
+        self, fn: Call, then: Callable[[Any], None] | None, locks: LockList, sealing: Callable[[], None] | None
+    ) -> asyncio.Future[Any]:
+        """A new run. `sealing` is called when its batch is made: calls that are made then are done after it, in this
+        same transaction."""
+        if self._closing:
+            raise StoreError("the store is closed")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._new.append(((fn, future, then, locks, None), sealing))
+        self._schedule()
+        return future
+
     def backlog(self) -> int:
-        return len(self._logs) + len(self._calls)
+        return len(self._logs) + len(self._new) + len(self._calls)
 
     async def close(self) -> None:
-        while self._logs or self._calls or self._busy:
+        while self.backlog() or self._busy:
             await self._idle.wait()
         self._closing = True
         self._work.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
 
+    @property
+    def _waiting(self) -> int:
+        """Logs and submissions: of these, more may come in a moment."""
+        return len(self._logs) + len(self._new)
+
     def _schedule(self) -> None:
         self._idle.clear()
         if not self._kick_due and not self._busy:
             self._kick_due = True
-            self._queued_then, self._turns = len(self._logs), _MOST_TURNS
+            self._queued_then, self._turns = self._waiting, _MOST_TURNS
             # Those whose runs were just committed come back with the next ones: together they are one commit, not two.
             self._patience = _PATIENCE if self._crowd else 0
             self._loop.call_soon(self._kick)
 
     def _kick(self) -> None:
-        # Not at once: a client that was just woken submits in this turn of the loop and its agent runs in the next, and
-        # then a whole short run is one commit. So as long as the queue grew in this turn, wait for one more.
-        queued = len(self._logs)
+        # Not at once: what an agent does in its first turns is one commit, and so are the submissions of clients that
+        # were just woken. So as long as the queue grew in this turn, wait for one more.
+        queued = self._waiting
         if queued and not self._busy and self._turns and (queued > self._queued_then or self._patience):
             self._turns -= 1
             self._patience -= queued == self._queued_then
@@ -123,16 +141,21 @@ class Writer:
                 sealed.append(entry.seal())
             except Exception as error:  # one log that cannot be written must not take its neighbours along
                 self._guarded(entry.refused, None, self._told(error))
-        calls, self._calls = self._calls, []
+        new, self._new = self._new, []
+        for _, sealing in new:
+            if sealing is not None:
+                self._guarded(sealing)
+        # A seal may make calls: they are done in this batch, after the submissions.
+        calls, self._calls = [*(asked for asked, _ in new), *self._calls], []
         if not sealed and not calls:
             self._idle.set()
             return
         self._busy = True
-        self._work.put(Batch(sealed, calls))
+        self._work.put(Batch(sealed, calls, len(new)))
 
     def _done(self, batch: Batch) -> None:
         self._busy = False
-        self._crowd = len(batch.sealed) > 1
+        self._crowd = len(batch.sealed) + batch.new > 1
         self.batches += 1
         for place, sealed in enumerate(batch.sealed):
             error = batch.refusals.get(place) if batch.refusals else None
@@ -144,7 +167,7 @@ class Writer:
             if then is not None and error is None:
                 self._guarded(then, result)
             settle(future, result, error)
-        if self._logs or self._calls:
+        if self.backlog():
             self._schedule()
         elif not self._kick_due:
             self._idle.set()
@@ -237,7 +260,7 @@ def write_changes(conn: Connection, batch: list[Sealed]) -> None:
                 apply_change(conn, change, sealed.row.updated_at)
     for end in thread_ends:
         apply_change(conn, end, batch[0].row.updated_at)
-    ended = [sealed.row.id for sealed in batch if sealed.row.status.final and not sealed.insert]
+    ended = [sealed.row.id for sealed in batch if sealed.row.status.final]
     if ended:
         forgotten = rolled_back(conn, ended)
         for run in forgotten:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ..model.errors import InvalidRequest
+from ..model.pointers import pointer
 
 
 class Access(msgspec.Struct, kw_only=True, frozen=True):
@@ -36,7 +37,7 @@ class Access(msgspec.Struct, kw_only=True, frozen=True):
                 close = difflib.get_close_matches(name, known, 1)
                 there = f"there are {', '.join(known)}" if known else "there is none"
                 hint = f"did you mean {close[0]}?" if close else there
-                raise InvalidRequest(f"such a mount has no setting {name!r}; {hint}", path=f"/settings/{name}")
+                raise InvalidRequest(f"such a mount has no setting {name!r}; {hint}", path=pointer("settings", name))
         own = {"key": self.key, "directory": self.directory}
         return {**self.settings, **{name: one for name, one in own.items() if one is not None and name in known}}
 

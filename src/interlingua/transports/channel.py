@@ -16,9 +16,31 @@ from __future__ import annotations
 
 from typing import Protocol
 
+KEPT = 4096
+"""Bytes that are kept of both ends of a frame that is too long: most have their id there."""
+
 
 class TooLong(bytes):
-    """Stands for a frame that was longer than the limit, and of which only the first bytes were kept."""
+    """Stands for a frame that was longer than the limit, and of which only the first and last bytes were kept."""
+
+    tail: bytes
+    problem: str
+
+    @classmethod
+    def of(cls, frame: bytes, limit: int, *, tail: bytes | None = None) -> TooLong:
+        """`frame` may be only the beginning of it, and `tail` its end."""
+        short = cls(frame[:KEPT])
+        short.tail = (frame if tail is None else tail)[-KEPT:]
+        short.problem = f"line longer than {size(limit)}"
+        return short
+
+
+def size(count: int) -> str:
+    """A number of bytes as people write it."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit and not count % unit:
+            return f"{count // unit} {name}"
+    return f"{count} bytes"
 
 
 class Channel(Protocol):

@@ -198,8 +198,6 @@ class Child:
                 await self._process.wait()
                 await asyncio.shield(asyncio.gather(self._stderr, return_exceptions=True))
         code = self._process.returncode
-        if self.channel.too_long:
-            return "it sent a message that is longer than a message may be"
         if code is None:
             told = "it closed its output"
         elif code < 0:
@@ -285,12 +283,11 @@ class QuietChannel:
     def __init__(self, pipes: PipeChannel, clean: Clean) -> None:
         self._pipes = pipes
         self._clean = clean
-        self.too_long = False  # a message came of which nobody can tell what it was: whoever waits for it would wait on
         self.noise = 0
         self.first_noise = ""
 
     async def receive(self) -> list[bytes]:
-        while frames := await self._pipes.receive() if not self.too_long else []:
+        while frames := await self._pipes.receive():
             kept = [frame for frame in frames if self._is_message(frame)]
             if kept:
                 return kept
@@ -300,11 +297,10 @@ class QuietChannel:
         start = frame.lstrip()[:1]
         if not start:
             return False
-        if type(frame) is TooLong and start in (b"{", b"["):
-            self.too_long = True
-            return False
         # JSON without this member is a line of a structured log.
-        if start in (b"{", b"[") and b'"jsonrpc"' in frame and type(frame) is not TooLong:
+        if start in (b"{", b"[") and (
+            b'"jsonrpc"' in frame or (isinstance(frame, TooLong) and b'"jsonrpc"' in frame.tail)
+        ):
             return True
         self.noise += 1
         if not self.first_noise:

@@ -15,10 +15,14 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from ..model import carrier, values
-from ..model.errors import InvalidRequest, TooLarge
+from ..model.errors import Invalid, InvalidRequest, TooLarge
+from ..model.pointers import split_message
+from . import json_text
+from .channel import KEPT, size
 
 T = TypeVar("T")
 
+_A_MOMENT = 1.0
 _EMPTY: dict[str, Any] = {}
 _TRACE = {name.encode(): name for name in carrier.NAMES}
 
@@ -69,7 +73,7 @@ def trace_of(headers: list[tuple[bytes, bytes]]) -> carrier.Carrier | None:
 async def read_body(request: Request, limits: HttpLimits) -> bytes:
     length = header(request, b"content-length")
     if length is not None and length.isdigit() and int(length) > limits.max_body_bytes:
-        raise TooLarge(f"the body is larger than {limits.max_body_bytes} bytes")
+        raise _too_large(await _began(request), limits)
     # Most bodies are here already, with the head of their request: those need no clock.
     arriving = request.receive().__await__()
     try:
@@ -77,30 +81,54 @@ async def read_body(request: Request, limits: HttpLimits) -> bytes:
     except StopIteration as done:
         first = done.value
         if not first.get("more_body"):
-            return _chunk(first, 0, limits)
+            return _chunk(first, limits)
         awaited = None
     try:
         async with asyncio.timeout(limits.body_timeout):
             message = first if awaited is None else await _Rest(awaited, arriving)
-            chunks = [_chunk(message, 0, limits)]
-            size = len(chunks[0])
+            chunks = [_chunk(message, limits)]
+            length_so_far = len(chunks[0])
             while message.get("more_body"):
                 message = await request.receive()
-                chunks.append(_chunk(message, size, limits))
-                size += len(chunks[-1])
+                if length_so_far + len(message.get("body", b"")) > limits.max_body_bytes:
+                    raise _too_large(b"".join(chunks), limits)
+                chunks.append(_chunk(message, limits))
+                length_so_far += len(chunks[-1])
     except TimeoutError:
         raise SlowBody(f"the body did not arrive within {limits.body_timeout:g} s") from None
     return b"".join(chunks)
 
 
-def _chunk(message: Message, size: int, limits: HttpLimits) -> bytes:
-    """What a message of ASGI adds to a body of which `size` bytes are there."""
+def _chunk(message: Message, limits: HttpLimits) -> bytes:
+    """What a message of ASGI adds to a body."""
     if message["type"] == "http.disconnect":
         raise InvalidRequest("the client left before its body was complete")
     chunk: bytes = message.get("body", b"")
-    if size + len(chunk) > limits.max_body_bytes:
-        raise TooLarge(f"the body is larger than {limits.max_body_bytes} bytes")
+    if len(chunk) > limits.max_body_bytes:
+        raise _too_large(chunk, limits)
     return chunk
+
+
+async def _began(request: Request) -> bytes:
+    """What is here of a body that is refused for its length. A client that waits until it may send sends nothing."""
+    if header(request, b"expect") is not None:
+        return b""
+    try:
+        async with asyncio.timeout(_A_MOMENT):
+            chunk: bytes = (await request.receive()).get("body", b"")
+            return chunk
+    except TimeoutError:
+        return b""
+
+
+def _too_large(began: bytes, limits: HttpLimits) -> Invalid:
+    return _unread(TooLarge(f"the body is larger than {size(limits.max_body_bytes)}"), began[:KEPT])
+
+
+def _unread(error: Invalid, body: bytes) -> Invalid:
+    """An error that knows what came, for whoever looks for an id in it."""
+    error.unread = body
+    return error
 
 
 class _Rest:
@@ -132,23 +160,17 @@ async def read_json(request: Request, type_: type[T], limits: HttpLimits, *, opt
 
 def decode_json(body: bytes, type_: type[T]) -> T:
     try:
-        decoded = msgspec.json.decode(body, type=type_)
+        decoded = json_text.decode_as(body, lambda data: msgspec.json.decode(data, type=type_), numbers="refuse")
     except msgspec.ValidationError as error:
-        text, _, path = str(error).rpartition(" - at `")
-        raise InvalidRequest(str(error) if not text else f"{text} (at {_pointer(path)})", path=_pointer(path)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
-    except RecursionError:
-        raise TooLarge("the body is nested too deeply") from None
+        text, path = split_message(str(error))
+        raise InvalidRequest(f"{text} (at {path})" if path else text, path=path) from None
+    except json_text.TooDeep:
+        raise _unread(TooLarge("the body is nested too deeply"), body) from None
+    except json_text.Unreadable as error:
+        raise _unread(InvalidRequest(f"the body cannot be read: {error}"), body) from None
     if not values.is_plain(body):
         values.check(msgspec.to_builtins(decoded), InvalidRequest, what="body")
     return decoded
-
-
-def _pointer(path: str) -> str:
-    """msgspec's `$.a[0].b` as a JSON pointer."""
-    plain = path.rstrip("`").removeprefix("$")
-    return plain.replace("[", "/").replace("]", "").replace(".", "/")
 
 
 class _Json(Response):

@@ -6,19 +6,25 @@ one array. Nothing here waits, writes or knows a protocol's methods; `rpc.Connec
 
 The rules that keep two peers from harming each other:
 
-- whatever cannot be read is answered once with an error whose id is null, and the connection goes on;
+- a request that cannot be read is answered with an error, which carries its id wherever that can be read, and the
+  connection goes on; an answer that cannot be read ends the request that waits for it;
 - nothing that looks like a response is ever answered, or two peers could answer each other's errors for ever;
 - what is sent is one line, without NaN, and without a byte order mark.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from .channel import TooLong
+from ..model.whole_text import whole_value
+from . import json_text
+from .channel import TooLong, size
+
+log = logging.getLogger("interlingua.rpc")
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -138,10 +144,13 @@ class Rpc:
         *,
         cancel: tuple[str, str] | None = ("$/cancel_request", "requestId"),
         batches: bool = True,
+        pieces: bool = False,
     ) -> None:
+        """`pieces`: notifications carry pieces of text, so that halves of characters in them are kept."""
         self.limits = limits or Limits()
         self._cancel = cancel  # the notification that takes a request back, and the member that names the request
         self._batches = batches
+        self._pieces = pieces
         self._next = 0
         self._ours: set[Id] = set()
         self._theirs: dict[Id, Call] = {}  # the newest of each id
@@ -153,20 +162,48 @@ class Rpc:
 
     def receive(self, frame: bytes) -> list[Incoming]:
         """Everything that one frame asks for, in order. Never raises for what the peer sent."""
-        if len(frame) > self.limits.max_frame_bytes or type(frame) is TooLong:
-            self._refuse(INVALID_REQUEST, f"a message is at most {self.limits.max_frame_bytes} bytes")
-            return []
+        if type(frame) is TooLong:
+            return self._unreadable(frame, INVALID_REQUEST, frame.problem)
+        if len(frame) > self.limits.max_frame_bytes:
+            return self._unreadable(frame, INVALID_REQUEST, f"message longer than {size(self.limits.max_frame_bytes)}")
         try:
             message = _decode(frame)
-        except (ValueError, RecursionError) as error:
-            if frame.strip():  # a blank line is nothing at all
-                self._refuse(PARSE_ERROR, f"not JSON: {error}")
-            return []
+        except (ValueError, RecursionError):
+            if not frame.strip():  # a blank line is nothing at all
+                return []
+            try:
+                message = self._patiently(frame)
+            except json_text.Unreadable as error:
+                return self._unreadable(frame, PARSE_ERROR, str(error))
         if type(message) is not list:
             out: list[Incoming] = []
             self._take(message, None, out)
             return out
         return self._take_batch(message)
+
+    def _patiently(self, frame: bytes) -> Any:
+        """A message that is not clean. In a request NaN and the like are refused, for null is not what was meant."""
+        seen = json_text.glimpse(frame)
+        if seen.kind == "request" and seen.id is not None:
+            return json_text.decode(frame, numbers="refuse")
+        return json_text.decode_pieces(frame, lambda _: self._pieces and seen.kind == "request")
+
+    def _unreadable(self, frame: bytes, code: int, problem: str) -> list[Incoming]:
+        seen = json_text.glimpse(frame)
+        if seen.kind == "answer" or (seen.kind is None and seen.id in self._ours):
+            self.odd += 1
+            # Of an answer whose id cannot be read nobody knows what it was for. To fail all is better than to hang.
+            ended = [seen.id] if seen.id is not None else list(self._ours)
+            log.warning("an answer of the peer cannot be read: %s", problem)
+            error = RpcError(code, f"the answer cannot be read: {problem}")
+            return [self._ended(id_, error) for id_ in ended if id_ in self._ours]
+        log.warning("a message of the peer cannot be read: %s", problem)
+        self._refuse(code, problem, seen.id)
+        return []
+
+    def _ended(self, id_: Id, error: RpcError) -> Reply:
+        self._ours.discard(id_)
+        return Reply(id_, error=error)
 
     def _take_batch(self, entries: list[Any]) -> list[Incoming]:
         out: list[Incoming] = []
@@ -198,7 +235,7 @@ class Rpc:
             return
         problem = _problem(message)
         if problem is not None:
-            self._bad_entry(batch, problem)
+            self._bad_entry(batch, problem, message.get("id"))
             return
         params = message.get("params")
         if "id" not in message:
@@ -236,23 +273,23 @@ class Rpc:
         self._ours.discard(id_)
         out.append(Reply(id_, message.get("result")) if error is None else Reply(id_, error=_told_error(error)))
 
-    def _bad_entry(self, batch: Batch | None, problem: str) -> None:
+    def _bad_entry(self, batch: Batch | None, problem: str, id_: Any = None) -> None:
         if batch is None:
-            self._refuse(INVALID_REQUEST, problem)
+            self._refuse(INVALID_REQUEST, problem, id_)
         else:
             self.odd += 1
-            batch.answers.append(_failure(None, RpcError(INVALID_REQUEST, problem)))
+            batch.answers.append(_failure(_id(id_), RpcError(INVALID_REQUEST, problem)))
 
-    def _refuse(self, code: int, problem: str) -> None:
+    def _refuse(self, code: int, problem: str, id_: Any = None) -> None:
         self.odd += 1
-        self.sends.append(_failure(None, RpcError(code, problem)))
+        self.sends.append(_failure(_id(id_), RpcError(code, problem)))
 
     # -- answering ----------------------------------------------------------------------------------------
 
     def answer(self, call: Call, result: Any) -> None:
         """Answer a request. The frame is in `sends`, unless its batch waits for others."""
         try:
-            frame = _encode({"jsonrpc": "2.0", "id": call.id, "result": result})
+            frame = _encoded({"jsonrpc": "2.0", "id": call.id, "result": result})
         except Exception as error:
             frame = _failure(call.id, RpcError(INTERNAL_ERROR, f"the answer is not JSON: {error}"))
         self._close(call, frame)
@@ -313,12 +350,12 @@ class Rpc:
         """A request of ours: its id, and the frame."""
         self._next += 1
         id_ = self._next
-        frame = _encode(_message(method, params, id_))
+        frame = _encoded(_message(method, params, id_))
         self._ours.add(id_)
         return id_, frame
 
     def notify(self, method: str, params: Any = None) -> bytes:
-        return _encode(_message(method, params))
+        return _encoded(_message(method, params))
 
     def cancel(self, id_: Id) -> bytes | None:
         """Take back a request of ours. The peer still answers it; until then it stays open."""
@@ -344,7 +381,7 @@ class Rpc:
             entries.append(_message(method, params, self._next if answered else _MISSING))
         if not entries:
             raise ValueError("a batch has at least one entry")
-        frame = _encode(entries)
+        frame = _encoded(entries)
         self._ours.update(ids)
         return ids, frame
 
@@ -359,13 +396,25 @@ def _message(method: str, params: Any, id_: Any = _MISSING) -> dict[str, Any]:
     return message
 
 
+def _encoded(message: Any) -> bytes:
+    """A message as it goes out: halves of characters are replaced."""
+    try:
+        return _encode(message)
+    except UnicodeEncodeError:
+        return _encode(whole_value(msgspec.to_builtins(message)))
+
+
 def _failure(id_: Id | None, error: RpcError) -> bytes:
     """An error as it goes out, whatever it holds: there must be an answer."""
     try:
-        return _encode({"jsonrpc": "2.0", "id": id_, "error": error.plain()})
-    except Exception:  # its data is not JSON, or its message holds half a character
-        text = str(error.message).encode("utf-8", "replace").decode()
-        return _encode({"jsonrpc": "2.0", "id": id_, "error": {"code": error.code, "message": text}})
+        return _encoded({"jsonrpc": "2.0", "id": id_, "error": error.plain()})
+    except Exception:  # its data is not JSON
+        return _encoded({"jsonrpc": "2.0", "id": id_, "error": {"code": error.code, "message": str(error.message)}})
+
+
+def _id(value: Any) -> Id | None:
+    """The id that an error carries: none where that is no id."""
+    return value if type(value) in (int, str) else None
 
 
 def _told_error(error: Any) -> RpcError:

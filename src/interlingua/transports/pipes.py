@@ -86,8 +86,9 @@ class _Input:
     def _took(self, data: bytes) -> None:
         if data:
             self._frames.extend(self._lines.feed(data))
-        else:
-            self._ended = True  # what stands behind the last newline is half a message, and dropped
+        elif not self._ended:
+            self._ended = True
+            self._frames.extend(self._lines.end())  # whole, or cut off: its reader says so
         if self._frames or self._ended:
             self._news.set()
 

@@ -110,21 +110,18 @@ class Connection:
         batches: bool = True,
         silent_cancel: bool = False,
         trace: Trace | None = None,
-        begin: Callable[[Call], bool] | None = None,
+        pieces: bool = False,
     ) -> None:
-        """`begin` is called with each request first. Where it begins one without waiting for anything, it says so, and
-        there is no task for it: it is answered through `answer`, or goes on in the handler's `called` after `go_on`."""
+        """`pieces`: notifications carry pieces of text; their handler joins halves of characters."""
         self.channel = channel
         self.handler: Handler = handler
-        self.rpc = Rpc(limits, cancel=cancel, batches=batches)
+        self.rpc = Rpc(limits, cancel=cancel, batches=batches, pieces=pieces)
         self.lost = False
         self._silent_cancel = silent_cancel  # a request that was taken back gets no answer
         self._trace = trace if trace is not None else tap.current
         self._unread = 0  # bytes of answers since the channel last had room
         self._ended = False  # nothing more comes from the peer, though it may still read
         self._tasks: dict[Call, asyncio.Task[None]] = {}
-        self._quick = begin
-        self._short: set[Call] = set()  # requests that have begun, and have no task
         self._beginning = 0  # bytes of requests that may not have had their first turn
         self._open: dict[Id, asyncio.Future[Any]] = {}
         self._batches: list[list[Id]] = []  # of ours that are open, oldest first
@@ -182,7 +179,7 @@ class Connection:
 
     def let_go(self) -> None:
         """All is asked and answered: who handles this connection, and holds on to it, is free."""
-        self.handler, self._quick = _NOBODY, None
+        self.handler = _NOBODY
 
     @property
     def watched(self) -> bool:
@@ -295,9 +292,6 @@ class Connection:
         for incoming in self.rpc.receive(frame):
             kind = type(incoming)
             if kind is Call:
-                if self._quick is not None and not self._beginning and self._quick(incoming):  # type: ignore[arg-type]
-                    self._short.add(incoming)  # type: ignore[arg-type]
-                    continue
                 # Requests that came together begin together: a turn of the loop for each would cost more than most do.
                 self._begin(incoming)  # type: ignore[arg-type]
                 self._beginning += len(frame)
@@ -317,7 +311,6 @@ class Connection:
             elif kind is Reply:
                 self._settle(incoming.id, incoming.result, incoming.error)  # type: ignore[union-attr]
             elif kind is CancelWanted:
-                self.go_on(incoming.call)  # type: ignore[union-attr]
                 task = self._tasks.get(incoming.call)  # type: ignore[union-attr]
                 if task is not None:
                     # Not at once: of a task that has not begun nothing would ever run, nor answer. (Frames that come
@@ -355,27 +348,8 @@ class Connection:
             self._begin(call)
         return calls
 
-    def answer(self, call: Call, result: Any) -> None:
-        """Answer a request that has no task, unless it has one by now."""
-        if call in self._short:
-            self._short.discard(call)
-            self.rpc.answer(call, result)
-            if not self.lost:
-                self._send_all()
-                self._then(call.batch, None)
-
-    def go_on(self, call: Call) -> None:
-        """A request has no task, and needs one."""
-        if call in self._short:
-            self._short.discard(call)
-            self._begin(call)
-            self._beginning += 1
-            asyncio.get_running_loop().call_soon(self._all_begun)
-
     async def _begin_all(self) -> None:
         """Nothing more comes. Of a task that is cancelled before it has begun nothing would ever run."""
-        for call in list(self._short):
-            self.go_on(call)
         if self._beginning:
             await self._begun()
 

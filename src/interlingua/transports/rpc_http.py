@@ -1,18 +1,23 @@
-"""JSON-RPC over HTTP where there is no request to answer: refusals, as a status with an error that has no id."""
+"""JSON-RPC over HTTP where a request is refused before it is begun: a status, with an error that carries its id."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.responses import Response
 
-from ..model.errors import InterlinguaError, TooLarge
+from ..model.errors import InterlinguaError, Invalid, TooLarge
 from .http import json_response
+from .json_text import Glimpse, glimpse
 from .jsonrpc import INVALID_REQUEST, RpcError
 
 _UNAUTHENTICATED = -32000
 
 
-def refusal(status: int, error: RpcError, headers: dict[str, str] | None = None) -> Response:
-    return json_response({"jsonrpc": "2.0", "id": None, "error": error.plain()}, status, headers)
+def refusal(status: int, error: RpcError, headers: dict[str, str] | None = None, *, id_: Any = None) -> Response:
+    """`id_`: that of the request, wherever it can be read. What is no id is left out."""
+    told = id_ if type(id_) in (int, str) else None
+    return json_response({"jsonrpc": "2.0", "id": told, "error": error.plain()}, status, headers)
 
 
 def refused(error: InterlinguaError) -> Response:
@@ -21,4 +26,6 @@ def refused(error: InterlinguaError) -> Response:
     if challenge:
         return refusal(401, RpcError(_UNAUTHENTICATED, error.message), {"www-authenticate": challenge})
     status = 413 if isinstance(error, TooLarge) else {"slow_body": 408}.get(error.code, 400)
-    return refusal(status, RpcError(INVALID_REQUEST, error.message))
+    seen = glimpse(error.unread) if isinstance(error, Invalid) else Glimpse()
+    id_ = None if seen.kind == "answer" else seen.id
+    return refusal(status, RpcError(INVALID_REQUEST, error.message), id_=id_)

@@ -45,7 +45,17 @@ async def test_our_server_passes_its_own_checks(tmp_path: Path) -> None:
 
 
 async def test_our_command_passes_its_own_checks(tmp_path: Path) -> None:
-    command = (warm_python.interlingua(), "stdio", "--as", "cap", str(AGENTS), "--store", str(tmp_path / "store.db"))
+    command = (
+        "env",
+        "INTERLINGUA_PROJECT=tests",
+        warm_python.interlingua(),
+        "stdio",
+        "--as",
+        "cap",
+        str(AGENTS),
+        "--store",
+        str(tmp_path / "store.db"),
+    )
     found = await findings("cap", Subject(command=command, roles=ROLES))
     assert failures(found) == {}
     assert sum(finding.verdict == "pass" for finding in found.values()) > 50

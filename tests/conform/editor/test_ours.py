@@ -44,7 +44,17 @@ NEVER = {
 
 
 def command(folder: Path, file: Path) -> tuple[str, ...]:
-    return warm_python.interlingua(), "stdio", "--as", "editor", "--store", str(folder / "store.db"), str(file)
+    return (
+        "env",
+        "INTERLINGUA_PROJECT=tests",
+        warm_python.interlingua(),
+        "stdio",
+        "--as",
+        "editor",
+        "--store",
+        str(folder / "store.db"),
+        str(file),
+    )
 
 
 def not_applicable(found: dict[str, object]) -> set[str]:

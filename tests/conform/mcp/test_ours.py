@@ -47,7 +47,17 @@ COMMON = [common.echo, common.careful, common.slow, common.broken, common.adder]
 @asynccontextmanager
 async def reached(way: str, folder: Path) -> AsyncIterator[Subject]:
     if way == "stdio":
-        command = (warm_python.interlingua(), "stdio", "--as", "mcp", "--store", str(folder / "store.db"), str(AGENTS))
+        command = (
+            "env",
+            "INTERLINGUA_PROJECT=tests",
+            warm_python.interlingua(),
+            "stdio",
+            "--as",
+            "mcp",
+            "--store",
+            str(folder / "store.db"),
+            str(AGENTS),
+        )
         yield Subject(command=command, roles=ROLES)
         return
     async with serve(folder / "store.db", COMMON) as server:

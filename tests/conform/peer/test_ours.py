@@ -73,7 +73,19 @@ def link(served: Process) -> Found:
 @pytest.fixture(scope="module")
 def pipes(tmp_path_factory: pytest.TempPathFactory) -> Found:
     store = tmp_path_factory.mktemp("pipes") / "store.db"
-    command = (sys.executable, "-m", "interlingua", "stdio", "--as", "peer", str(AGENTS), "--store", str(store))
+    command = (
+        "env",
+        "INTERLINGUA_PROJECT=tests",
+        sys.executable,
+        "-m",
+        "interlingua",
+        "stdio",
+        "--as",
+        "peer",
+        str(AGENTS),
+        "--store",
+        str(store),
+    )
     return _look(None, command=command)
 
 

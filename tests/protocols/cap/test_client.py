@@ -555,7 +555,7 @@ async def test_our_own_door_over_pipes_is_a_program_too(store: Path, tmp_path: P
         "    yield f' {verdict.approved}'\n"
     )
     command = [sys.executable, "-m", "interlingua", "stdio", "--as", "cap", str(tmp_path / "agents.py")]
-    target = f"cap:{shlex.join([*command, '--store', str(tmp_path / 'remote.db')])}#careful"
+    target = f"cap:{shlex.join(command)}#careful"
     (agent,) = await load_all(parse(target))
     async with engine(store, agent, settings=PATIENT) as eng:
         run = await submit(eng, "careful", {"text": "hello"})

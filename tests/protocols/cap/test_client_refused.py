@@ -46,7 +46,7 @@ async def test_a_program_with_several_agents_says_which_there_are_where_none_is_
 ) -> None:
     (tmp_path / "agents.py").write_text(TWO)
     command = [warm_python.interlingua(), "stdio", "--as", "cap", str(tmp_path / "agents.py")]
-    target = f"cap:{shlex.join([*command, '--store', str(tmp_path / 'remote.db')])}"
+    target = f"cap:{shlex.join(command)}"
     (agent,) = await load_all(parse(target))
     run, warned = await ended(store, agent)
     assert run.error is not None

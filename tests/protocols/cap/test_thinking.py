@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from interlingua.extras import MissingExtra
 from interlingua.model.authority import Policy
 from interlingua.model.content import ToolResultPart
 from interlingua.model.errors import DefinitionError, ToolFailed
@@ -846,7 +847,7 @@ assert not [name for name in sys.modules if name.startswith(("pydantic", "openai
 
 def test_without_pydantic_ai_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DefinitionError, match=re.escape("pip install 'interlingua[llm]'")):
+    with pytest.raises(MissingExtra, match=re.escape("pip install 'interlingua[llm]'")):
         thinker(crew(LEAD, HELPER), LEAD, MODEL)
 
 

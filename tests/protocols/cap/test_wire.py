@@ -255,10 +255,24 @@ def test_a_message_is_read_out_of_json_text() -> None:
     ) == Message(task_id="T1", sender_id="user", recipient_id="a", content="ä")
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"type":"message",}', b"\xff", b"[" * 100_000])
-def test_text_that_is_no_json_is_refused(body: bytes) -> None:
-    with pytest.raises(InvalidRequest, match="is no JSON"):
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "the message is empty"),
+        (b"{", "the message is cut off at byte 1"),
+        (
+            b'{"type":"message",}',
+            "the message is not JSON: expecting property name enclosed in double quotes at byte 18",
+        ),
+        (b"\xff", "the message is not JSON: expecting value at byte 0"),
+        (b"[" * 100_000, "the message is nested too deeply"),
+        (b'{"type":"message","x":NaN}', "NaN is no number of JSON; send null, or text"),
+    ],
+)
+def test_text_that_is_no_json_is_refused(body: bytes, says: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
         parse(body)
+    assert caught.value.message == says
 
 
 def test_a_bottomless_message_is_refused() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -227,9 +228,29 @@ async def test_what_was_given_up_is_counted_kept_with_its_error_and_can_be_tried
         assert int(headers["x-interlingua-delivery"]) == row.id
 
 
-async def test_an_address_that_may_not_be_called_is_given_up_at_once(store: Path) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://10.0.0.1/callme", "http://169.254.169.254/latest", "http://[fd00::1]/", "http://0xa.1/", "http://167772161",
+        "http://user:secret@example.org/", "http://example.org/" + "x" * 3000,
+    ],
+)  # fmt: skip
+async def test_an_address_that_is_never_called_is_refused_with_the_run(store: Path, url: str) -> None:
     async with up(store) as s:
-        run = await s.run("echo", {"text": "a"}, webhook="http://10.0.0.1/callme")
+        for body in ({"webhook": url}, {"callback": {"POST": url}}):
+            told = await s.post("/runs", {"agent_id": "echo", "input": {"text": "a"}, **body}, 422)
+            assert "callback" in str(told)
+            assert "secret" not in str(told)
+        assert await s.post("/runs/search", {}) == []
+
+
+async def test_a_name_that_leads_where_nothing_may_be_sent_is_given_up_at_once(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 80))]
+    monkeypatch.setattr("interlingua.security.egress._system_lookup", lambda host, port: private)
+    async with up(store) as s:
+        run = await s.run("echo", {"text": "a"}, webhook="http://example.org/callme")
         row = await _failed(s.server.engine, run)
         assert row.attempts == 1
 

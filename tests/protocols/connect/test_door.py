@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import random
+import string
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -731,6 +733,17 @@ async def test_an_idempotency_key_works_for_streams_and_for_runs_that_keep_their
         kept = {**body, "on_completion": "keep"}
         runs = [await s.post("/runs/wait", kept, headers={"idempotency-key": "k2"}) for _ in range(2)]
         assert runs[0]["run"]["thread_id"] == runs[1]["run"]["thread_id"]
+
+
+async def test_keys_and_ids_that_are_too_long_are_invalid(store: Path) -> None:
+    long = "".join(random.Random(7).choices(string.ascii_letters, k=5000))
+    async with up(store) as s:
+        body = {"agent_id": "echo", "input": {"text": "a"}}
+        for path in ("/runs", "/runs/wait", "/runs/stream"):
+            for kept in ({}, {"on_completion": "keep"}):
+                await s.post(path, {**body, **kept}, 422, headers={"idempotency-key": long})
+        await s.post("/threads", {"thread_id": long}, 422)
+        assert await s.post("/runs/search", {}) == []
 
 
 async def test_a_restart_keeps_runs_and_their_output(store: Path) -> None:

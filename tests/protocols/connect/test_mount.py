@@ -11,7 +11,6 @@ import pytest
 
 import interlingua as il
 from interlingua.app.targets import Target
-from interlingua.engine.log import LiveLog
 from interlingua.model.errors import InvalidConfig, InvalidRequest, Unavailable
 from interlingua.model.events import OutputDelta, Recorded, RunRestarted, Thought, Warned
 from interlingua.model.run import RunRequest
@@ -280,15 +279,14 @@ async def test_a_start_whose_answer_was_lost_makes_no_second_run(tmp_path: Path,
     gate = Gate()
     async with door(tmp_path, gate) as server, Proxy(server.address) as proxy:
         eng = engine(store, *await mounted(proxy.address + "/connect"))
-        begin, made = server.engine.begin, asyncio.Event()
+        submitting, made = server.engine.submit, asyncio.Event()
 
-        def noted(request: RunRequest) -> LiveLog | None:
-            log = begin(request)
-            if log is not None:
-                log.flushed().add_done_callback(lambda _: made.set())
-            return log
+        async def noted(request: RunRequest, **more: Any) -> il.Run:
+            run = await submitting(request, **more)
+            made.set()
+            return run
 
-        server.engine.begin = noted  # type: ignore[method-assign]
+        server.engine.submit = noted  # type: ignore[method-assign]
         proxy.mute = True
         await eng.start()
         run = await submit(eng, "words", {"text": "one two"})

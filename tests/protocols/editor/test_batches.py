@@ -113,7 +113,7 @@ async def test_an_invalid_entry_is_an_error_inside_the_array(store: Path, versio
         await client.initialize(version)
         await client.line([entry, client.message("session/list", id_="a")])
         answers = by_id(await client.frame(is_array))
-        assert answers[None]["error"]["code"] == INVALID_REQUEST
+        assert answers[entry.get("id") if isinstance(entry, dict) else None]["error"]["code"] == INVALID_REQUEST
         assert answers["a"]["result"] == {"sessions": []}
         assert len(answers) == 2
 

@@ -267,7 +267,9 @@ async def test_messages_are_written_in_utf_8_and_read_in_nothing_else(tmp_path: 
             assert (refused["id"], refused["error"]["code"]) == (None, PARSE_ERROR), wrong
         before = len(client.messages)
         await client.raw(b'{"jsonrpc":"2.0","id":"l","method":"gr\xfc\xdfe"}\n')  # Latin-1
-        assert (await client.wait_for(lambda m: "id" in m, after=before))["id"] is None
+        refused = await client.wait_for(lambda m: "id" in m, after=before)
+        assert (refused["id"], refused["error"]["code"]) == ("l", INVALID_REQUEST)
+        assert "gr\ufffd\ufffde" in refused["error"]["message"]
         await client.raw(json.dumps({**initialize, "id": text}, ensure_ascii=False).encode("utf-8") + b"\n")
         assert (await client.answer(text))["id"] == text
         session = await client.new_session()

@@ -142,7 +142,9 @@ async def test_our_own_stdio_door_is_a_mount_like_any_other(tmp_path: Path, stor
     )
     there_ = shlex.quote(str(tmp_path / "stdio.db"))
     command = Path(sys.executable).with_name("interlingua")
-    loaded = await load(parse(f"editor:{command} stdio --as editor {file} --store {there_}"))
+    loaded = await load(
+        parse(f"editor:env INTERLINGUA_PROJECT=far {command} stdio --as editor {file} --store {there_}")
+    )
     assert loaded.chosen.card.name == "shout"
     async with engine(store, loaded.chosen, settings=SETTINGS) as eng:
         runs = await asyncio.gather(*(finish(eng, "shout", {"text": f"hey {n}"}) for n in range(3)))

@@ -45,13 +45,9 @@ async def answers_to(client: Client, line: bytes) -> list[Any]:
         pytest.param(b"1", INVALID_REQUEST, id="a number"),
         pytest.param(b'"x"', INVALID_REQUEST, id="a string"),
         pytest.param(b"null", INVALID_REQUEST, id="null"),
-        pytest.param(b'{"id":1,"method":"session/list"}', INVALID_REQUEST, id="no jsonrpc"),
-        pytest.param(b'{"jsonrpc":"1.0","id":1,"method":"session/list"}', INVALID_REQUEST, id="an old jsonrpc"),
         pytest.param(b'{"jsonrpc":"2.0","id":null,"method":"session/list"}', INVALID_REQUEST, id="id null"),
         pytest.param(b'{"jsonrpc":"2.0","id":1.5,"method":"session/list"}', INVALID_REQUEST, id="id 1.5"),
         pytest.param(b'{"jsonrpc":"2.0","id":true,"method":"session/list"}', INVALID_REQUEST, id="id true"),
-        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"session/li\xff"}', PARSE_ERROR, id="invalid UTF-8"),
-        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"session/list","params":{"cwd":NaN}}', PARSE_ERROR, id="NaN"),
         pytest.param(b"[" * 50_000 + b"]" * 50_000, PARSE_ERROR, id="50k nesting"),
         pytest.param(b'{"a":' * 50_000 + b"1" + b"}" * 50_000, PARSE_ERROR, id="50k objects"),
         pytest.param(b"[]", INVALID_REQUEST, id="an empty batch"),
@@ -66,6 +62,28 @@ async def test_a_line_that_is_no_message_gets_one_error_with_id_null(
             await client.initialize()
         [answer] = await answers_to(client, line)
         assert (answer["id"], answer["error"]["code"]) == (None, code)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        (b'{"id":"a","method":"session/list"}', INVALID_REQUEST, '"jsonrpc": "2.0"'),
+        (b'{"jsonrpc":"1.0","id":"a","method":"session/list"}', INVALID_REQUEST, '"jsonrpc": "2.0"'),
+        (b'{"jsonrpc":"2.0","id":"a","method":"session/li\xff"}', METHOD_NOT_FOUND, "session/li\ufffd"),
+        (b'{"jsonrpc":"2.0","id":"a","method":"session/li\\ud83d"}', METHOD_NOT_FOUND, "session/li\ufffd"),
+        (b'{"jsonrpc":"2.0","id":"a","method":"session/list","params":{"cwd":NaN}}', PARSE_ERROR, "NaN is no number"),
+        (b'{"jsonrpc":"2.0","id":"a","method":"session/list","params":{"cwd":"x', PARSE_ERROR, "cut off at byte 68"),
+        (b'{"params":{"id":"b","cwd":no},"method":"session/list","id":"a"}', PARSE_ERROR, "expecting value at byte 26"),
+    ],
+)
+async def test_a_line_that_is_no_message_gets_its_id_where_that_can_be_read(
+    store: Path, line: bytes, code: int, says: str
+) -> None:
+    async with in_process(store, echo) as client:
+        await client.initialize()
+        [answer] = await answers_to(client, line)
+        assert (answer["id"], answer["error"]["code"]) == ("a", code)
+        assert says in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(

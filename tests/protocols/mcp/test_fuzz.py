@@ -7,6 +7,7 @@ line is JSON at all.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -33,8 +34,15 @@ async def echo(text: str):
 
 # -- what is sent ---------------------------------------------------------------------------------------------
 
-_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-_scalar = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(-1e9, 1e9, allow_nan=False) | _text
+_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text("a\ud83d\ude00 ", max_size=4)
+_scalar = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.sampled_from([2**64, -(2**70), 10**40])
+    | st.floats(-1e9, 1e9, allow_nan=False)
+    | _text
+)
 _json = st.recursive(_scalar, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_text, inner, max_size=3))
 _token = st.sampled_from(["t", "", 0, 7, None, 1.5, True, [], {}])
 _meta = st.fixed_dictionaries({}, optional={"progressToken": _token, "traceparent": _json, "x": _json}) | _json
@@ -123,7 +131,12 @@ def answers(line: bytes) -> list[list[tuple[str, set[Any]]]]:
     try:
         frame = msgspec.json.decode(line)
     except (ValueError, RecursionError):
-        return [[("null", {PARSE_ERROR})]]
+        try:
+            # Halves of characters and bytes that are no UTF-8 are replaced.
+            text = json.dumps(json.loads(line.decode(errors="replace")), ensure_ascii=False)
+            frame = json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+        except (ValueError, RecursionError):
+            return unreadable(line.decode(errors="replace"))
     if type(frame) is not list:
         answer = answer_to(frame)
         return [[answer]] if answer is not None else []
@@ -136,10 +149,37 @@ def answers(line: bytes) -> list[list[tuple[str, set[Any]]]]:
     return [batch] if batch else []
 
 
+def unreadable(line: str) -> list[list[tuple[str, set[Any]]]]:
+    """A line that is broken off carries the id of its request where that is there, and what looks like an answer is
+    not answered."""
+    read = json.JSONDecoder()
+    found: dict[str, Any] = {}
+    rest = line.strip()
+    if rest.startswith("{"):
+        rest = rest[1:]
+        with contextlib.suppress(ValueError):
+            while True:
+                key, end = read.raw_decode(rest.lstrip())
+                rest = rest.lstrip()[end:].lstrip()
+                if not rest.startswith(":"):
+                    break
+                found[key] = None
+                value, end = read.raw_decode(rest[1:].lstrip())
+                rest = rest[1:].lstrip()[end:].lstrip()
+                if not rest.startswith(","):
+                    break
+                found[key], rest = value, rest[1:]
+    if not {"method", "params"} & found.keys() and {"result", "error"} & found.keys():
+        return []
+    id_ = found.get("id")
+    return [[(json.dumps(id_) if type(id_) in (int, str) else "null", {PARSE_ERROR})]]
+
+
 def answer_to(message: Any) -> tuple[str, set[Any]] | None:
     if is_response(message):
         return None
-    refused = ("null", {INVALID_REQUEST})
+    id_ = message.get("id") if type(message) is dict else None
+    refused = (json.dumps(id_) if type(id_) in (int, str) else "null", {INVALID_REQUEST})
     if type(message) is not dict or message.get("jsonrpc") != "2.0" or type(message.get("method")) is not str:
         return refused
     if "id" in message and type(message["id"]) not in (int, str):

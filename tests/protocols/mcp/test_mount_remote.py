@@ -234,7 +234,9 @@ async def test_our_own_stdio_door_is_a_mount_like_any_other(tmp_path: Path, stor
     file.write_text(
         "import interlingua as il\n\n@il.agent\nasync def echo(text: str):\n    yield text\n    yield '!'\n"
     )
-    line = shlex.join(["env", f"INTERLINGUA_STORE={tmp_path / 'there.db'}", *COMMAND, str(file)])
+    line = shlex.join(
+        ["env", f"INTERLINGUA_STORE={tmp_path / 'there.db'}", "INTERLINGUA_PROJECT=there", *COMMAND, str(file)]
+    )
     loaded = await load(parse(f"mcp:{line}#echo"))
     async with engine(store, loaded.chosen, settings=SETTINGS) as eng:
         run = await finish(eng, "echo", {"text": "hello"})

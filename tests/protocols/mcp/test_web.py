@@ -13,7 +13,6 @@ import pytest
 import interlingua as il
 from interlingua.app.keys import StoredKeys
 from interlingua.model.status import Status
-from interlingua.protocols.mcp.streams import PostsChannel, WebSettings
 from interlingua.security.keys import make_key
 from interlingua.store.base import RunFilter
 from interlingua.store.opening import open_store
@@ -302,18 +301,6 @@ async def test_only_so_much_of_a_stream_is_kept(store: Path) -> None:
         first, last = answer.events[0].id, answer.events[-1].id
         assert (await client.listen(first)).status == 400
         assert await (await client.listen(last)).rest() == []
-
-
-async def test_a_stream_that_is_told_at_once_is_kept_whole_or_goes_the_usual_way() -> None:
-    channel = PostsChannel(WebSettings(keep_bytes=1000))
-    frames = [("é" * 50).encode() for _ in range(3)]  # each letter takes six bytes where it is sent
-    told = channel.tell(1, frames, named=True)
-    assert told is not None
-    outbox, place = channel.find("1-0")
-    outbox.open(place)
-    assert told == b"id: 1-0\ndata:\n\n" + outbox.take()
-    assert channel.tell(2, [*frames, *frames], named=True) is None
-    assert channel.begin([2]).name == "2"  # no number was lost
 
 
 async def test_only_the_newest_streams_that_ended_are_kept(store: Path) -> None:

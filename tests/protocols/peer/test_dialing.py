@@ -31,7 +31,7 @@ from interlingua.model.errors import Unavailable
 from interlingua.protocols.peer.dialing import Backoff, dial, start_process
 from interlingua.protocols.peer.links import Link, new_token, parse, same_token
 from interlingua.protocols.peer.listening import Incoming, listen_tcp, listen_ws
-from interlingua.transports.channel import Channel
+from interlingua.transports.channel import Channel, TooLong
 
 PATIENCE = 30.0
 LIMIT = 64 * 1024
@@ -388,10 +388,12 @@ async def test_a_process_is_a_peer_by_its_pipes_and_so_are_we_for_the_one_that_s
 async def test_what_a_process_prints_besides_frames_is_skipped_and_counted() -> None:
     process = await start_process([sys.executable, "-c", NOISY], max_bytes=LIMIT)
     found: list[bytes] = []
-    while len(found) < 2:
+    while len(found) < 3:
         found += await asyncio.wait_for(process.channel.receive(), PATIENCE)
-    assert found == [b'{"n":1}', b'{"n":2}']
-    assert process.channel.noise == 4
+    first, long, last = found
+    assert (first, last) == (b'{"n":1}', b'{"n":2}')
+    assert isinstance(long, TooLong)  # whoever waits for it is told
+    assert process.channel.noise == 3
     assert process.channel.first_noise == "Starting up ..."
     await asyncio.wait_for(process.end(), PATIENCE)
 

@@ -13,8 +13,9 @@ from msgspec import structs
 
 import interlingua as il
 from interlingua.model.errors import StoreError
-from interlingua.store.base import Fenced
+from interlingua.model.run import RunRequest
 from interlingua.store.shelf import Follow, Put
+from interlingua.store.sql import Flowing
 
 from .common import at_door, checked, echo, events, painter, running_node, shout
 
@@ -37,8 +38,10 @@ class Transactions:
         write, keep = store._writer._transaction, store.keep
 
         def noted(sealed: Any, calls: Any, results: Any) -> None:
-            if sealed:
-                self.seen.append(([event.kind for one in sealed for event in one.events], bool(calls)))
+            new = sum(isinstance(call, Flowing) for call, *_ in calls)
+            kinds = ["created"] * new + [event.kind for one in sealed for event in one.events]
+            if kinds:
+                self.seen.append((kinds, len(calls) > new))
             write(sealed, calls, results)
 
         def kept(changes: Sequence[Any], heed: Any = None) -> Any:
@@ -49,23 +52,24 @@ class Transactions:
         monkeypatch.setattr(store, "keep", kept)
 
 
-async def test_a_message_and_its_reply_are_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_and_its_reply_are_kept_in_the_two_commits_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     async with at_door(shout) as (node, http):
         transactions = Transactions(node.node, monkeypatch)
         assert words(await sent(http, "hello")) == "HELLO"
-        assert transactions.seen == [(["created", "started", "finished"], True)]
-        assert len(transactions.kept) == 1
+        assert transactions.seen == [(["created"], True), (["started", "finished"], True)]
+        assert len(transactions.kept) == 2
 
 
-async def test_a_task_that_is_over_at_once_is_one_commit_and_tells_all_its_states(
+async def test_a_task_is_kept_in_the_two_commits_of_its_run_and_tells_all_its_states(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with at_door(shout) as (node, http):
         transactions = Transactions(node.node, monkeypatch)
         task = checked(await http.post("/tasks", json={"role": "user", "text": "hi"}), 201)["task"]
-        assert transactions.seen == [(["created", "started", "finished"], True)]
-        assert len(transactions.kept) == 1
-        assert task["status"] == "completed"
+        assert task["status"] == "submitted"
+        await node.state(task["id"], "completed")
+        assert transactions.seen == [(["created"], True), (["started", "finished"], True)]
+        assert len(transactions.kept) == 2
         async with events(http, f"/tasks/{task['id']}:subscribe") as stream:
             states = [event["state"] for event in await stream.rest() if "state" in event]
         assert states == ["submitted", "working", "completed"]
@@ -151,21 +155,50 @@ async def test_a_message_is_answered_whatever_could_not_be_kept_with_its_run(how
 
 
 async def test_what_the_store_refuses_of_a_run_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with at_door(shout) as (node, http):
+    called: list[str] = []
+
+    @il.agent
+    async def noting(text: str) -> str:
+        called.append(text)
+        return text.upper()
+
+    async with at_door(noting) as (node, http):
         store: Any = node.node.engine.store
-        write, refused = store._writer._write, []
+        write, refused = store._writer._transaction, []
 
-        def fences_once(conn: Any, batch: Any) -> None:
-            if any(sealed.insert for sealed in batch) and len(refused) < 2:  # together with others, and then alone
-                refused.append(batch)
-                raise Fenced("another worker owns this run now")
-            write(conn, batch)
+        def refuses(sealed: Any, calls: Any, results: Any) -> None:
+            if any(isinstance(call, Flowing) for call, *_ in calls) and len(refused) < 2:  # with others, then alone
+                refused.append(calls)
+                raise OSError("the disk is full")
+            write(sealed, calls, results)
 
-        monkeypatch.setattr(store._writer, "_write", fences_once)
+        monkeypatch.setattr(store._writer, "_transaction", refuses)
         answer = await http.post("/message:send", json={"role": "user", "text": "lost", "sync": True})
         assert (answer.status_code, len(refused)) == (500, 2)
         assert words(await sent(http, "hello")) == "HELLO"
         told = b"".join([event.body for event in await node.node.journal.feed().stored(0)])
         assert b"HELLO" in told
         assert b"lost" not in told.lower()
+        assert called == ["hello"]
         assert not node.node.working.witnessed
+
+
+async def test_a_run_that_starts_elsewhere_is_told_of_when_it_is_read(tmp_path: Path) -> None:
+    async with at_door(shout, store=tmp_path / "s.db", engine=il.Settings(max_running=1)) as (node, http):
+        engine, gate = node.node.engine, asyncio.Event()
+
+        @il.agent
+        async def holds() -> str:
+            await gate.wait()
+            return "free"
+
+        engine.add(holds)
+        held = await engine.submit(RunRequest("holds"))  # takes the one slot
+        task = checked(await http.post("/tasks", json={"role": "user", "text": "hi"}), 201)["task"]["id"]
+        assert not node.node.working.witnessed
+        gate.set()
+        await node.state(task, "completed")
+        await engine.wait(held.id)
+        async with events(http, f"/tasks/{task}:subscribe") as stream:
+            states = [event["state"] for event in await stream.rest() if "state" in event]
+        assert states == ["submitted", "working", "completed"]

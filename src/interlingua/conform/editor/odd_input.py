@@ -15,25 +15,26 @@ _MEGABYTES = 65  # of a line that is above the limits of most
 _NESTED = 100_000
 
 
-async def answered_once(driver: Driver, line: bytes, code: int, what: str) -> None:
-    """A line gets one error of a code that is for nobody."""
+async def answered_once(driver: Driver, line: bytes, what: str, *codes: int, id_: Any = None) -> None:
+    """A line gets one error, whose id is null, or the one that could be read in it."""
     client = await driver.lines()
     came = await client.heard_after(line, wanted=True)
     expect(came, f"{what} was not answered")
+    wanted = f"{' or '.join(map(str, codes))} and " + ("id null" if id_ is None else f"id null or {shown(id_)}")
     expect(
-        len(came) == 1 and is_error(came[0], code), f"{what} was not answered with {code} and id null: {shown(came)}"
+        len(came) == 1 and is_error(came[0], *codes, id_=id_), f"{what} was not answered with {wanted}: {shown(came)}"
     )
 
 
 @check("editor.input.broken-json")
 async def a_line_that_is_no_json_is_a_parse_error(driver: Driver) -> None:
-    await answered_once(driver, b'{"jsonrpc":"2.0","id":1,"method":', -32700, "a line that is no JSON")
+    await answered_once(driver, b'{"jsonrpc":"2.0","id":1,"method":', "a line that is no JSON", -32700, id_=1)
 
 
 @check("editor.input.no-object")
 async def a_line_that_is_no_object_is_an_invalid_request(driver: Driver) -> None:
     for line in (b"1", b'"x"', b"null"):
-        await answered_once(driver, line, -32600, f"the line {line.decode()}")
+        await answered_once(driver, line, f"the line {line.decode()}", -32600)
 
 
 @check("editor.input.version")
@@ -50,7 +51,7 @@ async def a_message_without_its_version_is_an_invalid_request(driver: Driver) ->
 async def an_id_of_another_kind_is_an_invalid_request(driver: Driver) -> None:
     for id_ in (b"true", b"{}", b"[1]"):
         line = b'{"jsonrpc":"2.0","id":%b,"method":"_interlingua/ping"}' % id_
-        await answered_once(driver, line, -32600, f"a request with the id {id_.decode()}")
+        await answered_once(driver, line, f"a request with the id {id_.decode()}", -32600)
 
 
 @check("editor.input.ids-exact")
@@ -84,7 +85,8 @@ async def bytes_that_are_no_utf_8_are_a_parse_error(driver: Driver) -> None:
     client = await driver.lines()
     applies(client.link.kind == "stdio", "a WebSocket carries no such text")
     line = b'{"jsonrpc":"2.0","id":"bad bytes","method":"_interlingua/\xff\xfe"}'
-    await answered_once(driver, line, -32700, "a line that is not UTF-8")
+    # A server may read it with replacement characters; then it does not know the method.
+    await answered_once(driver, line, "a line that is not UTF-8", -32700, -32601, id_="bad bytes")
 
 
 @check("editor.input.blank-lines")
@@ -104,7 +106,7 @@ async def blank_lines_are_ignored_and_none_are_written(driver: Driver) -> None:
 async def nan_is_no_json(driver: Driver) -> None:
     for word in (b"NaN", b"Infinity", b"-Infinity"):
         line = b'{"jsonrpc":"2.0","id":"no number","method":"_interlingua/ping","params":{"n":%b}}' % word
-        await answered_once(driver, line, -32700, f"a message with {word.decode()} in it")
+        await answered_once(driver, line, f"a message with {word.decode()} in it", -32700, id_="no number")
     for link in driver.links:
         for line in link.lines:
             expect(_without_nan(line), f"the server writes what is no JSON: {shown(line.decode(errors='replace'))}")

@@ -39,7 +39,7 @@ from ...model.team import ORCHESTRATOR, USER
 from . import translate, wire
 from .acting import Acting, Stretch
 from .mirror import Mirror
-from .remote import Way, log
+from .remote import Address, Way, log
 
 MOST_REFUSED = 100
 """Things that are refused in one run before its agent is not listened to any more: each is on the log of the run."""
@@ -50,8 +50,10 @@ class Attachment(Acting):
     """A run here and the task elsewhere that does its work."""
 
     def __init__(
-        self, way: Way, card: AgentCard, agent: str | None, ctx: Context[Any, Any], hint: str = ""
+        self, way: Way, card: AgentCard, agent: str | None, ctx: Context[Any, Any], hint: str = "",
+        task: str | None = None,
     ) -> None:  # fmt: skip
+        """`task`: the id of one at a server, to go on with instead of beginning one."""
         self._way = way
         self._hint = hint  # what to do where there is no such agent there
         self._card = card
@@ -63,7 +65,8 @@ class Attachment(Acting):
         self._me = agent or ctx.me or "agent"  # what the agent is called there
         # A server knows nobody of our team: to it we are the orchestrator, with an id that nobody else can have used.
         self._back = ORCHESTRATOR if way.again else ctx.delegator or ORCHESTRATOR
-        self._task = ctx.run_id if way.again else ctx.task or ctx.run_id
+        self._existing = way if task is not None and isinstance(way, Address) else None
+        self._task = task or (ctx.run_id if way.again else ctx.task or ctx.run_id)
         self._ours = False  # it tells how the task stands; others end it with their first message back
         self._fresh = False
         self._result: dict[str, Any] | None = None  # what its agent said last, where that may be the result
@@ -195,6 +198,8 @@ class Attachment(Acting):
                         found = Stretch("end", self._summed_up(data))
                 case "message":
                     found = await self._considered(data)
+                case _ if data.get("answers"):
+                    raise RemoteError(f"an answer of {self._way.name} cannot be read: {data['error']}")
                 case _:
                     await self._complain(InvalidRequest(str(data.get("error"))), data)
             if found is not None:
@@ -225,6 +230,10 @@ class Attachment(Acting):
                 await self._complain(error, data)
             return None
         kind = self._kind(message)
+        if kind == "ask" and self._existing is not None:
+            question = message.metadata.get("question") if message.metadata else None
+            if not await self._existing.asks(question):
+                return None  # it was asked and answered before this run went on with the task
         return Stretch(kind, data) if kind is not None else None
 
     def _is_not_taken(self, message: wire.AnyMessage) -> bool:

@@ -15,7 +15,7 @@ import httpx2
 
 from ...engine.agents import Agent
 from ...engine.context import Context
-from ...engine.mounting import MOUNTED_FROM, LeftRun, RemoteError
+from ...engine.mounting import MOUNTED_FROM, LeftRun, Mounted, RemoteError, attached
 from ...model.card import ANY_OBJECT, AgentCard
 from ...model.errors import InvalidRequest, Unavailable
 from ...model.schemas import Validator
@@ -127,7 +127,9 @@ class ServerMount:
         named = [agent for agent in made.values() if wanted in (agent.card.name, agent.card.key, agent.__name__)]
         return named or list(made.values())
 
-    def _agent(self, entry: dict[str, Any], others: dict[str, Agent[..., Any]]) -> Agent[..., Any]:
+    def _agent(
+        self, entry: dict[str, Any], others: dict[str, Agent[..., Any]], existing: str | None = None
+    ) -> Agent[..., Any]:
         card, id_ = described.card_of(entry), str(entry["id"])
         card.metadata |= {MOUNTED_FROM: redact_text(self.base), "protocol": "cap", "agent_id": id_}
         plain, number = card.name, 1
@@ -137,18 +139,24 @@ class ServerMount:
 
         async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
             async with self._clients.open() as http:
-                return await Attachment(Address(self.base, http, ctx.run_id), card, id_, ctx).run(input)
+                way = Address(
+                    self.base, http, existing or ctx.run_id, existing=existing is not None,
+                    found=Mounted(ctx).found_at_server,
+                )  # fmt: skip
+                return await Attachment(way, card, id_, ctx, task=existing).run(input)
 
         async def on_cancel(left: LeftRun) -> None:
             async with self._clients.open() as http:
-                await cancel_left(self.base, http, left.id)
+                await cancel_left(self.base, http, existing or left.id)
 
         handler.__name__ = id_  # so that a target can name the agent by its id too
         handler.__doc__ = card.description
         made: Agent[..., Any] = Agent(
-            card, handler, shape="async", ctx_param="ctx", retries=3, on_cancel=on_cancel
+            card if existing is None else attached(card), handler, shape="async", ctx_param="ctx", retries=3,
+            on_cancel=on_cancel,
         )  # fmt: skip
         made.check_output = Validator(ANY_OBJECT, what="output")
+        made.attach = lambda run: self._agent(entry, {}, run)
         return made
 
 

@@ -27,6 +27,7 @@ from ...model.events import (
     QuestionAnswered,
     QuestionAsked,
     QuestionWithdrawn,
+    RunBlocked,
     RunCreated,
     RunFinished,
     RunRestarted,
@@ -35,6 +36,7 @@ from ...model.events import (
     Thought,
     ToolCall,
     Warned,
+    blocked_warning,
 )
 from ...model.oversight import whole
 from ...model.run import Question, RunRequest
@@ -126,6 +128,9 @@ class Conversation:
             return []  # of a part of a task, only what was said is known here
         elif isinstance(body, OutputDelta | RunRestarted):
             found += self._output(event.seq, body)
+        elif isinstance(body, RunBlocked):
+            warning = msgspec.to_builtins(blocked_warning(body))
+            found.append(("activity", {"task_id": self.view.task, **warning}))
         elif isinstance(body, Thought | Plan | ToolCall | Warned):
             found.append(("activity", {"task_id": self.view.task, **msgspec.to_builtins(body)}))
         elif isinstance(body, RunFinished):

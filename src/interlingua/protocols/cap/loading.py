@@ -19,10 +19,12 @@ from typing import Any, Final
 
 import msgspec
 
+from ... import extras
 from ...model import values
 from ...model.authority import DEFAULT_POLICY, Limits, Policy, Step
 from ...model.codes import Code
 from ...model.errors import DefinitionError, Invalid
+from ...model.pointers import escaped
 from ...model.team import Problem, Server, Team, check, fits, manifest_problems, read_manifest
 
 SUFFIXES: Final = (".json", ".yaml", ".yml", ".toml")
@@ -155,13 +157,15 @@ class _Reader:
         if "limits" in value and not self._wrong(value["limits"], Limits, "/limits"):
             self.team.limits = msgspec.convert(value["limits"], Limits)
         for id_, server in self._members(value, "servers").items():
-            if not self._wrong(server, Server, f"/servers/{id_}"):
+            if not self._wrong(server, Server, f"/servers/{escaped(id_)}"):
                 self.team.servers[id_] = msgspec.convert(server, Server)
         if "policy" in value:
             self.team.policy = self._policy(self._members(value, "policy"))
         self.team.extra = {name: given for name, given in value.items() if name not in _MEMBERS}
         for name in self.team.extra:
-            self.problem(file, f"/{name}", f"is not known here (known are {', '.join(_MEMBERS)})", warning=True)
+            self.problem(
+                file, f"/{escaped(name)}", f"is not known here (known are {', '.join(_MEMBERS)})", warning=True
+            )
         return "agents" in value and self._listed(value["agents"], file)
 
     def _wrong(self, value: Any, kind: Any, path: str) -> bool:
@@ -195,11 +199,14 @@ class _Reader:
             number = names.get(key.lower()) or (int(key) if key.isascii() and key.isdigit() and len(key) < 6 else None)
             if number is None and key != _DEFAULT:
                 known = ", ".join([*names, _DEFAULT])
-                self.problem(self.team.file, f"/policy/{key}", f"is no error code: a number, or one of {known}")
+                self.problem(
+                    self.team.file, f"/policy/{escaped(key)}", f"is no error code: a number, or one of {known}"
+                )
                 continue
             listed = value if isinstance(value, list) else [value]
             found = [
-                self._step(one, f"/policy/{key}" + f"/{i}" * isinstance(value, list)) for i, one in enumerate(listed)
+                self._step(one, f"/policy/{escaped(key)}" + f"/{i}" * isinstance(value, list))
+                for i, one in enumerate(listed)
             ]
             taken = tuple(step for step in found if step is not None)
             if number is None:
@@ -264,10 +271,8 @@ def _json(text: str) -> Any:
 
 
 def _yaml(text: str) -> Any:
-    try:
-        import yaml  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
-        raise Unreadable("is YAML, which needs a package: pip install 'interlingua[yaml]'") from None
+    extras.require("a team in YAML", "pyyaml", "yaml", "yaml")
+    import yaml  # type: ignore[import-untyped, unused-ignore]
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]
         """Plain values only. A key that comes twice is a mistake, and not the later one's win; a value that is

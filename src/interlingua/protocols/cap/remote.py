@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,9 +26,8 @@ from ...model.carrier import Carrier
 from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, Unavailable
 from ...model.team import USER
 from ...security.redaction import redact_text
-from ...transports import calls, plain, tap
+from ...transports import calls, json_text, plain, tap
 from ...transports.access import ORDINARY, Access
-from ...transports.channel import TooLong
 from ...transports.children import Child, QuietChannel, environment
 from ...transports.sse import read
 from . import translate, wire
@@ -106,12 +105,12 @@ def _tls() -> ssl.SSLContext:
 def json_of(response: httpx2.Response) -> Any:
     """The body of an answer, or the refusal that it is."""
     try:
-        body = response.json()
-    except ValueError:
+        body = json_text.decode(response.content)
+    except json_text.Unreadable as unreadable:
+        if response.is_success and response.content:
+            raise RemoteError(f"the answer of {response.request.url} cannot be read: {unreadable}") from None
         body = None
     if response.is_success:
-        if body is None and response.content:
-            raise RemoteError(f"{response.request.url} answered with something that is not JSON")
         return body
     status, host = response.status_code, response.request.url.host
     code, text, transient = None, response.reason_phrase or "no reason given", status in _TRANSIENT
@@ -134,11 +133,17 @@ class Address:
     again = True
     noise = (0, "")
 
-    def __init__(self, base: str, http: httpx2.AsyncClient, task: str) -> None:
+    def __init__(
+        self, base: str, http: httpx2.AsyncClient, task: str, *, existing: bool = False,
+        found: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`existing`: the task is there already. `found`: called with the id of its run at the server."""
         self.name = redact_text(base)
         self.cursor: str | None = None
         self._base = base
         self._task = task
+        self._existing = existing
+        self._found = found
         self._path = f"/tasks/{quote(task, safe='')}"
         self._http = http
         self._stream: AsyncGenerator[tuple[str | None, str, dict[str, Any]], None] | None = None
@@ -149,7 +154,10 @@ class Address:
 
     async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
         """The same notice again is the same task: it can be sent until it is answered."""
-        self._opening = wire.write(notice), trace
+        if not self._existing:
+            self._opening = wire.write(notice), trace
+        elif self._found is not None:
+            self._found(self._task)
 
     async def send(self, message: wire.AnyMessage) -> Refused | None:
         try:
@@ -170,6 +178,18 @@ class Address:
         except Refused as error:
             if error.status not in (404, 409):  # it never began, or has ended by itself
                 raise
+
+    async def asks(self, question: Any) -> bool:
+        """Whether the task waits for the answer to a question now."""
+        while True:
+            try:
+                told = json_of(await self._http.get(self._path, timeout=_TIMEOUT))
+            except httpx2.TransportError as error:
+                await self._wait(error)
+                continue
+            self._reached()
+            asked = told.get("questions") if isinstance(told, dict) else None
+            return any(one.get("question") == question for one in asked or () if isinstance(one, dict))
 
     async def moved_on(self, question: Any) -> None:
         """Read ahead, with a connection of its own: what comes is for later."""
@@ -268,9 +288,14 @@ class Address:
                 await response.aread()
                 if response.status_code in (502, 503, 504) and kind != "application/json":
                     raise httpx2.RemoteProtocolError(f"it answered {response.status_code}")  # a proxy before it
-                json_of(response)
+                taken = json_of(response)
+                if self._found is not None and isinstance(taken, dict) and isinstance(taken.get("run_id"), str):
+                    self._found(taken["run_id"])
                 self.begun.set()
                 return
+            run = response.headers.get("content-location", "").rpartition("/")[2]
+            if self._found is not None and run:
+                self._found(run)
             self._opening = None
             self.begun.set()
             async with contextlib.aclosing(_read(response)) as updates:
@@ -309,9 +334,9 @@ async def _read(response: httpx2.Response) -> AsyncGenerator[tuple[str | None, s
         async for event in events:
             tap.event(event.data)
             try:
-                data = _decoded(event.data)
+                data = _decoded(event.data, pieces=event.event in _PIECES)
             except InvalidRequest as error:
-                yield event.id, "broken", {"error": error.message}
+                yield event.id, "broken", {"error": error.message, "answers": event.event in (None, *_ANSWERS)}
                 continue
             if isinstance(data, dict):
                 if data.get("final") is True and event.event == "status":
@@ -341,13 +366,17 @@ async def cancel_left(base: str, http: httpx2.AsyncClient, task: str) -> None:
 # -- a process ------------------------------------------------------------------------------------------------
 
 
+_PIECES = ("delta", "activity")
+_ANSWERS = ("status", "message", "error_response")
+"""Of these, one that cannot be read may be the answer that is waited for."""
+
+
 class _Lines(QuietChannel):
     """Lines that are no objects are not for us: a program may print."""
 
     def _is_message(self, frame: bytes) -> bool:
         if frame.lstrip()[:1] == b"{":
-            self.too_long = self.too_long or type(frame) is TooLong
-            return type(frame) is not TooLong
+            return True
         if frame.strip():
             self.noise += 1
             self.first_noise = self.first_noise or self._clean(frame[:500].decode(errors="replace"))[:200]
@@ -416,10 +445,11 @@ class Program:
                     raise RunLost(f"{self.name} is gone, in the middle of a task: {why}")
             frame = self._frames.pop(0)
             _tapped(frame, sent=False)
+            seen = json_text.members(frame, "type")
             try:
-                told = _decoded(frame)
+                told = _decoded(frame, pieces=seen.get("type") in _PIECES)
             except InvalidRequest as error:
-                return "broken", {"error": error.message}
+                return "broken", {"error": error.message, "answers": seen.get("type") in _ANSWERS}
             kind = told.get("type")
             return (kind if kind in ("status", "delta", "reset", "activity") else "message"), told
 
@@ -451,13 +481,14 @@ class Program:
                     await self._child.end()
 
 
-def _decoded(given: bytes | str) -> Any:
-    """What the other side says. Only what can stand in our log goes any further."""
+def _decoded(given: bytes | str, *, pieces: bool) -> Any:
+    """What the other side says. Only what can stand in our log goes any further. `pieces`: of a stream, whose halves
+    of characters are joined where they are shown."""
     try:
-        told = values.decode(given)
-        values.check(told, InvalidRequest, what="what it says")
-    except (ValueError, RecursionError):
-        raise InvalidRequest("what it says is no JSON") from None
+        told = json_text.decode_pieces(given, lambda _: pieces)
+        values.check(told, InvalidRequest, what="what it says", halves=pieces)
+    except json_text.Unreadable as error:
+        raise InvalidRequest(str(error)) from None
     except InterlinguaError as error:  # nested too deep
         raise InvalidRequest(error.message) from None
     return told

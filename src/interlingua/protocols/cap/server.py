@@ -20,14 +20,14 @@ from starlette.routing import BaseRoute, Route
 
 from ...engine.engine import Engine
 from ...engine.ids import now
-from ...model.errors import InterlinguaError, InvalidRequest, Overloaded, RunNotFound
+from ...model.errors import InterlinguaError, Invalid, InvalidRequest, Overloaded, RunNotFound
 from ...model.run import Caller, Run
 from ...model.status import Status
 from ...model.team import ORCHESTRATOR, USER, instance_of
 from ...security import scopes
 from ...security.auth import Authenticator
 from ...security.shares import has_share
-from ...transports import params
+from ...transports import json_text, params
 from ...transports.http import HttpLimits, header, json_response, read_json, trace
 from ...transports.jsonrpc import RpcError
 from ...transports.sse import KEEP_ALIVE, encode
@@ -86,7 +86,8 @@ class CapDoor:
             try:
                 return await handler(request, await self.auth.authenticate(request.headers))
             except InterlinguaError as error:
-                return refusal(error, request.path_params.get("task_id") or UNKNOWN)
+                named = request.path_params.get("task_id")
+                return refusal(error, named) if named else refusal(error, *addressed(unread(error)))
 
         return endpoint
 
@@ -102,7 +103,8 @@ class CapDoor:
         if "text/event-stream" in (header(request, b"accept") or "") and not self._full(caller):
             # Whoever wants to hear of the task need not ask twice.
             found = await self.book.find(taken.task_id, caller)
-            return self._streaming(found, caller, START, {"location": where})
+            told = {"location": where, "content-location": f"{where.rpartition('/')[0]}/{found.run.id}"}
+            return self._streaming(found, caller, START, told)
         return json_response(msgspec.to_builtins(taken), 202, {"location": where})
 
     async def cancel(self, request: Request, caller: Caller) -> Response:
@@ -249,6 +251,11 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
 
 
 # -- errors ---------------------------------------------------------------------------------------------------
+
+
+def unread(error: InterlinguaError) -> dict[str, Any]:
+    """What can be read of a message that could not be read as a whole."""
+    return json_text.members(error.unread, "task_id", "sender_id") if isinstance(error, Invalid) else {}
 
 
 def addressed(value: Any) -> tuple[str, str]:

@@ -21,13 +21,14 @@ from ...model.run import OWNER
 from ...model.status import Status
 from ...model.team import ORCHESTRATOR, USER
 from ...store.base import RunFilter
+from ...transports import json_text
 from ...transports.channel import Channel, TooLong
 from ...transports.rpc import Trace
 from . import wire
 from .conversation import Update
 from .desk import Desk, Taken, log
 from .follow import follow
-from .server import addressed, error_message
+from .server import addressed, error_message, unread
 
 _LOOK_EVERY = 0.2  # seconds, once the peer says no more
 _ALL = 1_000_000
@@ -77,7 +78,7 @@ class StdioDoor:
         left = [row for row in rows if not row.status.final]
         if all(row.id != run for row in left):
             return False  # it has ended, and that is yet to be told
-        if any([await store.inbox(run=row.id) for row in left]):
+        if any([await store.has_news(row.id) for row in left]):
             return False
         for row in left:  # nothing is waited for from here on, so that nothing changes
             here = worker.execution(row.id)
@@ -94,7 +95,8 @@ class StdioDoor:
         value: Any = None
         try:
             if isinstance(frame, TooLong):
-                raise TooLarge("the line is longer than a message may be")
+                value = json_text.members(frame, "task_id", "sender_id")
+                raise TooLarge(frame.problem)
             value = _decoded(frame)
             message = wire.read(value)
             named = message.sender_id
@@ -110,7 +112,7 @@ class StdioDoor:
             if wire.is_error(value):
                 log.warning("an error that was told here is of no use: %s", error.message)
             else:
-                self._send(wire.write(error_message(error, *addressed(value))))
+                self._send(wire.write(error_message(error, *addressed(value or unread(error)))))
 
     def _is_here(self, id_: str) -> bool:
         """Whether a name is somebody's here. Every other name is the peer's own."""
@@ -175,6 +177,8 @@ class StdioDoor:
 
 def _decoded(frame: bytes) -> Any:
     try:
-        return values.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the line is no JSON: {error}") from None
+        return json_text.decode(frame, numbers="refuse")
+    except json_text.Unreadable as error:
+        refused = InvalidRequest(f"the line cannot be read: {error}")
+        refused.unread = frame
+        raise refused from None

@@ -137,9 +137,13 @@ class TaskBook:
                 return name, name, below
         return task, task, ""
 
+    async def _stored_card(self, run: Run) -> AgentCard | None:
+        stored = await self.engine.store.card(run.agent, run.version)
+        return stored.card if stored is not None else None
+
     async def view(self, run: Run, name: str, caller: Caller) -> View:
         agent = self.engine.agents.find(run.agent, run.version)
-        card = agent.card if agent is not None else await self.engine.store.card(run.agent, run.version)
+        card = agent.card if agent is not None else await self._stored_card(run)
         team = run.agent in self.engine.teams or (run.request is not None and run.request.authority is not None)
         return View(
             name, self.id_of(run.agent), await self.label(run.id) if team else "", team=team, caller=caller.id,

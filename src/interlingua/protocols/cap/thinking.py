@@ -37,8 +37,8 @@ def thinker(
 
     requests: how often the model may be asked in one run. timeout: seconds for one answer.
     """
-    check_installed()
     asked = Model(model, timeout=timeout)
+    check_installed(model)
 
     # As an overseer it finds the proposal in its context too, where nobody but the engine puts one.
     @agent(asks=[AskText], description=manifest.options.description or f"{manifest.id} of the team {team.name}")
@@ -68,6 +68,7 @@ class _Mind:
         self.manifest = manifest
         self.model = model
         self.ctx = ctx
+        ctx._run.engine_code = True
         self.mailbox = Mailbox(ctx)
         self.conversation = Conversation([manifest.system_prompt, _frame(team, manifest, ctx)])
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from ... import extras
 from ...model.card import Schema
 from ...model.content import Message
 from ...model.errors import (
@@ -41,6 +42,13 @@ _KEYS = {
     "azure-responses": "AZURE_OPENAI_API_KEY", "cohere": "CO_API_KEY", "voyageai": "VOYAGE_API_KEY",
     "vercel": "VERCEL_AI_GATEWAY_API_KEY", "gateway": "PYDANTIC_AI_GATEWAY_API_KEY",
     "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
+}  # fmt: skip
+
+
+# The library behind a provider, where its name is that of an extra of pydantic-ai.
+_MODULES = {
+    "openai": "openai", "anthropic": "anthropic", "google": "google.genai", "groq": "groq", "mistral": "mistralai",
+    "cohere": "cohere", "bedrock": "boto3", "huggingface": "huggingface_hub",
 }  # fmt: skip
 
 
@@ -208,9 +216,22 @@ def _may_pass(error: ModelAPIError) -> bool:
     return isinstance(error, theirs.ModelHTTPError) and (error.status_code in (408, 425) or error.status_code >= 500)
 
 
-def check_installed() -> None:
-    if importlib.util.find_spec("pydantic_ai") is None:
-        raise DefinitionError(f"agents that a model drives need pydantic-ai: {INSTALL}")
+def check_installed(model: str) -> None:
+    extras.look_for("an agent that a model drives", "pydantic-ai", "llm", "pydantic_ai")
+    provider = model.partition(":")[0]
+    module = _MODULES.get(provider)
+    if module is not None and not _is_there(module):
+        raise Unavailable(
+            f"model {model} needs {module}, which is not installed: pip install 'pydantic-ai-slim[{provider}]'",
+            transient=False,
+        )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package above it
+        return False
 
 
 def check_name(name: str) -> None:

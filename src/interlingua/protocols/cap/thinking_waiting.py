@@ -114,12 +114,17 @@ class Mailbox:
         run = self._ctx._run
         await run.pull()
         while len(self._came) < len(run.replay.received):
-            self._came.append(await self._ctx.receive())
+            self._came.append(await self._take())
+
+    async def _take(self) -> Message:
+        """The next message. Which calls take them is on record by what the model was shown, so this is not."""
+        run = self._ctx._run
+        return await run.read_mail(await run.next_mail())
 
     async def show(self, place: int) -> Message:
         """A message that the model is shown now, or was shown the last time."""
         while len(self._came) <= place:
-            self._came.append(await self._ctx.receive())
+            self._came.append(await self._take())
         self._shown.add(place)
         return self._came[place]
 
@@ -141,7 +146,7 @@ class Mailbox:
 
     async def _read(self) -> None:
         try:
-            self._came.append(await self._ctx.receive())
+            self._came.append(await self._take())
         finally:
             if self._reading is asyncio.current_task():
                 self._reading = None

@@ -25,6 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from ...security.redaction import redact_url
+from ...transports import json_text
 from ...transports.children import Child
 
 log = logging.getLogger("interlingua.tools")
@@ -161,17 +162,20 @@ class ProcessLink:
     def _message(self, frame: bytes) -> types.JSONRPCMessage | None:
         """A message for the library, or an error in the place of an answer that is none."""
         try:
-            seen = _seen(frame)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None
+            seen = json_text.decode_as(frame, _seen)
+        except ValueError as error:
+            found = json_text.glimpse(frame)
+            if found.kind == "request":
+                return None
+            return _error(found.id, NO_MESSAGE, f"its answer cannot be read: {error}")
         if seen.method is not None and seen.id is None and seen.method != _CHANGED:
             return None  # progress and logs: nobody has asked for them, and there may be many
         if len(frame) > self._max_bytes:
             return _error(seen.id, TOO_LARGE, f"it answered with {len(frame)} bytes") if seen.method is None else None
-        try:
-            return types.jsonrpc_message_adapter.validate_json(frame, by_name=False)
-        except ValueError:
-            return _error(seen.id, NO_MESSAGE, "it answered with what is no message") if seen.method is None else None
+        for read in (bytes, json_text.clean):  # what is not clean is read once more
+            with contextlib.suppress(ValueError):
+                return types.jsonrpc_message_adapter.validate_json(read(frame), by_name=False)
+        return _error(seen.id, NO_MESSAGE, "it answered with what is no message") if seen.method is None else None
 
     async def _write(self, child: Child) -> None:
         with contextlib.suppress(anyio.ClosedResourceError):

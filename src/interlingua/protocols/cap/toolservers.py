@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ... import extras
 from ...model.errors import InterlinguaError, RunTimedOut, ToolFailed, Unavailable
 from ...model.team import Server
 from ...model.tools import ToolOutcome, ToolSpec
@@ -113,17 +114,16 @@ class Forgotten(Exception):
     """The server has forgotten the session, and did nothing: the call can be made again in a new one."""
 
 
+def check_installed() -> None:
+    extras.look_for("a tool server", "mcp", "teams", "mcp", "mcp_types")
+
+
 async def _load() -> None:
     """Load what needs the library. That takes a second, which is spent in a thread."""
     if f"{__package__}.toolsessions" in sys.modules:
         return
-    try:
-        await asyncio.to_thread(importlib.import_module, ".toolsessions", __package__)
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
-            raise
-        why = "tool servers need the package mcp: pip install 'interlingua[teams]'"
-        raise Unavailable(why, transient=False) from error
+    check_installed()
+    await asyncio.to_thread(importlib.import_module, ".toolsessions", __package__)
 
 
 def _address(name: str, url: str) -> str:

@@ -345,6 +345,8 @@ def task_view(run: Run, task: str, agent: str, label: str | None) -> dict[str, A
         told["label"] = label  # what everybody else calls it
     if run.metadata:
         told["metadata"] = run.metadata
+    if run.blocked is not None:
+        told["blocked"] = {"reason": run.blocked.reason, "message": run.blocked.message}
     return {**told, **outcome(run.status, run.output, run.error)}
 
 

@@ -20,6 +20,8 @@ import msgspec
 from ...model import team, values
 from ...model.card import Schema
 from ...model.errors import InvalidRequest
+from ...model.pointers import escaped
+from ...transports import json_text
 
 MAX_ATTACHMENTS = 1000
 MAX_ID = 500  # characters of the id of a participant: it is written to logs, also those of others
@@ -166,9 +168,9 @@ _SAYS = {Message: "content", DelegationNotice: "context_summary", ErrorResponse:
 def parse(body: bytes | str) -> AnyMessage:
     """A message out of JSON text."""
     try:
-        value = values.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the message is no JSON: {error}") from None
+        value = json_text.decode(body, numbers="refuse")
+    except json_text.Unreadable as error:
+        raise InvalidRequest(str(error)) from None
     return read(value)
 
 
@@ -358,7 +360,7 @@ def _refuse_pickles(value: dict[str, Any], path: str, looks: _Looks) -> None:
             if any(_is_pickle(body, looks, at) for body in _as_bytes(item)):
                 raise _wrong(at, "is a pickle, which can run code: send the object as JSON")
         elif isinstance(item, dict):
-            stack.extend((member, f"{at}/{key}") for key, member in item.items())
+            stack.extend((member, f"{at}/{escaped(key)}") for key, member in item.items())
         elif isinstance(item, list):
             stack.extend((member, f"{at}/{index}") for index, member in enumerate(item))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import Door, Protocol
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 def _door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None = None) -> Door:
     from .server import ConnectDoor
-    from .short import begin, begin_stream
 
     door = ConnectDoor(engine, auth, settings)
     engine.callbacks.formats["connect"] = door.callback_body
@@ -35,12 +33,7 @@ def _door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None 
             with contextlib.suppress(RuntimeError):  # its time was over anyway
                 until.reschedule(asyncio.get_running_loop().time())
 
-    direct = {
-        "/runs/wait": partial(begin, door),
-        "/runs/stream": partial(begin_stream, door, f"{protocol.prefix}/runs/"),
-    }
-
-    return Door(door.routes(), hint, close, direct=direct)
+    return Door(door.routes(), hint, close)
 
 
 def _example(card: AgentCard) -> Any:

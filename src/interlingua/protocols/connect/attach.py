@@ -43,7 +43,7 @@ from .calls import (
 from .follow import Follower, Stretch
 from .remote import Remote
 
-_START = "start:1"  # the step that records the handle
+_START = "start"  # the step that records the handle
 _THREADS = uuid.UUID("5f0b6c1e-4a0e-5b52-9a55-0d0c7b1f6f1d")  # names remote threads after local ones
 _JSON = {"content-type": "application/json"}
 _CANCEL_WITHIN = 10.0  # seconds
@@ -64,10 +64,14 @@ class Handle(msgspec.Struct):
 class Attachment:
     """A local run and the remote run that does its work."""
 
-    def __init__(self, remote: Remote, http: httpx2.AsyncClient, ctx: Context[Any, Any]) -> None:
+    def __init__(
+        self, remote: Remote, http: httpx2.AsyncClient, ctx: Context[Any, Any], existing: Handle | None = None
+    ) -> None:
+        """`existing`: a remote run to go on with, instead of beginning one."""
         self.remote = remote
         self.http = http
         self.ctx = ctx
+        self._existing = existing
         self._mounted = Mounted(ctx)
         self._handle: Handle | None = None
         self._starting: asyncio.Task[Handle] | None = None
@@ -106,8 +110,9 @@ class Attachment:
         self._given = input_
         begins: Attachment | str = self
         if self._mounted.recorded(_START) or not self._begins_with_its_stream:
-            handle: Handle = await ctx.step("start", self._start, input_)
+            handle: Handle = await ctx.step("start", self._start, input_, key=_START)
             self._handle, begins = handle, handle.path
+            self._mounted.found_at_server(handle.run_id)
         elif not tracing.wanted():  # else it says which step it belongs to
             # Nothing may leave before the run is written down: there is time for it until then.
             asyncio.get_running_loop().call_soon(self._prepare)
@@ -153,6 +158,8 @@ class Attachment:
     # -- starting -----------------------------------------------------------------------------------------
 
     async def _start(self, input_: dict[str, Any]) -> Handle:
+        if self._existing is not None:
+            return self._existing
         self._starting = asyncio.ensure_future(self._create(input_))
         return await asyncio.shield(self._starting)  # cancelled now, its answer still tells what to cancel
 
@@ -160,7 +167,7 @@ class Attachment:
     def _begins_with_its_stream(self) -> bool:
         """One request instead of two. A server of ours gives back the same run to whoever asks for it again, so that
         the handle need not be recorded before anything is read."""
-        return self.remote.ours and self.remote.mode is not None
+        return self._existing is None and self.remote.ours and self.remote.mode is not None
 
     def asked(self) -> tuple[str, bytes, dict[str, str]]:
         request = self._request if self._request is not None else self._first()
@@ -190,6 +197,7 @@ class Attachment:
 
     def named(self, run: str) -> str:
         self._handle = Handle(run, self._thread)
+        self._mounted.found_at_server(run)
         return self._handle.path
 
     def begun(self, run: str) -> str:

@@ -21,6 +21,7 @@ from ...model.errors import DefinitionError, Denied, RunCancelled, RunError, Run
 from ...model.forms import read_time
 from ...model.run import Option
 from ...model.schemas import Validator, check_refs_local
+from ...transports import json_text
 from . import translate, wire
 
 KEY_VARIABLE = "INTERLINGUA_CONNECT_KEY"
@@ -72,11 +73,11 @@ class Patience:
 def json_of(response: httpx2.Response) -> Any:
     """The body, or the refusal that it is: a bare string, FastAPI's {"detail": …}, or whatever a proxy says."""
     try:
-        body = response.json()
-    except ValueError:
+        body = json_text.decode(response.content)
+    except json_text.Unreadable as error:
         body = None
         if response.is_success and response.content:
-            raise RemoteError(f"{response.request.url} answered with something that is not JSON") from None
+            raise RemoteError(f"the answer of {response.request.url} cannot be read: {error}") from None
     if response.is_success:
         return body
     status = response.status_code

@@ -18,7 +18,7 @@ import msgspec
 from ...engine import ways
 from ...engine.agents import Agent
 from ...engine.context import Context
-from ...engine.mounting import LeftRun, RemoteError
+from ...engine.mounting import LeftRun, RemoteError, attached
 from ...model.card import ErrorDefinition
 from ...model.errors import InvalidRequest, Unavailable
 from ...transports import calls, plain, tap
@@ -122,10 +122,10 @@ class Mount:
                 remote.card.errors = msgspec.convert(told, list[ErrorDefinition])
         return remote
 
-    def _agent(self, remote: Remote) -> Agent[..., Any]:
+    def _agent(self, remote: Remote, existing: Handle | None = None) -> Agent[..., Any]:
         async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
             async with self.open() as http:
-                return await Attachment(remote, http, ctx).run(input)
+                return await Attachment(remote, http, ctx, existing).run(input)
 
         async def on_cancel(left: LeftRun) -> None:
             started = left.recorded("start")
@@ -135,9 +135,11 @@ class Mount:
 
         handler.__name__ = remote.id  # so that a target can name the agent by its id too
         handler.__doc__ = remote.card.description
+        card = remote.card if existing is None else attached(remote.card)
         made: Agent[..., Any] = Agent(
-            remote.card, handler, shape="async", ctx_param="ctx", retries=3, on_cancel=on_cancel
+            card, handler, shape="async", ctx_param="ctx", retries=3, on_cancel=on_cancel
         )  # fmt: skip
+        made.attach = lambda run: self._agent(remote, Handle(run))
         made.reads_history = False  # the remote thread has it
         made.check_state = None  # the state lives on the remote thread; the one here is a copy of it
         return made

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import logging
 from typing import Any, Literal, Protocol
 from urllib.parse import quote
 
@@ -16,13 +16,16 @@ import msgspec
 
 from ...engine.mounting import Mounted, RemoteError
 from ...model.delta import ABSENT
-from ...transports import calls, plain, tap
+from ...transports import calls, json_text, plain, tap
 from ...transports.sse import Reader
 from .calls import TRANSIENT, Patience, Silent, json_of, object_or_empty, same_interrupt, whole_value
 from .mirror import Mirror
 from .remote import Remote
 from .stream import place_of
 
+log = logging.getLogger("interlingua.connect")
+
+_PIECES = ("values", "custom")
 _FINAL = frozenset({401, 403, 404, 410})  # the run is gone, or is not for us any more: asking again does not help
 _LOOK_FIRST, _LOOK_LAST = 1.0, 30.0  # seconds between two looks whether a run still waits for an answer
 
@@ -81,7 +84,10 @@ class Follower:
         if whole is None:
             return None
         run = whole.headers.get(b"content-location", b"").rpartition(b"/")[2].decode("latin-1")
-        story = _story(whole.body) if run and whole.status == 200 and whole.is_stream else []
+        story: list[tuple[str | None, dict[str, Any]]] = []
+        if run and whole.status == 200 and whole.is_stream:
+            with contextlib.suppress(json_text.Unreadable):  # read again below, where that is told
+                story = _story(whole.body)
         if not story or _ends(story[-1][1]) != "result" or any(_ends(update) for _, update in story[:-1]):
             self._asked = calls.as_asked(written, whole)
             return None
@@ -207,7 +213,14 @@ class Follower:
         reader = Reader()
         async for chunk in response.aiter_bytes():
             for event in reader.feed(chunk):
-                update = _update_of(event.data)
+                try:
+                    update = _update_of(event.data)
+                except json_text.Unreadable as error:
+                    log.warning("an update of %s cannot be read: %s", self._remote.base, error)
+                    ended = await self.settled()  # it may have been the last
+                    if ended is not None:
+                        return ended
+                    continue
                 if update is None:
                     continue
                 self._patience.reset()
@@ -312,11 +325,9 @@ def _ends(update: dict[str, Any]) -> Literal["result", "error", "interrupt"] | N
 
 
 def _update_of(data: str) -> dict[str, Any] | None:
+    """An update. Pieces of the output keep halves of characters, which are joined where they are shown."""
     tap.event(data)
-    try:
-        update = json.loads(data)
-    except ValueError:
-        return None
+    update = json_text.decode_pieces(data, lambda told: isinstance(told, dict) and told.get("type") in _PIECES)
     return update if isinstance(update, dict) else None
 
 

@@ -13,7 +13,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ...engine.ids import new_id, now
-from ...engine.log import LiveLog
 from ...model.card import AgentCard
 from ...model.content import Message
 from ...model.errors import (
@@ -34,12 +33,11 @@ from ...model.run import Callback, Caller, Run, RunRequest, Thread
 from ...model.status import Status
 from ...security import scopes
 from ...store.base import RunFilter
-from ...transports.http import header, json_response, read_body, trace
+from ...transports.http import header, json_response, trace
 from ...transports.sse import KEEP_ALIVE
-from .. import BEGUN
 from . import reading, translate, wire
 from .agents import Agents
-from .stream import Place, follow, whole
+from .stream import Place, follow
 from .threads import Threads
 
 _RESOLUTION = 0.01  # seconds by which a timer may ring early
@@ -90,7 +88,9 @@ class Runs(Agents, Threads):
                 )
         url = translate.webhook(body)
         if url is not None:
-            reading.check_url(url, "webhook" if body.webhook is not None else "callback")
+            name = "webhook" if body.webhook is not None else "callback"
+            reading.check_url(url, name)
+            self.engine.callbacks.check(url, f"/{name}")
         keep = thread is None and body.on_completion == "keep" and able["threads"]
         key = header(request, b"idempotency-key")
         kept = None
@@ -156,46 +156,17 @@ class Runs(Agents, Threads):
 
     async def create_and_wait(self, request: Request, caller: Caller) -> Response:
         timeout = reading.seconds(request, "timeout")
-        begun: LiveLog | None = request.scope.get(BEGUN)
-        if begun is not None:
-            await read_body(request, self.settings.limits)  # it was read before; what comes now is that the caller left
-            await begun.flush()
-            made = self.engine.begun(begun)
-        else:
-            made, _ = await self._submit(request, caller, watched=True)
-        if made.status.final:
-            return await self._wait_response(made, caller)
+        made, _ = await self._submit(request, caller, watched=True)
         return await self._wait_for(request, made, caller, timeout, cancels=reading.cancels(made))
 
     async def create_and_stream(self, request: Request, caller: Caller) -> Response:
-        begun: LiveLog | None = request.scope.get(BEGUN)
-        if begun is not None:
-            body: wire.RunCreate = await self._read(request, wire.RunCreateStateless)
-            await begun.flush()
-            made = self.engine.begun(begun)
-        else:
-            made, body = await self._submit(request, caller, streams=True, watched=True)
+        made, body = await self._submit(request, caller, streams=True, watched=True)
         modes = reading.modes(body.stream_mode)
-        streaming = await self._over_already(made, caller, modes) if made.status.final else None
-        if streaming is None:
-            cancels = body.on_disconnect == "cancel"
-            streaming = self._streaming(made.id, caller, after=(0, 1), modes=modes, cancels=cancels)
+        cancels = body.on_disconnect == "cancel"
+        streaming = self._streaming(made.id, caller, after=(0, 1), modes=modes, cancels=cancels)
         # Which run it is, before there is anything to tell of it.
         streaming.headers["content-location"] = request.url.path.removesuffix("stream") + made.id
         return streaming
-
-    async def _over_already(self, run: Run, caller: Caller, modes: list[str]) -> Response | None:
-        """The whole stream of a run that was over with its first commit."""
-        log = self.engine.worker.log_of(run.id)
-        events = log.since(0) if log is not None and log.finished is not None else None
-        if events is None:
-            return None
-        left: Any = msgspec.UNSET
-        if run.thread is not None:
-            with contextlib.suppress(ThreadNotFound):
-                left = (await self.engine.thread(run.thread)).values
-        told = whole(run.id, events, modes, self._card_of(run), caller.id, left)
-        return Response(told, headers={"cache-control": "no-cache"}, media_type="text/event-stream")
 
     # -- runs ---------------------------------------------------------------------------------------------
 
@@ -299,7 +270,9 @@ class Runs(Agents, Threads):
         self, request: Request, run: Run, caller: Caller, timeout: float | None, *, cancels: bool,
         known: str | None = None,
     ) -> Response:  # fmt: skip
-        if run.status.final:  # most short runs are over with their first commit
+        if known is None and timeout is None and not run.status.final:
+            run = await self.engine.wait_a_moment(run)
+        if run.status.final:
             return await self._wait_response(run, caller)
         if known is None:
             waiting = asyncio.ensure_future(self.engine.wait(run.id, timeout=timeout, settled=True))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...engine.engine import Engine
-from ...engine.log import compose_runs
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, Joiner
 from ...model.errors import NotFound, RunCancelled, RunNotFound
@@ -23,9 +22,11 @@ from ...model.events import (
     QuestionAnswered,
     QuestionAsked,
     QuestionWithdrawn,
+    RunBlocked,
     RunFinished,
     RunRestarted,
     Said,
+    blocked_warning,
     overheard,
 )
 from ...model.prompts import Given
@@ -98,6 +99,8 @@ class Projection:
             return []
         if isinstance(body, RunFinished):
             return [((event.seq, 1), self._end(body))]
+        if isinstance(body, RunBlocked):
+            return self._custom_update(event.seq, msgspec.to_builtins(blocked_warning(body)))
         if isinstance(body, Said):
             thought = overheard(body)
             return [] if thought is None else self._custom_update(event.seq, msgspec.to_builtins(thought))
@@ -223,18 +226,6 @@ async def follow(
         yield _encoded(projection.gone(reader.cursor + 1), seen)
     finally:
         reader.close()
-
-
-def whole(
-    run: str, events: list[Event], modes: list[str], card: AgentCard | None, caller: str, left: Any = msgspec.UNSET
-) -> bytes:
-    """The stream of a run that has ended, from its beginning to its end, as `follow` would give it. `left`: the values
-    that are on its thread now."""
-    projection = Projection(run, modes, card, caller)
-    updates = [update for event in compose_runs(events) for update in projection.feed(event)]
-    if left is not msgspec.UNSET and updates and updates[-1][1].get("status") == "success":
-        updates[-1][1]["thread_values"] = left
-    return _encoded(updates, (0, 1))
 
 
 def _encoded(updates: list[Update], seen: Place) -> bytes:

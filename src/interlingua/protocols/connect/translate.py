@@ -67,7 +67,7 @@ AT_THE_DOOR: tuple[type[InterlinguaError], ...] = (
     SlowBody,
     WrongContentType,
 )  # met before the engine
-OURS = "interlingua"  # the member of a listed agent that holds what the standard has no place for
+OURS = "interlingua"  # the member of a listed agent, or of a run, that holds what the standard has no place for
 OWN_ERRORS = 10_000  # an agent's own errors are numbered from here, in the order of its card
 
 CUSTOM_UPDATE: dict[str, Any] = {
@@ -301,6 +301,8 @@ def run(model: Run, card_id: str) -> dict[str, Any]:
     }
     if model.thread is not None:
         told["thread_id"] = model.thread
+    if model.blocked is not None:
+        told[OURS] = {"blocked": {"reason": model.blocked.reason, "message": model.blocked.message}}
     return told
 
 

@@ -30,6 +30,7 @@ from ...model.events import (
     ToolStatus,
     Warned,
 )
+from ...model.whole_text import whole
 from . import translate
 
 _KINDS = frozenset(get_args(ToolKind))
@@ -68,7 +69,7 @@ class Incoming:
 
     @property
     def text(self) -> str:
-        return "".join(piece for pieces in self._pieces.values() for piece in pieces)
+        return whole("".join(piece for pieces in self._pieces.values() for piece in pieces))
 
     def take(self, update: dict[str, Any]) -> list[Emission]:
         """What an update adds to the log. An update that makes no sense adds nothing."""

@@ -248,7 +248,7 @@ class Peer:
     """One connection. `open` agrees on the version; `run` reads until the agent is gone."""
 
     def __init__(self, channel: Channel, servants: Any, *, trace: Trace | None = None) -> None:
-        self.rpc = Connection(channel, self, trace=trace)
+        self.rpc = Connection(channel, self, trace=trace, pieces=True)
         self.sessions: dict[str, Session] = {}
         self.of_threads: dict[tuple[str, str], str] = {}  # sessions, by what links them to our threads
         self.version = 1

@@ -18,7 +18,7 @@ import httpx2
 import msgspec
 
 from ...security.redaction import redact_text
-from ...transports import calls, plain, websocket
+from ...transports import calls, json_text, plain, websocket
 from ...transports.channel import Channel
 from ...transports.jsonrpc import INTERNAL_ERROR, Id
 from ...transports.pulse import UNANSWERED, Pulse, answers, told
@@ -151,7 +151,7 @@ class HttpChannel(Queues):
             await self._post(frame)
 
     async def _post(self, frame: bytes) -> None:
-        message = _message(frame)
+        message = json_text.decode_as(frame, _message)
         session = message.session if message.method is not None else self._theirs.pop(message.id, None)
         if session is not None and self._connection is not None:
             await self._open(session, again=True).ready.wait()
@@ -258,8 +258,8 @@ class HttpChannel(Queues):
 
     def _received(self, frame: bytes, on: str | None) -> None:
         try:
-            message = _message(frame)
-        except msgspec.DecodeError:
+            message = json_text.decode_as(frame, _message)
+        except (ValueError, msgspec.ValidationError):
             message = _Message()  # the connection counts and tells what it cannot read
         if message.session is not None and message.session != on:
             self._open(message.session)

@@ -36,10 +36,11 @@ class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
 class Refused(Exception):
     """An answer that is no success."""
 
-    def __init__(self, status: int, message: str, code: int = INVALID_REQUEST) -> None:
+    def __init__(self, status: int, message: str, code: int = INVALID_REQUEST, id_: Any = None) -> None:
         super().__init__(message)
         self.status = status
         self.error = RpcError(code, message)
+        self.id = id_
 
 
 class _Named(msgspec.Struct):

@@ -95,13 +95,13 @@ class Turn:
 
     async def _run(self, text: str) -> dict[str, Any]:
         ctx = self._ctx
-        session = None if self._mounted.recorded("session:1") or ctx.config else await self._at_hand()
+        session = None if self._mounted.recorded("session") or ctx.config else await self._at_hand()
         if session is not None:
             self._trace = self._mounted.onward()
             self._adopt(session)
-            self._mounted.record("session:1", handle := Handle(session.id))
+            self._mounted.record("session", handle := Handle(session.id))
         else:
-            handle = await ctx.step("session", self._open)
+            handle = await ctx.step("session", self._open, key="session")
         if self._session is None:
             for body in (shown := self._mounted.shown(_STEP)):
                 await self._mounted.show(body)
@@ -372,8 +372,6 @@ class Turn:
         try:
             for body in self._incoming.take(update):
                 if not self._over:
-                    if self._session is not None and self._session.peer.ours:
-                        self._mounted.linger()  # it says all that it has to say together with the answer
                     await self._mounted.show(body)
         except asyncio.CancelledError:
             current = asyncio.current_task()

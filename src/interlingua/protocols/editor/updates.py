@@ -18,6 +18,7 @@ from ...model.events import (
     QuestionAnswered,
     QuestionAsked,
     QuestionWithdrawn,
+    RunBlocked,
     RunFinished,
     RunRestarted,
     Said,
@@ -25,6 +26,7 @@ from ...model.events import (
     ToolCall,
     ToolStatus,
     Warned,
+    blocked_warning,
     overheard,
 )
 from ...model.status import Status
@@ -81,7 +83,8 @@ class Projection:
                     dialect.chunk("agent_message", id_, translate.block(_named(part, artifact.name or artifact.id)))
                     for part in artifact.parts
                 ]
-            case Warned(message=text):
+            case RunBlocked() | Warned():
+                text = (blocked_warning(body) if isinstance(body, RunBlocked) else body).message
                 note = {"type": "text", "text": f"Warning: {text}"}
                 return dialect.chunk("agent_thought", f"{self._run}-{event.seq}", note)
             case Said():

@@ -18,7 +18,6 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -33,6 +32,7 @@ from ...model.run import Caller
 from ...security.auth import Authenticator
 from ...security.shares import has_share
 from ...store.shelf import Document
+from ...transports import json_text
 from ...transports.http import read_body
 from ...transports.jsonrpc import PARSE_ERROR
 from ...transports.outbox import EventStream, Missed
@@ -250,7 +250,7 @@ class WebDoor:
                 return await connection.stream(request.headers.get(SESSION), request.headers.get("last-event-id"))
             return Response(status_code=405, headers={"allow": "GET, POST, DELETE"})
         except Refused as error:
-            return refusal(error.status, error.error)
+            return refusal(error.status, error.error, id_=error.id)
         except InterlinguaError as error:
             return refused(error)
 
@@ -364,17 +364,19 @@ class _Endpoint:
 
 def _message(body: bytes) -> dict[str, Any]:
     try:
-        message = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, f"not JSON: {error}", PARSE_ERROR) from None
+        message = json_text.decode(body)
+    except json_text.Unreadable as error:
+        seen = json_text.glimpse(body)
+        raise Refused(400, str(error), PARSE_ERROR, seen.id if seen.kind == "request" else None) from None
     if isinstance(message, list):
         raise Refused(501, "batches are not taken over HTTP; send one message at a time")
+    id_ = message.get("id") if isinstance(message, dict) and "method" in message else None
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-        raise Refused(400, 'a message is an object with "jsonrpc": "2.0"')
+        raise Refused(400, 'a message is an object with "jsonrpc": "2.0"', id_=id_)
     if not isinstance(message.get("method"), str) and not (
         "id" in message and ("result" in message or "error" in message)
     ):
-        raise Refused(400, "a message has a method, or is the answer to a request")
+        raise Refused(400, "a message has a method, or is the answer to a request", id_=id_)
     return message
 
 
@@ -386,8 +388,8 @@ def _session(message: dict[str, Any]) -> str | None:
 
 def _is_initialize(frame: bytes) -> bool:
     try:
-        message = msgspec.json.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        message = json_text.decode(frame)
+    except json_text.Unreadable:
         return False
     if isinstance(message, list) and len(message) == 1:
         message = message[0]

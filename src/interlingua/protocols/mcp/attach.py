@@ -50,7 +50,11 @@ class Handle(msgspec.Struct):
 
 
 class Attachment:
-    def __init__(self, host: Host, name: str, schema: Validator, ctx: Context[Any, Any]) -> None:
+    def __init__(
+        self, host: Host, name: str, schema: Validator, ctx: Context[Any, Any], existing: str | None = None
+    ) -> None:
+        """`existing`: a run at a server of ours, to go on with instead of beginning one."""
+        self._existing = existing
         self._host = host
         self._name = name  # as the server calls it
         self._schema = schema  # of its output, as the server tells it
@@ -175,6 +179,7 @@ class Attachment:
         pauses = iter(_PAUSES)
         while True:
             told = await self._ask(peer, {"name": self._name, "input": input_, **more})
+            self._found(told)
             if told.get("resultType") != "input_required":
                 return told
             more = await self._answers(told)
@@ -206,7 +211,9 @@ class Attachment:
     def _params(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
         self._token = f"il-{uuid.uuid4().hex}"  # a new one each time: what comes for an old one is too late
         meta: dict[str, Any] = {"progressToken": self._token, **self._trace}
-        if peer.ours:
+        if self._existing is not None:
+            meta[wire.META_RUN] = self._existing
+        elif peer.ours:
             meta[wire.META_KEY] = self._ctx.run_id
         if self._ctx.thread_id is not None:
             meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, self._ctx.thread_id))
@@ -303,8 +310,15 @@ class Attachment:
             if not self._broken.done():
                 self._broken.set_exception(error)
 
+    def _found(self, told: dict[str, Any]) -> None:
+        """Tell which run it is at the server, where that says it."""
+        about = told.get("_meta")
+        if isinstance(about, dict) and isinstance(about.get(wire.META_RUN), str):
+            self._mounted.found_at_server(about[wire.META_RUN])
+
     async def asked(self, params: dict[str, Any]) -> dict[str, Any]:
         self._heard = True
+        self._found(params)
         return await self._asking.elicit(params)
 
     async def not_asked(self) -> None:
@@ -313,7 +327,7 @@ class Attachment:
                 await self._mirror.warn("the server asked something, and did not say for which of several runs")
 
 
-async def cancel_left(host: Host, name: str, left: LeftRun) -> None:
+async def cancel_left(host: Host, name: str, left: LeftRun, existing: str | None = None) -> None:
     """A run was cancelled while its handler was not here. Where it can be found again, it is, and cancelled."""
     handle = left.recorded("start")
     if not isinstance(handle, dict) or not handle.get("again"):
@@ -322,7 +336,8 @@ async def cancel_left(host: Host, name: str, left: LeftRun) -> None:
         async with asyncio.timeout(_CANCEL_WITHIN):
             with host.using():
                 peer = await host.peer()
-                params = {"name": name, "input": left.request.input, "_meta": {wire.META_KEY: left.id}}
+                meta = {wire.META_KEY: left.id} if existing is None else {wire.META_RUN: existing}
+                params = {"name": name, "input": left.request.input, "_meta": meta}
                 if left.thread is not None:
                     params["_meta"][wire.META_THREAD] = str(uuid.uuid5(_THREADS, left.thread))
                 request = asyncio.ensure_future(peer.request("agents/run", params))

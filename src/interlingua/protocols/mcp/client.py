@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ...engine.agents import Agent
 from ...engine.context import Context
-from ...engine.mounting import LeftRun
+from ...engine.mounting import LeftRun, attached
 from ...model.card import ANY_OBJECT
 from ...model.errors import InvalidRequest
 from ...model.schemas import Validator
@@ -92,11 +92,14 @@ class Mount:
         entries = [entry for entry in entries if entry["name"] == wanted] or entries
         made: dict[str, Agent[..., Any]] = {}
         for entry in entries:
-            agent = self._agent(entry, made)
+            agent = self._agent(entry, made, finds=peer.finds_again)
             made[agent.card.key] = agent
         return list(made.values())
 
-    def _agent(self, entry: dict[str, Any], others: dict[str, Agent[..., Any]]) -> Agent[..., Any]:
+    def _agent(
+        self, entry: dict[str, Any], others: dict[str, Agent[..., Any]], *, finds: bool, existing: str | None = None
+    ) -> Agent[..., Any]:
+        """`finds`: whether the server finds a run by its id. `existing`: the run to go on with."""
         name = entry["name"]
         prefix = "mcp:" if self.source.command else "mcp+"
         card = card_of(entry, f"{prefix}{self.source.name}")
@@ -107,16 +110,19 @@ class Mount:
         schema = Validator(card.output, what="output")
 
         async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
-            return await Attachment(self.host, name, schema, ctx).run(input)
+            return await Attachment(self.host, name, schema, ctx, existing).run(input)
 
         async def on_cancel(left: LeftRun) -> None:
-            await cancel_left(self.host, name, left)
+            await cancel_left(self.host, name, left, existing)
 
         handler.__name__ = name  # so that a target can name the agent as its server does
         handler.__doc__ = card.description
         made: Agent[..., Any] = Agent(
-            card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False, on_cancel=on_cancel
+            card if existing is None else attached(card), handler, shape="async", ctx_param="ctx", retries=3,
+            parkable=False, on_cancel=on_cancel,
         )  # fmt: skip
+        if finds:
+            made.attach = lambda run: self._agent(entry, {}, finds=True, existing=run)
         made.let_go, made.watch = self.close, self.watch
         made.check_output = Validator(ANY_OBJECT, what="output")  # the result is what counts; a misfit is a warning
         return made

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import msgspec
 
-from ...transports import plain
+from ...transports import json_text, plain
 from ...transports.jsonrpc import Id
 from ...transports.sse import Reader
 
@@ -66,8 +66,13 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def seen_in(frame: bytes) -> list[Seen]:
-    """The messages of a frame. Raises msgspec.DecodeError."""
-    return [_seen(one) for one in _raws(frame)] if frame.lstrip()[:1] == b"[" else [_seen(frame)]
+    """The messages of a frame. Raises ValueError for what cannot be read."""
+    batch = frame.lstrip()[:1] == b"["
+    return (
+        [_seen(bytes(one)) for one in json_text.decode_as(frame, _raws)]
+        if batch
+        else [json_text.decode_as(frame, _seen)]
+    )
 
 
 def reader() -> Reader:
@@ -95,15 +100,15 @@ async def whole_of(answer: httpx2.Response) -> bytes:
 
 def error_in(body: bytes) -> dict[str, Any] | None:
     try:
-        told = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+        told = json_text.decode(body)
+    except json_text.Unreadable:
         return None
     error = told.get("error") if isinstance(told, dict) and "jsonrpc" in told else None
     return error if isinstance(error, dict) else None
 
 
 def version_in(frame: bytes) -> str | None:
-    told = msgspec.json.decode(frame)
+    told = json_text.decode(frame)
     result = told.get("result") if isinstance(told, dict) else None
     version = result.get("protocolVersion") if isinstance(result, dict) else None
     return version if isinstance(version, str) else None

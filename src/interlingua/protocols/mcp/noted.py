@@ -18,7 +18,7 @@ from ...model.run import Caller
 from ...store.shelf import Document, Drop, Put
 from ...transports.jsonrpc import Id
 from . import wire
-from .streams import Exchange, Told
+from .streams import Exchange
 
 if TYPE_CHECKING:
     from .sessions import Session
@@ -120,10 +120,10 @@ class Notes:
         body = msgspec.json.encode(waiting)
         return self._keep(Put(STREAMS, self._place(exchange), body, state=exchange.name, topic=self._key))
 
-    def _place(self, exchange: Exchange | Told) -> str:
+    def _place(self, exchange: Exchange) -> str:
         return f"{self._key}/{exchange.name}"
 
-    def _let_go(self, exchange: Exchange | Told) -> None:
+    def _let_go(self, exchange: Exchange) -> None:
         if exchange.noted:
             self._lost.pop(exchange.name, None)
             self._keep(Drop(STREAMS, self._place(exchange)))

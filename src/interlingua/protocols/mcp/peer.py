@@ -11,9 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-import msgspec
-
 from ...model.errors import Denied, InterlinguaError, Unavailable
+from ...transports import json_text
 from ...transports.channel import Channel
 from ...transports.jsonrpc import INTERNAL_ERROR, METHOD_NOT_FOUND, Call, Notice, RpcError
 from ...transports.rpc import Asked, Connection, ConnectionLost
@@ -32,8 +31,6 @@ _OFFERS: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _MAX_PAGES = 1000
 _PROGRESS = "notifications/agents/run/progress"
 _RESULT = {"jsonrpc", "id", "result"}  # what a message with a result has
-
-_decode = msgspec.json.Decoder().decode
 
 
 class Unsuitable(Unavailable):
@@ -71,7 +68,7 @@ class Ready:
     def understood(self, frames: list[bytes]) -> list[Any] | None:
         """The deltas in an answer, and its result. None where it is anything but a few of those and one of this; raises
         ValueError where it is not even that."""
-        *told, last = map(_decode, frames)
+        *told, last = (json_text.decode_pieces(frame, _is_told) for frame in frames)
         if type(last) is not dict or last.keys() != _RESULT or type(last["id"]) is not int:
             return None
         if last["id"] != self.asked.id or type(last["result"]) is not dict:
@@ -93,7 +90,9 @@ class Peer:
     def __init__(self, channel: Channel, name: str) -> None:
         self.channel = channel
         self.name = name  # for messages
-        self.rpc = Connection(channel, self, cancel=("notifications/cancelled", "requestId"), silent_cancel=True)
+        self.rpc = Connection(
+            channel, self, cancel=("notifications/cancelled", "requestId"), silent_cancel=True, pieces=True
+        )
         self.version = ""
         self.info: dict[str, Any] = {}
         self.able: dict[str, Any] = {}
@@ -323,6 +322,10 @@ def _our_info() -> dict[str, Any]:
 
 def _and(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _is_told(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("method") == _PROGRESS
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -10,14 +10,13 @@ from typing import Any
 
 import msgspec
 
+from ...transports import json_text
 from ...transports.jsonrpc import INVALID_PARAMS, PARSE_ERROR, Id, problem
 from . import wire
 from .streams import Refused
 
 SESSION, VERSION, METHOD, NAME = "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"
 _TELLING = frozenset(name.encode() for name in (VERSION, METHOD, NAME))
-
-_decode = msgspec.json.Decoder().decode
 
 
 class Asked(msgspec.Struct):
@@ -42,9 +41,10 @@ def by_name(raw: list[tuple[bytes, bytes]]) -> dict[str, str]:
 
 def read(body: bytes, max_batch: int) -> Asked:
     try:
-        told = _decode(body)
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, f"not JSON: {error}", PARSE_ERROR) from None
+        told = json_text.decode(body, numbers="refuse")
+    except json_text.Unreadable as error:
+        seen = json_text.glimpse(body)
+        raise Refused(400, str(error), PARSE_ERROR, id_=seen.id if seen.kind == "request" else None) from None
     batch = isinstance(told, list)
     messages = told if batch else [told]
     if not messages:
@@ -54,7 +54,7 @@ def read(body: bytes, max_batch: int) -> Asked:
     for message in messages:
         wrong = problem(message)
         if wrong is not None:
-            raise Refused(400, wrong)
+            raise Refused(400, wrong, id_=message.get("id") if isinstance(message, dict) and not batch else None)
     if batch and 0 < sum("method" in message for message in messages) < len(messages):
         raise Refused(400, "a batch has requests and notifications, or answers; not both")
     return Asked(messages, batch)

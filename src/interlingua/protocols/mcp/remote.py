@@ -19,7 +19,7 @@ import httpx2
 import msgspec
 
 from ...security.redaction import redact_text
-from ...transports import calls, plain
+from ...transports import calls, json_text, plain
 from ...transports.jsonrpc import INTERNAL_ERROR, Id
 from ...transports.pulse import Pulse, answers, told
 from ...transports.queues import Queues
@@ -338,8 +338,15 @@ class HttpChannel(Queues):
                     exchange.answered = exchange.answered or seen.answers(exchange.id)
                 elif exchange.token is not None and type(seen.id) in (int, str):
                     self.about[seen.id] = exchange.token
-        except msgspec.DecodeError:
-            pass  # the connection counts and tells what it cannot read
+        except ValueError as error:
+            if json_text.glimpse(frame).kind == "request":
+                self._take(frame)  # the connection tells that it cannot be read
+            else:  # whatever it is, it came where the answer was to come
+                log.warning("an answer of %s cannot be read: %s", self._name, error)
+                self._fail(exchange, f"the answer of {self._name} cannot be read: {error}", {"transient": False})
+                if exchange.id is None:
+                    self._take(frame)
+            return
         if first and exchange.answered:
             self._version = self._version or version_in(frame)
         self._take(frame)

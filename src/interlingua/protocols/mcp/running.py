@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.log import LiveLog
 from ...engine.reader import Reader
 from ...model import carrier
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
-from ...model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, StoreError, ThreadNotFound
+from ...model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, ThreadNotFound
 from ...model.events import (
     Event,
     OutputDelta,
     QuestionAnswered,
     QuestionAsked,
     QuestionWithdrawn,
+    RunBlocked,
     RunFinished,
     RunRestarted,
     Warned,
+    blocked_warning,
 )
 from ...model.prompts import Given, completed
 from ...model.run import Caller, Question, Run, RunRequest
@@ -78,7 +79,6 @@ class Running:
         self._withdrawn: list[asyncio.Task[None]] = []  # of questions that need no answer any more
         self.given = Given()  # beside its output
         self.run = ""
-        self._begun: LiveLog | None = None  # the run's, where this request has begun it at once
         self._takes_along = True  # a request that is taken back takes its run along
 
     async def start(self, input_: dict[str, Any], config: Any) -> None:
@@ -94,21 +94,12 @@ class Running:
         if thread is not None:
             request.thread, request.create_thread = thread, True
         request.key = self._named(wire.META_KEY) or None
-        begun = self.engine.begin(request)
-        if begun is not None:
-            self.adopt(begun)
-            return
         submitting = asyncio.ensure_future(self.engine.submit(request, follow=True))
         try:
             self.run = (await asyncio.shield(submitting)).id
         except asyncio.CancelledError:  # taken back while it is written down: it would run for nobody
             submitting.add_done_callback(self._cancel_late)
             raise
-
-    def adopt(self, begun: LiveLog) -> None:
-        """Wait for a run that was begun for this request."""
-        self._begun = begun
-        self.run = begun.row.id
 
     def _named(self, key: str) -> str | None:
         """A member of `_meta` that is ours."""
@@ -163,8 +154,6 @@ class Running:
             return
         if not self._takes_along:
             return
-        with contextlib.suppress(StoreError):  # then there is nothing to stop
-            await self._known()
         with contextlib.suppress(Conflict, NotFound):
             await self.engine.cancel(self.run, by=self.connection.caller, reason="the request was cancelled")
 
@@ -173,20 +162,7 @@ class Running:
             self.run = submitted.result().id
             self.connection.door.spawn(self._cancel())
 
-    async def _known(self) -> None:
-        """Wait until the run that was begun for this request is on disk."""
-        if self._begun is not None and self._begun.committed_row is None:
-            await self._begun.flush()
-
     async def _follow(self) -> RunFinished:
-        await self._known()
-        if self._begun is not None:
-            finished = self._begun.finished
-            events = self._begun.since(0) if finished is not None else None
-            if finished is not None and events is not None and not self.wants and self.connection.level is None:
-                for event in events:
-                    self.given.feed(event)
-                return finished  # a short run is there as a whole, and there was nothing to tell on the way
         mark = getattr(self.connection.rpc.channel, "mark", None)
         reader = self.engine.reader(self.run, await self._told_before() if self._after else 0)
         try:
@@ -239,6 +215,8 @@ class Running:
             reading.cancel()
 
     def _take(self, body: Any) -> None:
+        if isinstance(body, RunBlocked):
+            body = blocked_warning(body)
         if isinstance(body, OutputDelta):
             self._delta(body.delta)
         elif isinstance(body, RunRestarted):
@@ -342,7 +320,7 @@ class Running:
         await self._elicit(question, translate.elicitation(question, self.version))
 
     async def _elicit(self, question: Question, params: dict[str, Any]) -> None:
-        meta: dict[str, Any] = {wire.META_QUESTION: question.id}
+        meta: dict[str, Any] = {wire.META_QUESTION: question.id, wire.META_RUN: self.run}
         if self.wants:  # over one pipe nothing else tells which of several runs asks
             meta[wire.META_TOKEN] = self.token
         asked = {**params, "_meta": {**params.get("_meta", {}), **meta}}

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from ...engine.engine import Engine
-from ...engine.log import LiveLog
 from ...model.card import AgentCard
 from ...model.errors import InterlinguaError, InvalidAnswer, InvalidInput
 from ...model.run import OWNER, Caller, Instance
@@ -33,7 +32,7 @@ from ...transports.jsonrpc import (
     RpcError,
 )
 from ...transports.rpc import Connection, Trace
-from . import short, translate, wire
+from . import translate, wire
 from .listening import Listening
 from .running import InputWanted, Running, failed
 
@@ -112,15 +111,13 @@ class McpConnection:
         self.caller = caller
         self.rpc = Connection(
             channel, self, limits=door.settings.limits, cancel=("notifications/cancelled", "requestId"),
-            silent_cancel=silent_cancel, trace=trace, begin=self._begin_at_once,
+            silent_cancel=silent_cancel, trace=trace,
         )  # fmt: skip
         self.version = ""  # once a handshake has been made
         self.able = wire.ClientCapabilities()
         self.level: str | None = None  # of the log messages that it wants; none before it has asked
         self.listening = Listening(door, self.rpc)
         self._waits_after_cancelling = False  # for an answer, to a request that it has taken back
-        self.begun: dict[Call | None, LiveLog] = {}  # runs under way for requests without a task (None: the only one)
-        self.adopted: dict[Id, LiveLog] = {}  # runs that were begun for requests which are about to come in
         self.runs: dict[Id, str] = {}  # of requests that are open, where it is known
         self.began: Callable[[Id, str], None] = lambda request, run: None  # told of each of them
         self.changed: Callable[[], Awaitable[Any]] | None = None  # called when what the client said of itself changes
@@ -147,28 +144,6 @@ class McpConnection:
             self.rpc.notify("notifications/message", params, about=about)
 
     # -- what the connection calls ------------------------------------------------------------------------
-
-    def _begin_at_once(self, call: Call) -> bool:
-        """Most requests want a run, and it is over with its first commit: those need no task to wait for it."""
-        adopted = self.adopted.pop(call.id, None) if self.adopted else None
-        if adopted is not None:
-            self.begun[call] = adopted
-            return False
-        if call.method != "agents/run" or not self.version or self.level is not None:
-            return False
-        begun = short.begin(self.engine, self.caller, call.params)
-        if begun is None:
-            return False
-        self.begun[call] = begun
-        begun.flushed().add_done_callback(lambda flushed: self._begun(call, begun, flushed))
-        return True
-
-    def _begun(self, call: Call, begun: LiveLog, flushed: asyncio.Future[None]) -> None:
-        result = short.result(begun) if flushed.exception() is None else None
-        if result is None or self.level is not None:
-            self.rpc.go_on(call)
-        elif self.begun.pop(call, None) is not None:  # otherwise it has a task that waits for it
-            self.rpc.answer(call, result)
 
     async def called(self, call: Call) -> Any:
         method = _METHODS.get(call.method)
@@ -361,11 +336,6 @@ class McpConnection:
     async def _begin(self, call: Call, known: Named, input_: dict[str, Any], *, tool: bool) -> Running | dict[str, Any]:
         scopes.require(self.caller, "run", known.card.key)
         running = Running(self, call, known.card, self.spoken(call), tool=tool)
-        begun = (self.begun.pop(call, None) or self.begun.pop(None, None)) if self.begun else None
-        if begun is not None:
-            running.adopt(begun)
-            self._runs(call, running)
-            return running
         state = call.params.get("requestState") if isinstance(call.params, dict) else None
         if isinstance(state, str) and running.version == wire.MODERN:
             again = await self._take_up(running, call, state)

@@ -13,10 +13,9 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from ...engine.log import LiveLog
 from ...model.run import Caller
 from ...transports.http import json_response
-from ...transports.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Id
+from ...transports.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 from ...transports.outbox import EventStream, Missed, Outbox, Reader
 from ...transports.sse import KEEP_ALIVE
 from . import wire
@@ -136,8 +135,7 @@ class Session:
         await self.notes.begin(asked.messages[0].get("params"))
         return _json(answer, 200, {SESSION: self.id})
 
-    async def post(self, asked: Asked, body: bytes, begun: LiveLog | None = None) -> ASGIApp:
-        """`begun`: the run of its one request, where that was begun before."""
+    async def post(self, asked: Asked, body: bytes) -> ASGIApp:
         if asked.batch and self.mcp.version != "2025-03-26":
             raise Refused(400, f"{self.mcp.version} has no batches; send one message at a time")
         ids = asked.ids
@@ -148,8 +146,6 @@ class Session:
             await self.mcp.rpc.take(body)
             return Response(status_code=202)
         exchange = self.channel.begin(ids)
-        if begun is not None:
-            self.mcp.adopted[ids[0]] = begun
         await self.mcp.rpc.take(body)
         answer = await exchange.alone(self.settings.patience)
         if answer is not None:
@@ -193,18 +189,6 @@ class Session:
     @property
     def _names_first(self) -> bool:
         return self.mcp.version >= "2025-11-25"
-
-    # -- at once ------------------------------------------------------------------------------------------
-
-    @property
-    def plain(self) -> bool:
-        """Whether nobody but the caller of a run is told of it."""
-        return bool(self.mcp.version) and self.mcp.level is None and not self.channel.closed
-
-    def told(self, id_: Id, frames: list[bytes]) -> bytes | None:
-        """The whole answer to a request that came with all that is told before it: an event stream, which can be taken
-        up again as any other. None where there can be none."""
-        return self.channel.tell(id_, frames, named=self._names_first)
 
 
 class OldSession:

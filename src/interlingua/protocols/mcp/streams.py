@@ -15,8 +15,7 @@ import msgspec
 
 from ...transports.http import HttpLimits
 from ...transports.jsonrpc import INVALID_REQUEST, Id, RpcError
-from ...transports.outbox import Held, Outbox, data_of
-from ...transports.sse import KEEP_ALIVE
+from ...transports.outbox import Held, Outbox
 
 
 class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -46,10 +45,13 @@ class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
 class Refused(Exception):
     """An answer that is no success."""
 
-    def __init__(self, status: int, message: str, code: int = INVALID_REQUEST, data: Any = None) -> None:
+    def __init__(
+        self, status: int, message: str, code: int = INVALID_REQUEST, data: Any = None, id_: Any = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.error = RpcError(code, message, data)
+        self.id = id_
 
 
 class _Named(msgspec.Struct):
@@ -159,52 +161,19 @@ class Exchange:
             self._outbox.discard()
 
 
-class Told:
-    """A stream that was told in one breath: it is over, and kept for who did not hear all of it."""
-
-    over, noted = True, False
-
-    def __init__(self, name: str, frames: list[bytes], size: int, make: Callable[[str], Outbox]) -> None:
-        self.name = name
-        self.kept = size
-        self._frames = frames
-        self._make = make
-        self._outbox: Outbox | None = None
-
-    @property
-    def outbox(self) -> Outbox:
-        if self._outbox is None:
-            self._outbox = self._make(self.name)
-            for frame in self._frames:
-                self._outbox.put(frame)
-            while self._outbox.take():
-                pass
-            self._outbox.finish()
-            self._frames = []
-        return self._outbox
-
-    def discard(self) -> None:
-        if self._outbox is not None:
-            self._outbox.discard()
-
-    @property
-    def is_read(self) -> bool:
-        return self._outbox is not None and self._outbox.reader is not None
-
-
 class PostsChannel:
     """The channel of a client that sends POSTs."""
 
     def __init__(self, settings: WebSettings, *, resumable: bool = True, times: int = 0) -> None:
         """`times`: how many processes had the session before this one. Names of streams tell theirs from ours."""
         self.settings = settings
-        self.let_go: Callable[[Exchange | Told], None] = lambda exchange: None  # told of what is no longer kept
+        self.let_go: Callable[[Exchange], None] = lambda exchange: None  # told of what is no longer kept
         self.too_much = asyncio.Event()
         self.closed = False
         self._held = Held()
         self._resumable = resumable
         self._asked: dict[Id, Exchange] = {}  # by the requests that have no answer
-        self._kept: dict[str, Exchange | Told] = {}  # streams that can be taken up again, oldest first
+        self._kept: dict[str, Exchange] = {}  # streams that can be taken up again, oldest first
         self._number = 0
         self._before = f"{times}." if times else ""
         self._whole: Outbox | None = None
@@ -321,24 +290,6 @@ class PostsChannel:
         exchange.streams = exchange.noted = True
         self.keep(exchange)
         return exchange
-
-    def tell(self, id_: Id, frames: list[bytes], *, named: bool) -> bytes | None:
-        """The stream of a request, which is answered with the last of these messages; None where there can be none, or
-        it is too long to be kept. It begins with an event that has nothing but an id, or (`named` is not so) with a
-        sign of life."""
-        if id_ in self._asked:
-            return None
-        name = f"{self._before}{self._number + 1}"
-        place = b"id: %s-%%d\n" % name.encode() if self._resumable else b""
-        events = [(place % number if place else b"") + data_of(frame) for number, frame in enumerate(frames, 1)]
-        size = sum(map(len, events))
-        if size > self.settings.keep_bytes:
-            return None
-        self._number += 1
-        self._let_go()  # this one does not count: it is being read
-        self._kept[name] = Told(name, frames, size, self._outbox)
-        first = KEEP_ALIVE if not named else (place % 0 if place else b"") + b"data:\n\n"
-        return first + b"".join(events)
 
     def asking(self, id_: Any) -> Exchange | None:
         """The exchange of a request that has no answer."""

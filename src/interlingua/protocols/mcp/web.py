@@ -19,7 +19,6 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Scope
 
 from ...engine.engine import Engine
-from ...engine.log import LiveLog
 from ...engine.placed import Placed
 from ...engine.replicas import Replica
 from ...model.errors import InterlinguaError, Overloaded
@@ -27,11 +26,9 @@ from ...model.run import Caller
 from ...security.auth import Authenticator
 from ...security.shares import has_share
 from ...store.shelf import Document
-from ...transports import tap
-from ...transports.http import json_response, read_body
+from ...transports.http import read_body
 from ...transports.rpc_http import refusal, refused
-from .. import BEGUN
-from . import noted, short, wire
+from . import noted, wire
 from .posted import SESSION, VERSION, Asked, accepts, by_name, check_modern, is_modern, read
 from .server import McpDoor, McpSettings
 from .sessions import OldSession, Session, Single
@@ -55,7 +52,6 @@ class WebDoor:
         self.sessions: dict[str, Session | OldSession] = {}
         self.placed = Placed(engine, "mcp", self.settings.idle, self._let_go, noted.STREAMS)
         self.singles: set[Single] = set()
-        self._short = 0  # requests that need no connection
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -144,7 +140,7 @@ class WebDoor:
             _check_stream(request.headers)
             return self._session(request.headers, caller).listen(request.headers.get("last-event-id"))
         except Refused as error:
-            return refusal(error.status, error.error)
+            return refusal(error.status, error.error, id_=error.id)
         except InterlinguaError as error:
             return refused(error)
 
@@ -158,67 +154,19 @@ class WebDoor:
             check_modern(raw, headers, asked)
             if not asked.ids:  # nothing can be told without a session
                 return Response(status_code=202)
-            return await self._single(asked, body, caller, request.scope.get(BEGUN))
+            return await self._single(asked, body, caller)
         if asked.initializes and SESSION not in headers:
             return await self._initialize(asked, body, caller)
         session = self._session(headers, caller)
         session.enter()
         try:
-            return await session.post(asked, body, request.scope.get(BEGUN))
+            return await session.post(asked, body)
         finally:
             session.leave()
 
-    def direct(self, caller: Caller, raw: list[tuple[bytes, bytes]], body: bytes) -> short.SoonRun | None:
-        """A run, which is most often over with its first commit."""
-        if self._closed or tap.current is not None or len(self.singles) + self._short >= self.settings.max_requests:
-            return None
-        headers = by_name(raw)
-        modern = headers.get(VERSION) == wire.MODERN
-        if headers.get("content-type") != "application/json":
-            return None
-        session: Session | None = None
-        try:
-            if not accepts(headers, "application/json", "text/event-stream"):
-                return None
-            asked = read(body, 1)
-            if modern:
-                check_modern(raw, headers, asked)
-            elif is_modern(headers, asked) or asked.batch or not (session := self._session(headers, caller)).plain:
-                return None
-        except Refused:
-            return None
-        message = asked.messages[0]
-        if message.get("method") != "agents/run" or "id" not in message:
-            return None
-        params = message.get("params")
-        begun = short.begin(self.mcp.engine, caller, params, modern=modern, progress=True)
-        if begun is None:
-            return None
-        if session is not None:
-            session.enter()
-            session.leave()
-        return short.SoonRun(begun, message["id"], short.token_in(params), session)
-
-    async def _single(self, asked: Asked, body: bytes, caller: Caller, begun: LiveLog | None) -> ASGIApp:
-        if begun is None:  # what has begun has its place already
-            self._room(len(self.singles) + self._short, self.settings.max_requests)
-        message = asked.messages[0]
-        if begun is None and message["method"] == "agents/run" and tap.current is None:
-            begun = short.begin(self.mcp.engine, caller, message.get("params"), modern=True)
-        if begun is not None and short.token_in(message.get("params")) is None:
-            self._short += 1
-            try:
-                await begun.flush()
-                result = short.result(begun)
-            except InterlinguaError:
-                result = None  # the store would not have it: told in the usual way
-            finally:
-                self._short -= 1
-            if result is not None:
-                return json_response(short.answer(message["id"], result))
+    async def _single(self, asked: Asked, body: bytes, caller: Caller) -> ASGIApp:
+        self._room(len(self.singles), self.settings.max_requests)
         single = Single(self, caller)
-        if begun is not None:
-            single.mcp.begun[None] = begun
         self.singles.add(single)
         return await single.answer(asked, body)
 
@@ -285,7 +233,7 @@ class WebDoor:
             self.sessions[session.id] = session
             return session.listen(request.scope.get("root_path", "") + "/messages/")
         except Refused as error:
-            return refusal(error.status, error.error)
+            return refusal(error.status, error.error, id_=error.id)
         except InterlinguaError as error:
             return refused(error)
 
@@ -301,7 +249,7 @@ class WebDoor:
             asked, body = await self._read(request, request.headers)
             return await found.post(asked, body)
         except Refused as error:
-            return refusal(error.status, error.error)
+            return refusal(error.status, error.error, id_=error.id)
         except InterlinguaError as error:
             return refused(error)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import Door, Opening, Protocol
@@ -20,7 +19,6 @@ def _door(engine: Engine, auth: Authenticator, settings: NodeSettings | None = N
     from .hosting import Hosting
     from .node import Node
     from .server import PeerDoor
-    from .short import create, send
     from .standby import Standby
 
     node = Node(engine, settings)
@@ -35,9 +33,7 @@ def _door(engine: Engine, auth: Authenticator, settings: NodeSettings | None = N
         body = json.dumps({"role": "user", "text": "hello", "skill_id": agent, "sync": True})
         return f"curl -s {base}/peer/message:send -H 'content-type: application/json' -d '{body}'"
 
-    direct = {"/message:send": partial(send, door), "/tasks": partial(create, door)}
-
-    return Door(door.routes, hint, standby.close, start, standby.stop, bound=standby, direct=direct)
+    return Door(door.routes, hint, standby.close, start, standby.stop, bound=standby)
 
 
 async def _stdio(engine: Engine, channel: Channel, trace: Trace | None) -> None:

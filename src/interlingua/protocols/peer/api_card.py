@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ...model.errors import InvalidRequest, NotFound
+from ...model.pointers import pointer
 from ...security import scopes
 from ...transports.http import json_response
 from . import card as cards
@@ -58,7 +59,7 @@ class CardOperations(Operations):
         unknown = [name for name in body if name not in _CHANGEABLE]
         if unknown or not body:
             what = f"/{unknown[0][:80]} cannot be changed" if unknown else "nothing is to be changed"
-            raise InvalidRequest(f"{what}; there are {' and '.join(_CHANGEABLE[:2])}", path=f"/{(unknown or [''])[0]}")
+            raise InvalidRequest(f"{what}; there are {' and '.join(_CHANGEABLE[:2])}", path=pointer(*unknown[:1]))
         patches = msgspec.structs.replace(self.node.patches)
         told: dict[str, Any] = {"ok": True, "updated": [name for name in _CHANGEABLE[:2] if name in body]}
         if "availability" in body:

@@ -17,7 +17,6 @@ from ...model.errors import InterlinguaError, InvalidRequest
 from ...security.errors import OriginRefused
 from ...store.shelf import Letter
 from ...transports.http import header, json_response, trace
-from .. import BEGUN
 from . import frames, parts
 from .door_sending import DoorSending
 from .operations import Operations, listing, moment, newest_first, number, refusal
@@ -97,10 +96,7 @@ class Messages(Operations):
 
     async def _send(self, request: Request, surface: Surface, peer: str | None) -> ASGIApp:
         body = await self._body(request)
-        started = request.scope.get(BEGUN)
         try:
-            if started is not None:
-                return json_response(await self.door_sending.go_on(started))
             if surface.door:
                 return json_response(await self.door_sending.send(body, surface, trace(request)))
             return json_response(await self.node.sending.send(body, peer_id=peer))

@@ -6,25 +6,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from ...model.errors import InvalidRequest, StoreError
-from ...store.base import KeyTaken
+from ...model.errors import InvalidRequest
 from ...transports.http import header, json_response, trace
-from .. import BEGUN
 from . import states
 from .operations import Operations, listing, moment, newest_first, number
 from .sending import seconds
 from .stream import EventStream, Streams, WholeStream, place
 from .tasking import Surface, TaskFilter
 from .tasks import Task
-
-if TYPE_CHECKING:
-    from .short import MadeTask
 
 _PAGE, _PAGE_MAX = 20, 200
 _SOON = 2.0  # seconds in which a change that was taken is also seen
@@ -35,15 +29,6 @@ class Tasks(Operations):
 
     async def create_task(self, request: Request, surface: Surface) -> ASGIApp:
         body = await self._body(request)
-        made: MadeTask | None = request.scope.get(BEGUN)
-        if made is not None:
-            with contextlib.suppress(KeyTaken, StoreError):
-                await made.begun.settled
-                if not made.begun.stale and made.begun.task is not None:
-                    self.node.tasks_created += 1
-                    return await self.streams.listener(WholeStream, surface, made.place, made.begun.task)
-            if made.begun.task is not None:
-                body = {**body, "task_id": made.begun.task.id}  # it may be there all the same
         streams = "text/event-stream" in (header(request, b"accept") or "")
         before = await self.streams.feed(surface).head() if streams else 0
         task, new = await self.node.tasking.create(body, surface, trace(request))

@@ -189,6 +189,7 @@ class Attachment:
 
     async def _follow(self, given: list[dict[str, Any]], entered_again: bool) -> Ended:
         """Until the task has ended, over any number of connections."""
+        self._mounted.found_at_server(self._task_id)
         loop = asyncio.get_running_loop()
         frame = self._delegation(given)
         lost_at: float | None = None

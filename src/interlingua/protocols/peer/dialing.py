@@ -184,9 +184,16 @@ class PeerProcess(Child):
 class _ProcessChannel(QuietChannel):
     max_bytes = 0
 
+    async def receive(self) -> list[bytes]:
+        found = await super().receive()
+        return [
+            frame if type(frame) is TooLong or len(frame) <= self.max_bytes else TooLong.of(frame, self.max_bytes)
+            for frame in found
+        ]
+
     def _is_message(self, frame: bytes) -> bool:
         # Unlike JSON-RPC, frames have no member by which a line of a structured log could be told from them.
-        if frame.lstrip()[:1] == b"{" and type(frame) is not TooLong and len(frame) <= self.max_bytes:
+        if frame.lstrip()[:1] == b"{":
             return True
         if frame:
             self.noise += 1

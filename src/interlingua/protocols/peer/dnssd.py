@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...model.errors import Unavailable
+from ... import extras
 from .discovery import Announcement, FoundPeer, is_token
 
 if TYPE_CHECKING:
@@ -138,14 +138,15 @@ class Dnssd:
                 log.exception("what was found could not be told")
 
 
+def check_installed() -> None:
+    extras.look_for("DNS-SD", "zeroconf", "dnssd", "zeroconf")
+
+
 def _imported() -> tuple[Any, Any]:
-    try:
-        import zeroconf
-        import zeroconf.asyncio
-    except ImportError:
-        raise Unavailable(
-            "DNS-SD needs the zeroconf package: pip install 'interlingua[dnssd]'", transient=False
-        ) from None
+    extras.require("DNS-SD", "zeroconf", "dnssd", "zeroconf")
+    import zeroconf
+    import zeroconf.asyncio
+
     return zeroconf, zeroconf.asyncio
 
 

@@ -7,7 +7,6 @@ the same message and gets the same answer. One caller's ids mean nothing to anot
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,8 @@ from ...model import carrier
 from ...model.card import AgentCard
 from ...model.carrier import Carrier
 from ...model.content import Message
-from ...model.errors import InvalidRequest, NotFound, StoreError
+from ...model.errors import InvalidRequest, NotFound
 from ...security import scopes
-from ...store.base import KeyTaken
 from ...store.shelf import Change, Letter, Post
 from . import frames, parts, states
 from .errors import TIMEOUT, Refusal
@@ -29,23 +27,12 @@ from .sending import Draft, draft
 from .tasking import Surface
 from .tasks import Task
 from .telling import Origin, Outcome, answer_key, task_of_run
-from .witnessing import Witnessed
 from .working import Begun
 
 if TYPE_CHECKING:
     from .node import Node
 
 _LOOK_EVERY = 2.0  # seconds: another process may tell of the run
-
-
-class Started(msgspec.Struct):
-    """A message whose run was begun at once."""
-
-    begun: Witnessed
-    wanted: Draft
-    surface: Surface
-    task: Task | None
-    trace: Carrier | None
 
 
 class DoorSending:
@@ -70,35 +57,6 @@ class DoorSending:
             origin, card, wanted.frame["parts"], surface.caller, task=task, **self._beside(wanted, surface, trace)
         )  # fmt: skip
         return await self._begun(begun, wanted, surface, task)
-
-    def begin_at_once(self, body: Any, surface: Surface, trace: Carrier | None) -> Started | None:
-        """Begin what a message asks for without waiting for anything; None where that cannot be."""
-        wanted = self._draft(body, surface)
-        if wanted.given_id or wanted.frame.get("task_id") is not None:
-            return None
-        origin, card, task = self._described(wanted, surface)
-        begun = self._node.working.begin_at_once(
-            origin, card, wanted.frame["parts"], surface.caller, task=task, **self._beside(wanted, surface, trace)
-        )  # fmt: skip
-        return None if begun is None else Started(begun, wanted, surface, task, trace)
-
-    async def go_on(self, started: Started) -> dict[str, Any]:
-        """With what was begun at once."""
-        wanted, surface = started.wanted, started.surface
-        with contextlib.suppress(KeyTaken, StoreError):
-            await started.begun.settled
-            if not started.begun.stale:
-                return await self._begun(started.begun, wanted, surface, started.task)
-        wanted.frame.pop("task_id", None)  # it is made again, of the same id
-        return await self._begin(wanted, surface, started.trace)
-
-    def answered(self, started: Started) -> dict[str, Any] | None:
-        """The answer to what was begun at once, where there is one by now."""
-        begun, wanted = started.begun, started.wanted
-        if begun.stale or (wanted.sync and begun.outcome is None):
-            return None
-        answer = self._answer(begun, wanted, started.task)
-        return answer if begun.outcome is None or not wanted.sync else {**answer, **_shown(begun.outcome)}
 
     def _draft(self, body: Any, surface: Surface) -> Draft:
         return draft(body, surface.caller.name or surface.caller.id, self._node.settings.max_msg_bytes)

@@ -19,6 +19,7 @@ import msgspec
 
 from ...model import values
 from ...model.errors import InvalidRequest
+from ...transports import json_text
 from . import parts as parts_
 from .states import State, check_state
 
@@ -78,6 +79,10 @@ def new_id(kind: str = "msg") -> str:
     return f"{kind}_{secrets.token_hex(8 if kind == 'msg' else 6)}"
 
 
+UNREADABLE = "unreadable"
+"""The type of what stands, on the side of the mount, for a frame that cannot be read: the members that can be, and
+`why`."""
+
 # -- bytes ----------------------------------------------------------------------------------------------------
 
 encode = msgspec.json.encode
@@ -87,13 +92,14 @@ def decode(data: bytes | str) -> Frame:
     """One frame. Raises InvalidRequest for what is no JSON object."""
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     try:
-        frame = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the frame is no JSON: {error}") from None
+        # The halves of characters in a chunk are joined where it is shown.
+        frame = json_text.decode_pieces(data, lambda one: isinstance(one, dict) and "chunk" in one)
+    except json_text.Unreadable as error:
+        raise InvalidRequest(f"the frame cannot be read: {error}") from None
     if not isinstance(frame, dict):
         raise InvalidRequest(f"a frame is a JSON object, got {type(frame).__name__}")
     if not values.is_plain(raw):
-        values.check(frame, InvalidRequest, what="frame")
+        values.check(frame, InvalidRequest, what="frame", halves=True)
     return frame
 
 

@@ -134,17 +134,6 @@ class Feed:
     async def head(self) -> int:
         return self._ring[-1].seq if self._ring else await self._store.feed_head(self.name)
 
-    @property
-    def place(self) -> int | None:
-        """The seq of its newest event, where that is known here."""
-        return self._ring[-1].seq if self._ring else None
-
-    def since(self, seq: int, topic: str) -> list[Heard] | None:
-        """What follows of a topic; None where memory does not reach back that far."""
-        if not self._ring or self._ring[0].seq > seq + 1:
-            return None
-        return [event for event in self._ring if event.seq > seq and event.topic == topic]
-
     async def follow(self, after: int, *, topic: str | None = None) -> AsyncIterator[list[Heard]]:
         """What follows, and on as it grows, for ever. An empty list is only a sign of life."""
         loop = asyncio.get_running_loop()
@@ -279,11 +268,6 @@ class Journal:
         found = await self._store.document(self.tasks_space, document_id(scope, id_))
         return None if found is None else self.read_task(found)
 
-    def glance(self, task: Task) -> tuple[Task | None, bool]:
-        """The task of that id, and whether that is sure: false where it cannot be told without waiting."""
-        found, sure = self._store.glance(self.tasks_space, document_id(task.scope, task.id))
-        return None if found is None else self.read_task(found), sure
-
     async def task_anywhere(self, id_: str) -> Task | None:
         """A task of the owner's, or of a peer's: not of the door's callers."""
         own = await self.task("", id_)
@@ -298,11 +282,6 @@ class Journal:
         """How many tasks of this id there were that are no more."""
         found = await self._store.document(self.deleted_space, document_id(task.scope, task.id))
         return 0 if found is None else found.version
-
-    def times_deleted_at_once(self, task: Task) -> int | None:
-        """The same; None where that cannot be told without waiting."""
-        found, sure = self._store.glance(self.deleted_space, document_id(task.scope, task.id))
-        return None if not sure else 0 if found is None else found.version
 
     @staticmethod
     def read_task(document: Document) -> Task:

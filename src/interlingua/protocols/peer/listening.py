@@ -22,6 +22,7 @@ from websockets.server import ServerProtocol
 
 from ...model.errors import InterlinguaError
 from ...security.origins import HostPolicy
+from ...transports import json_text
 from ...transports.channel import Channel
 from .sockets import LineSocket, WebSocket, Wire, quiet
 
@@ -269,9 +270,9 @@ class _ServedLines(LineSocket):
         if not frames:
             return
         try:
-            hello = msgspec.json.decode(frames[0], type=_Hello)
+            hello = json_text.decode_as(frames[0], msgspec.json.Decoder(_Hello).decode)
             welcome = hello.type == "acp.hello" and self._listener.check_token(hello.token)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except ValueError:
             welcome = False
         if not welcome:
             with contextlib.suppress(ConnectionError):

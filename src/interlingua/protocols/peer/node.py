@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from ... import extras
 from ...engine.engine import Engine
 from ...engine.ids import new_id
 from ...model.card import AgentCard
@@ -25,7 +26,7 @@ from ...model.run import Caller
 from ...security import scopes
 from ...store.shelf import Change, Drop, Kept, Put, Settle
 from . import card as cards
-from . import extensions, frames, links, skills
+from . import dnssd, extensions, frames, links, skills
 from .calling import Calling
 from .dialing import trusting
 from .discovery import Announcement, Discovery, FoundPeer
@@ -61,6 +62,10 @@ class Node:
     def __init__(self, engine: Engine, settings: NodeSettings | None = None) -> None:
         self.engine = engine
         self.settings = settings or NodeSettings()
+        if self.settings.advertise_dnssd:
+            dnssd.check_installed()
+        if self.settings.http2:
+            extras.look_for("HTTP/2", "hypercorn", "http2", "hypercorn")
         self.name = self.settings.name
         self.token = ""
         self.http_address: str | None = None  # of the control API, once it is up

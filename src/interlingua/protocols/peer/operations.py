@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from ...model.errors import InterlinguaError, InvalidRequest
+from ...model.errors import InterlinguaError, Invalid, InvalidRequest
+from ...transports import json_text
 from ...transports.http import HttpLimits, WrongContentType, decode_json, header, json_response, read_body
 from . import frames
 from .errors import envelope
@@ -54,6 +55,8 @@ class Operations:
 
 def refusal(error: InterlinguaError, message_id: Any = None) -> Response:
     """An error in its envelope."""
+    if message_id is None and isinstance(error, Invalid) and error.unread:
+        message_id = json_text.members(error.unread, "message_id").get("message_id")
     status, body = envelope(error, message_id=message_id if isinstance(message_id, str) else None)
     challenge = getattr(error, "challenge", None)
     return json_response(body, status, {"www-authenticate": challenge} if challenge else None)

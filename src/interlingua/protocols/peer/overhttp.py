@@ -27,6 +27,7 @@ from ...transports.sse import Reader, Received
 from . import card as cards
 from . import frames
 from .dialing import Backoff
+from .frames import UNREADABLE
 from .links import HTTP, Link
 from .overhttp_read import (
     asked_of,
@@ -229,6 +230,8 @@ class HttpChannel(Queues):
                 why = words_of(error)
             else:
                 status, told = answer.status_code, object_of(answer)
+                if status < 300 and told.get("error_code") == UNREADABLE:
+                    return 500, told
                 broken += status == 500
                 if told.get("queued") is True or (status not in _AGAIN and not 0 < broken < _BROKEN_TRIES):
                     self._heard = self._loop.time()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from urllib.parse import quote
 
 import httpx2
-import msgspec
 
+from ...transports import json_text
 from ...transports.sse import Received
 from . import frames, parts
+from .frames import UNREADABLE
+
+log = logging.getLogger("interlingua.peer")
 
 Frame = dict[str, Any]
 
@@ -45,18 +49,21 @@ def task_path(id_: str) -> str:
 
 
 def object_of(answer: httpx2.Response) -> dict[str, Any]:
+    """What an answer says. One that cannot be read says so, as an error would."""
     try:
-        told = msgspec.json.decode(answer.content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
+        told = json_text.decode(answer.content)
+    except json_text.Unreadable as error:
+        return {"error_code": UNREADABLE, "error": f"the answer cannot be read: {error}"} if answer.content else {}
     return told if isinstance(told, dict) else {}
 
 
 def data_of(event: Received) -> dict[str, Any]:
+    """What an event says. Pieces of an output keep halves of characters, which are joined where they are shown."""
     try:
-        told = msgspec.json.decode(event.data)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return {}
+        told = json_text.decode_pieces(event.data, lambda one: isinstance(one, dict) and one.get("type") == "artifact")
+    except json_text.Unreadable as error:
+        log.warning("an event cannot be read: %s", error)
+        return {"type": UNREADABLE}
     return told if isinstance(told, dict) else {}
 
 

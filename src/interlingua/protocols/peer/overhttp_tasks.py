@@ -15,6 +15,7 @@ import httpx2
 
 from . import frames, states
 from .dialing import Backoff
+from .frames import UNREADABLE
 from .overhttp_read import data_of, message_of, task_path
 
 if TYPE_CHECKING:
@@ -165,6 +166,9 @@ class Following:
 
     async def _event(self, event: Received) -> bool:
         told, channel = data_of(event), self._channel
+        if told.get("type") == UNREADABLE:
+            self._said()
+            return await self._look()  # it may have been the last
         seq = told.get("seq")
         if told.get("type") == "ready" and type(seq) is int and seq < self._seq:
             self._seq = seq  # a power cut has taken the last of what was told, and the count goes on before it
@@ -214,6 +218,9 @@ class Following:
         status, task = await self._channel.call("GET", self._path)
         if status == 404:
             error = {"code": "not_found", "message": "the remote no longer has the task", "transient": True}
+            task = {"status": "failed", "error": error["message"], "error_info": error}
+        elif task.get("error_code") == UNREADABLE:
+            error = {"code": UNREADABLE, "message": str(task["error"]), "transient": False}
             task = {"status": "failed", "error": error["message"], "error_info": error}
         return self._stands(task)
 

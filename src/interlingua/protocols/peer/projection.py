@@ -27,12 +27,14 @@ from ...model.events import (
     QuestionAnswered,
     QuestionAsked,
     QuestionWithdrawn,
+    RunBlocked,
     RunFinished,
     RunRestarted,
     RunStarted,
     Thought,
     ToolCall,
     Warned,
+    blocked_warning,
     overheard,
 )
 from ...model.events import (
@@ -116,6 +118,8 @@ class Projection:
                 return self._settled(settled)
             case CancelRequested():
                 return self._move("cancelling")
+            case RunBlocked():
+                return [Said([parts.text(blocked_warning(body).message)])]
             case Thought() | Plan() | ToolCall() | Warned():
                 told = msgspec.to_builtins(body)
                 told.pop("step", None)

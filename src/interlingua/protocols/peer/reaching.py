@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from typing import Any
 
 import msgspec
 
 from ...model.errors import Denied, InvalidRequest, Unavailable
-from ...transports import tap
+from ...transports import json_text, tap
 from ...transports.access import ORDINARY, Access
 from ...transports.channel import Channel
 from . import card as cards
@@ -24,6 +25,8 @@ _PREFIX = "INTERLINGUA_PEER_"
 _HTTP_OUTAGE = 5.0  # seconds; then the mount takes over, which knows who waits
 
 Frame = dict[str, Any]
+
+log = logging.getLogger("interlingua.peer")
 
 
 class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -138,8 +141,12 @@ def read_frame(data: bytes) -> Frame | None:
         tap.current.received(data)
     try:
         return frames.decode(data)
-    except InvalidRequest:
-        return None
+    except InvalidRequest as error:
+        if not data.strip():
+            return None
+        found = json_text.members(data, "task_id", "correlation_id", "message_id")
+        log.warning("a frame of %s cannot be read: %s", found.get("from", "a peer"), error.message)
+        return {**found, "type": frames.UNREADABLE, "why": error.message} if "type" in found else None
 
 
 def our_card(name: str, trust: Trust, max_bytes: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ...model.errors import InvalidRequest, TooLarge
+from ...transports import json_text
 from ...transports.http import HttpLimits, SlowBody, json_response, read_body
 from .relay_sessions import Full, Kept, Refused, RelaySettings, Session, Sessions, after_of, gone, key_of
 
@@ -199,11 +200,11 @@ class _Relay:
     async def _object(self, request: Request) -> dict[str, msgspec.Raw]:
         body = await read_body(request, self._limits)
         try:
-            return _object.decode(body or b"{}")
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            return json_text.decode_as(body or b"{}", _object.decode, numbers="refuse")
+        except msgspec.ValidationError:
             raise Refused(400, "invalid_body", "The body is not a JSON object") from None
-        except RecursionError:
-            raise Refused(400, "invalid_body", "The body is nested too deeply") from None
+        except json_text.Unreadable as error:
+            raise Refused(400, "invalid_body", f"The body cannot be read: {error}") from None
 
 
 def relay_app(settings: RelaySettings | None = None) -> Starlette:
@@ -253,12 +254,12 @@ def _address(request: Request) -> str:
 
 
 def _text(raw: msgspec.Raw | None) -> str:
-    value = None if raw is None else msgspec.json.decode(raw)
+    value = None if raw is None else json_text.decode(bytes(raw))
     return value if isinstance(value, str) else ""
 
 
 def _integer(raw: msgspec.Raw | None) -> int:
-    value = None if raw is None else msgspec.json.decode(raw)
+    value = None if raw is None else json_text.decode(bytes(raw))
     return value if type(value) is int else 0
 
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from ...engine.mounting import RemoteError
 from ...model.errors import InvalidRequest, TooLarge, Unavailable
 from ...transports import tap
 from ...transports.channel import Channel
@@ -333,9 +334,18 @@ class Remote:
                     log.info("%s says: %s", self.where, str(frame.get("message") or frame.get("code"))[:500])
             case "acp.message" | "acp.reply" | "task.updated":
                 self._told(connection, frame)
+            case "unreadable" if "chunk" not in frame and "activity" not in frame:  # those are made up for at the end
+                self._unreadable(frame)
             case "task.delegate":
                 wanted, why = str(frame.get("task_id")), "this side only calls, and takes no tasks"
                 connection.send(frames.updated(self.settings.name, wanted, "failed", error=why))
+
+    def _unreadable(self, frame: Frame) -> None:
+        """Ends the run that waits for it. Where that cannot be told, all end: to fail is better than to hang."""
+        named = [self._inboxes.get(id_) for id_ in map(frame.get, ("task_id", "correlation_id", "message_id")) if id_]
+        found = [inbox for inbox in named if inbox is not None]
+        for inbox in {id(inbox): inbox for inbox in found or (() if any(named) else self._inboxes.values())}.values():
+            inbox.put(RemoteError(f"an answer of {self.where} cannot be read: {frame['why']}"))
 
     def _told(self, connection: Connection, frame: Frame) -> None:
         """Something of a run. It is confirmed at once: a run that does not live to act on it asks how it stands."""

@@ -21,6 +21,7 @@ from typing import Any
 import httpx2
 import msgspec
 
+from ...transports import json_text
 from ...transports.channel import TooLong
 from ...transports.queues import Queues
 from .dialing import Backoff
@@ -126,7 +127,8 @@ class RelayChannel(Queues):
             return
         for text in frames[max(0, self._got + 1 - first) :]:
             frame = str(text).encode("utf-8", "replace")
-            self._take(frame if len(frame) <= self.room.max_bytes else TooLong())
+            most = self.room.max_bytes
+            self._take(frame if len(frame) <= most else TooLong.of(frame, most))
             self._got += 1
 
     def took_plain(self, message: dict[str, Any]) -> None:
@@ -219,9 +221,9 @@ class Room:
         if response.status_code != 200:
             raise Away(f"the relay at {self.link.address} answered {response.status_code}")
         try:
-            answer = msgspec.json.decode(response.content)
-        except (msgspec.DecodeError, RecursionError):
-            answer = None
+            answer = json_text.decode(response.content)
+        except json_text.Unreadable as error:
+            raise Away(f"the answer of the relay at {self.link.address} cannot be read: {error}") from None
         if not isinstance(answer, dict):
             raise Away(f"the relay at {self.link.address} answered with something else than an object")
         return answer

@@ -17,7 +17,8 @@ import msgspec
 
 from ...model import values
 from ...model.errors import Invalid, InvalidRequest
-from ...transports.channel import Channel, TooLong
+from ...transports import json_text
+from ...transports.channel import Channel, TooLong, size
 from . import frames, plain
 from .extensions import missing_required
 
@@ -31,7 +32,7 @@ log = logging.getLogger("interlingua.peer")
 _COMPLAINTS = 20  # error frames per connection: one that sends nonsense for ever is not answered for ever
 _AHEAD = 1  # batches of texts that may wait for the disk while the next one is read
 _HIGH = 4 * 1024 * 1024  # bytes queued for a peer at which letters wait on the shelf instead
-_decode = msgspec.json.Decoder().decode
+_NAMED = ("type", "message_id")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -307,12 +308,13 @@ class Session:
 
     def _read(self, data: bytes) -> dict[str, Any] | None:
         if isinstance(data, TooLong) or len(data) > self.node.settings.max_msg_bytes:
-            self.complain("message_too_large", f"frames have at most {self.node.settings.max_msg_bytes} bytes")
+            most = size(self.node.settings.max_msg_bytes)
+            self.complain("message_too_large", f"a frame has at most {most}", json_text.members(data, *_NAMED))
             return None
         try:
-            frame = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self.complain("invalid_json", "a frame is one JSON object")
+            frame = json_text.decode(data)
+        except json_text.Unreadable as error:
+            self.complain("invalid_json", str(error), json_text.members(data, *_NAMED))
             return None
         if not isinstance(frame, dict):
             self.complain("invalid_frame", f"a frame is a JSON object, and this is {type(frame).__name__}")

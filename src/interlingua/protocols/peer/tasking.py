@@ -25,7 +25,6 @@ from .telling import Origin, status_event, task_frame
 
 if TYPE_CHECKING:
     from .node import Node
-    from .witnessing import Witnessed
 
 
 class Surface(msgspec.Struct, frozen=True):
@@ -106,18 +105,6 @@ class Tasking:
                 raise InvalidRequest("/metadata is an object", path="/metadata")
             task.metadata = metadata
         return task, given
-
-    def create_at_once(self, body: Any, surface: Surface, trace: Carrier | None) -> Witnessed | None:
-        """Begin a new task of the door without waiting for anything; None where that cannot be."""
-        node = self._node
-        task, given = self._described(body, surface)
-        if node.journal.glance(task) != (None, True):
-            return None
-        origin, card = self._asked(task, surface)
-        trace = trace or carrier.read(task.metadata)
-        return node.working.begin_at_once(
-            origin, card, given, surface.caller, task=task, trace=trace, metadata=task.metadata
-        )  # fmt: skip
 
     def _asked(self, task: Task, surface: Surface) -> tuple[Origin, AgentCard]:
         node = self._node

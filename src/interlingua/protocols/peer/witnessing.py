@@ -1,6 +1,6 @@
 """A run that is told of while it is written: what its events become is kept in the transaction that they are in.
 
-So a message or task whose run is over at once is one commit, and not three. Whatever goes another way than expected
+So telling of a run costs no commits beside its own. Whatever goes another way than expected
 (the store refuses something, the run is set aside, somebody else changed its task) ends this, and the run's log is read
 from there on as any other's is.
 """
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...engine.log import LiveLog
 from ...model.errors import Unavailable
 from ...model.events import Event, RunFinished
 from ...store.shelf import Change, Follow, Kept
@@ -31,11 +30,10 @@ class Witnessed:
     """One run, from its first event on. `settled` is done when the first news of it is kept."""
 
     def __init__(
-        self, node: Node, telling: Telling, log: LiveLog, cursors: str, first: Sequence[Change], before: int
+        self, node: Node, telling: Telling, run: str, cursors: str, first: Sequence[Change], before: int
     ) -> None:
         self._node = node
         self._telling = telling
-        self._log = log
         self._cursors = cursors
         self._first: Sequence[Change] = first
         self._before = before  # of these, so many are not what was also to be kept
@@ -43,7 +41,7 @@ class Witnessed:
         self._keeping: asyncio.Future[Kept] | None = None
         self._over = False  # the log tells no more
         self._error: BaseException | None = None  # because of this
-        self.run = log.row.id
+        self.run = run
         self.stale = False
         self.numbers: list[int | None] = []
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -59,19 +57,24 @@ class Witnessed:
 
     # -- told by the log ----------------------------------------------------------------------------------
 
-    def sealing(self, events: list[Event]) -> None:
+    def sealing(self, events: list[Event]) -> bool:
         node, telling, last = self._node, self._telling, events[-1]
+        if self._over:
+            return False
         if not node.running or self._keeping is not None:
-            self._log.witness = None
             self.left(None if self._upto else Unavailable("the node stops"))
-            return
+            return False
+        node.working.witnessed[self.run] = self
         ended = isinstance(last.body, RunFinished)
         follow = Follow(self._cursors, self.run, self._upto, last.seq, ended, last.hash)
         draft = telling.draft(telling.acts(events), follow, self._first, new=not self._upto)
         self._keeping = node.journal.keep(draft.changes, partial(self._kept, draft, follow))
         self._keeping.add_done_callback(self._not_kept)
+        return True
 
     def left(self, error: BaseException | None) -> None:
+        if self._over:
+            return
         self._over, self._error = True, error
         if self._keeping is None:  # else what comes of that is known in a moment
             self._leave(error)
@@ -82,8 +85,7 @@ class Witnessed:
         self._keeping = None
         self._node.journal.heed(changes, kept)
         if kept.stale is not None:
-            self.stale = not self._upto
-            self._log.witness = None
+            self.stale, self._over = not self._upto, True
             self._leave(self._error, level=False)
             return
         self._upto = follow.upto
@@ -104,7 +106,7 @@ class Witnessed:
     def _not_kept(self, keeping: asyncio.Future[Kept]) -> None:
         error = None if keeping.cancelled() else keeping.exception()
         if self._keeping is keeping and (error is not None or keeping.cancelled()):
-            self._keeping, self._log.witness = None, None
+            self._keeping, self._over = None, True
             self._leave(error, level=False)
 
     def _leave(self, error: BaseException | None, *, level: bool = True) -> None:

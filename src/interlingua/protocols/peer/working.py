@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from ...engine.ids import new_id
 from ...model import carrier
 from ...model.card import AgentCard
 from ...model.content import Message
@@ -33,7 +34,6 @@ from ...model.errors import (
 from ...model.forms import written_answer
 from ...model.prompts import prompt_input
 from ...model.run import Caller, Question, RunRequest
-from ...store.base import KeyTaken
 from ...store.shelf import Change, Follow, Kept, Post, Settle
 from . import frames, parts, skills
 from .peers import Peer
@@ -237,14 +237,16 @@ class Working:
         thread = await node.thread_of(origin.scope or origin.caller, origin.context_id)
         deleted = 0 if task is None else await journal.times_deleted(task)
         request = self._request(origin, card, given, caller, thread, deleted, trace, metadata)
-        at_once = self._begin_here(origin, card, request, task, letter, also)
-        if at_once is not None:
-            # Where another process was first, or nothing could be told of it, its run is found below, if there is one.
-            with contextlib.suppress(KeyTaken, StoreError):
-                await at_once.settled
-                if not at_once.stale:
-                    return at_once
-        made = await node.engine.submit(request)
+        witnessed = self._witness(origin, card, request, task, letter, also)
+        made = await node.engine.submit(request, run=witnessed.run, witness=witnessed)
+        if made.id == witnessed.run:
+            with contextlib.suppress(StoreError):
+                await witnessed.settled
+                if not witnessed.stale:
+                    if task is not None:
+                        task.run, task.agent = made.id, card.key
+                    return witnessed
+        # The same was begun before, or nothing could be kept with the run.
         changes: list[Change] = [Follow(self._cursors, made.id, 0, 0)]
         if task is not None:
             task.run, task.agent = made.id, card.key
@@ -261,18 +263,6 @@ class Working:
             await node.settle_in(letter, "run")
         self._tell(made.id, 0)
         return Usual(made.id, kept, len(changes))
-
-    def begin_at_once(
-        self, origin: Origin, card: AgentCard, given: list[dict[str, Any]], caller: Caller, *, task: Task | None,
-        trace: dict[str, str] | None = None, metadata: dict[str, Any] | None = None,
-        also: Callable[[str], list[Change]] | None = None,
-    ) -> Witnessed | None:  # fmt: skip
-        """As `begin`, without waiting for anything: for what is on no context. None where that cannot be."""
-        deleted = 0 if task is None else self._node.journal.times_deleted_at_once(task)
-        if deleted is None or origin.context_id is not None:
-            return None
-        request = self._request(origin, card, given, caller, None, deleted, trace, metadata)
-        return self._begin_here(origin, card, request, task, None, also)
 
     def _request(
         self, origin: Origin, card: AgentCard, given: list[dict[str, Any]], caller: Caller, thread: str | None,
@@ -297,28 +287,21 @@ class Working:
             trace=trace,
         )
 
-    def _begin_here(
+    def _witness(
         self, origin: Origin, card: AgentCard, request: RunRequest, task: Task | None, letter: int | None,
         also: Callable[[str], list[Change]] | None,
-    ) -> Witnessed | None:  # fmt: skip
-        """Begin a run that starts here and now, so that it is told of in the transactions that it is written in."""
-        node = self._node
-        log = node.engine.begin(request) if node.running else None
-        if log is None:
-            return None
-        run, first = log.row.id, list[Change]()
+    ) -> Witnessed:  # fmt: skip
+        """Tells of a run that is about to be submitted, in the transactions that write it."""
+        node, run, first = self._node, new_id(), list[Change]()
         telling = Telling(node, origin, card, run, request)
         if task is not None:
-            task.run, task.agent = run, card.key
-            telling.task = task
+            telling.task = msgspec.structs.replace(task, run=run, agent=card.key)
             if not task.version:
                 first.append(self.status(task, "submitted"))
         if letter is not None:
             first.append(Settle(node.journal.box_in, [letter], "run"))
         more = also(run) if also is not None else []
-        witnessed = Witnessed(node, telling, log, self._cursors, [*first, *more], len(first))
-        self.witnessed[run] = log.witness = witnessed
-        return witnessed
+        return Witnessed(node, telling, run, self._cursors, [*first, *more], len(first))
 
     def outcome(self, run: str) -> asyncio.Future[Outcome]:
         """Done when a run has come to its end or to a question, and that was told."""

@@ -1,5 +1,11 @@
 -- The same tables as in SQLite, where each is explained; what differs says why. Texts are ordered bytewise, as there:
 -- everything that is read in the order of ids, labels or names counts on it.
+CREATE TABLE project (
+    id      TEXT COLLATE "C" PRIMARY KEY,
+    root    TEXT COLLATE "C" NOT NULL,
+    seen_at BIGINT NOT NULL
+);
+
 CREATE TABLE runs (
     id         TEXT COLLATE "C" PRIMARY KEY,
     agent      TEXT COLLATE "C" NOT NULL,
@@ -22,6 +28,11 @@ CREATE TABLE runs (
     queued     BIGINT,
     marked     TEXT COLLATE "C",
     sealed     INTEGER NOT NULL DEFAULT 0,
+    turn       BIGINT NOT NULL DEFAULT 0,
+    origin     TEXT COLLATE "C" NOT NULL DEFAULT '',
+    queue      TEXT COLLATE "C" NOT NULL DEFAULT '',
+    blocked    TEXT COLLATE "C",
+    blocked_reason TEXT COLLATE "C",
     -- Hashes of the members of its metadata, so that an index leads to the few runs that may have what is looked for;
     -- NULL where there are none. What it contains is decided by the metadata.
     terms      BIGINT[]
@@ -30,7 +41,17 @@ CREATE TABLE runs (
 -- Rare terms are to be known as rare: a search then goes by them, and by nothing else.
 ALTER TABLE runs ALTER COLUMN terms SET STATISTICS 1000;
 
-CREATE INDEX runs_wake   ON runs (wake_at, id) WHERE worker IS NULL AND wake_at IS NOT NULL;
+CREATE INDEX runs_line   ON runs (queue, turn, id) WHERE worker IS NULL AND wake_at = 0 AND blocked IS NULL;
+-- Of those, the ones that are suspected of having ended a process: they execute one at a time.
+CREATE INDEX runs_suspect ON runs (queue, turn, id)
+    WHERE worker IS NULL AND wake_at = 0 AND blocked IS NULL AND crashes >= 2;
+CREATE INDEX runs_stand  ON runs (caller, queue, (CASE status WHEN 'pending' THEN 0 ELSE 1 END), turn)
+    WHERE worker IS NULL AND wake_at = 0 AND blocked IS NULL;
+CREATE INDEX runs_wake   ON runs (queue, wake_at) WHERE worker IS NULL AND wake_at > 0 AND blocked IS NULL;
+-- Unfinished runs that some code could not go on with: they stand in no line, and other code looks for them here.
+CREATE INDEX runs_blocked ON runs (queue, blocked)
+    WHERE blocked IS NOT NULL AND status NOT IN ('succeeded', 'failed', 'cancelled', 'timed_out');
+CREATE INDEX runs_open   ON runs (queue) WHERE status NOT IN ('succeeded', 'failed', 'cancelled', 'timed_out');
 CREATE INDEX runs_worker ON runs (worker) WHERE worker IS NOT NULL;
 CREATE INDEX runs_thread ON runs (thread, id) WHERE thread IS NOT NULL;
 CREATE INDEX runs_parent ON runs (parent, id) WHERE parent IS NOT NULL;
@@ -164,7 +185,7 @@ CREATE TABLE workers (
     host        TEXT COLLATE "C" NOT NULL,
     pid         BIGINT NOT NULL,
     started_at  BIGINT NOT NULL,
-    agents      BYTEA NOT NULL,
+    queues      BYTEA NOT NULL,  -- whose runs it claims
     lease_until TIMESTAMPTZ NOT NULL  -- by the clock of the database, which is one for all
 );
 
@@ -180,8 +201,9 @@ CREATE TABLE writers (
 CREATE TABLE cards (
     name    TEXT COLLATE "C" NOT NULL,
     version TEXT COLLATE "C" NOT NULL,
+    origin  TEXT COLLATE "C" NOT NULL,
     card    BYTEA NOT NULL,
-    PRIMARY KEY (name, version)
+    PRIMARY KEY (name, version, origin)
 );
 
 CREATE TABLE tombstones (

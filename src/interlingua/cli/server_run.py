@@ -1,0 +1,60 @@
+"""A run that a server keeps, as `interlingua run ADDRESS` shows it: by the id that it has there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .errors import CommandError
+from .output import TextView, View
+
+if TYPE_CHECKING:
+    from ..app.targets import Loaded
+    from ..engine.agents import Agent
+    from ..model.run import Question
+
+
+class ServerRun:
+    def __init__(self, address: str, *, attachable: bool) -> None:
+        """`address`: the target, as it may be shown. `attachable`: whether the server finds a run by its id."""
+        self.id: str | None = None
+        self._view: View | None = None
+        self._address = address
+        self._attachable = attachable
+
+    def found(self, run: str) -> None:
+        """The server has told the id."""
+        if self.id is None:
+            self.id = run
+            self._show()
+
+    def show_in(self, view: View) -> None:
+        self._view = view
+        self._show()
+
+    def _show(self) -> None:
+        if self._view is None or self.id is None:
+            return
+        if isinstance(self._view, TextView):
+            self._view.run_name = self.id
+        self._view.aside(f"run {self.id} at {self._address}")
+
+    def how_to_answer(self, question: Question) -> str:
+        waits = f"run {self.id} at {self._address} waits" if self.id is not None else f"a run at {self._address} waits"
+        if self.id is None or not self._attachable:
+            return f"{waits}; answer it at the server"
+        return f"{waits}; answer it at the server, or here: interlingua run {self._address} --attach {self.id}"
+
+
+def agent_at(loaded: Loaded, address: str, run: str | None) -> tuple[Agent[..., object], ServerRun]:
+    """The agent to run: the one that was chosen, or for the run of an id, one that goes on with that."""
+    agent = loaded.chosen
+    told = ServerRun(address, attachable=agent.attach is not None)
+    if run is not None:
+        if agent.attach is None:
+            raise CommandError(
+                f"what is spoken at {address} cannot go on with a run by its id",
+                hint="answer it at its server; Connect, CAP and servers of Interlingua over MCP can go on with a run",
+            )
+        agent = agent.attach(run)
+    agent.on_remote_run = told.found
+    return agent, told

@@ -1,0 +1,49 @@
+"""The order in which several branches of a handler get what the history has for them: that in which it came.
+
+A handler that takes whichever of two answers is first would otherwise find both at once when it is replayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+
+AFTER_ALL = 2**63
+"""The turn of what came after the end of the history."""
+
+_CALM = 12  # turns of the event loop without another request: by then, whoever got something has asked for more
+
+
+class Turns:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
+        self._calm = 0
+        self._looking = False
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    async def wait(self, seq: int) -> None:
+        """Return when all who wait for something that came earlier have got it."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        heapq.heappush(self._waiting, (seq, next(self._numbers), future))
+        self._calm = 0
+        if not self._looking:
+            self._looking = True
+            self._loop.call_soon(self._look)
+        await future
+
+    def _look(self) -> None:
+        while self._waiting and self._waiting[0][2].done():  # its task was cancelled
+            heapq.heappop(self._waiting)
+        if not self._waiting:
+            self._looking = False
+            return
+        self._calm += 1
+        if self._calm > _CALM:
+            self._calm = 0
+            heapq.heappop(self._waiting)[2].set_result(None)
+        self._loop.call_soon(self._look)

@@ -1,0 +1,198 @@
+"""`interlingua run ADDRESS`: a client of the server there, which keeps the run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import warm
+from .conftest import PATIENCE, Result, Terminal
+from .nodes import started
+from .test_config import address
+
+AGENTS = '''
+import interlingua as il
+
+
+class Letter(il.Question[il.Verdict]):
+    """Send the letter?"""
+
+
+class Bill(il.Question[il.Verdict]):
+    """Send the bill?"""
+
+
+@il.agent(asks=[Letter, Bill])
+async def mailer(text: str, ctx: il.Context):
+    """Asks twice before it sends."""
+    yield f"to {text}: "
+    for question in (Letter(), Bill()):
+        verdict = await ctx.ask(question)
+        if not verdict.approved:
+            yield "not sent"
+            return
+    with open("sent", "a") as file:
+        file.write(f"{text}\\n")
+    yield "sent"
+'''
+
+Run = Callable[..., Result]
+ATTACHABLE = ["connect", "cap", "mcp"]
+
+
+@pytest.fixture
+def env(env: dict[str, str]) -> dict[str, str]:
+    """Nobody names a store or a project."""
+    return {name: value for name, value in env.items() if name not in ("INTERLINGUA_STORE", "INTERLINGUA_PROJECT")}
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """The project of the server; its client works in the folder above."""
+    folder = tmp_path / "there"
+    folder.mkdir()
+    (folder / "agents.py").write_text(AGENTS)
+    return folder
+
+
+@pytest.fixture
+def server(env: dict[str, str], there: Path) -> Iterator[str]:
+    with started(["serve", "agents.py", "--port", "0", "--no-peer-ports"], env, there) as process:
+        yield address(process)
+
+
+@pytest.fixture
+def at(env: dict[str, str]) -> Run:
+    """Run a command in a folder."""
+
+    def run(folder: Path, *args: str) -> Result:
+        process = warm.start(args, env, folder, stdin=subprocess.DEVNULL)
+        try:
+            out, err = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+        return Result(subprocess.CompletedProcess(args, process.wait(), out, err))
+
+    return run
+
+
+def mailer(server: str, protocol: str) -> str:
+    return f"{protocol}+{server}/{protocol}#mailer"
+
+
+def printed(text: str) -> str:
+    found = re.search(r"run (\S+) at \S+#mailer", text)
+    assert found is not None, text
+    return found[1]
+
+
+def answer(at: Run, there: Path, what: str) -> None:
+    """Answer the only question that is open at the server."""
+    (question,) = at(there, "questions", "--json").json
+    assert question["prompt"] == f"Send {what}?"
+    assert at(there, "questions", "answer", question["id"], "y").code == 0
+
+
+def runs(at: Run, there: Path) -> list[tuple[str, str]]:
+    listed: Any = at(there, "runs", "list", "--json").json
+    return [(run["id"], run["status"]) for run in listed]
+
+
+@pytest.mark.parametrize("protocol", ATTACHABLE)
+def test_a_run_at_an_address_is_the_servers_and_goes_on_by_its_id(
+    at: Run, server: str, there: Path, tmp_path: Path, protocol: str
+) -> None:
+    target = mailer(server, protocol)
+    begun = at(tmp_path, "run", target, "ada", "--no-input")
+    assert begun.code == 4, begun.err
+    id_ = printed(begun.err)
+    assert runs(at, there) == [(id_, "waiting")]
+    assert f"interlingua run {target} --attach {id_}" in begun.err
+    assert "questions answer" not in begun.err, "there is no store here in which it could be answered"
+    answer(at, there, "the letter")
+    again = at(tmp_path, "run", target, "--attach", id_, "--no-input")
+    assert again.code == 4, again.err
+    assert printed(again.err) == id_
+    assert "Send the bill?" in again.err
+    assert "Send the letter?" not in again.err, "it was answered before"
+    answer(at, there, "the bill")
+    ended = at(tmp_path, "run", target, "--attach", id_)
+    assert (ended.code, ended.out.strip()) == (0, "to ada: sent"), ended.err
+    assert (there / "sent").read_text() == "ada\n"
+    assert runs(at, there) == [(id_, "succeeded")]
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".interlingua")] == []
+
+
+@pytest.mark.parametrize("protocol", ATTACHABLE)
+def test_what_a_run_asks_is_answered_where_it_is_attached(
+    at: Run, server: str, there: Path, tmp_path: Path, terminal: Callable[..., Terminal], protocol: str
+) -> None:
+    target = mailer(server, protocol)
+    id_ = printed(at(tmp_path, "run", target, "ada", "--no-input").err)
+    answer(at, there, "the letter")
+    client = terminal("run", target, "--attach", id_)
+    client.see("Send the bill?")
+    client.see("[y/n] ")
+    client.sendline("y")
+    client.see("sent\r\n")
+    client.see(f"run {id_} succeeded")
+    assert client.finish() == 0
+    assert (there / "sent").read_text() == "ada\n"
+    assert runs(at, there) == [(id_, "succeeded")]
+
+
+def test_ctrl_c_cancels_the_run_at_the_server(
+    at: Run, server: str, there: Path, terminal: Callable[..., Terminal]
+) -> None:
+    client = terminal("run", f"{server}#mailer", "ada")
+    client.see("[y/n] ")
+    client.sendintr()
+    client.see("cancelled")
+    assert client.finish() == 130
+    ((_, status),) = runs(at, there)
+    assert status == "cancelled"
+
+
+def test_an_id_that_the_server_does_not_have(at: Run, server: str, tmp_path: Path) -> None:
+    for protocol in ATTACHABLE:
+        done = at(tmp_path, "run", mailer(server, protocol), "--attach", "absent")
+        assert done.code == 1
+        assert "absent" in done.err
+
+
+def test_json_tells_the_id_on_stderr_alone(at: Run, server: str, there: Path, tmp_path: Path) -> None:
+    done = at(tmp_path, "run", f"{server}#mailer", "ada", "--json", "--no-input")
+    assert done.code == 4
+    assert {event["kind"] for event in done.lines} >= {"created", "asked"}
+    assert runs(at, there) == [(printed(done.err), "waiting")]
+
+
+def test_a_protocol_that_cannot_go_on_by_an_id_says_so(at: Run, server: str, tmp_path: Path) -> None:
+    for protocol in ("editor", "peer"):
+        target = mailer(server, protocol)
+        begun = at(tmp_path, "run", target, "ada", "--no-input")
+        assert begun.code == 4, begun.err
+        assert "answer it at the server" in begun.err
+        assert "--attach" not in begun.err
+        refused = at(tmp_path, "run", target, "--attach", "1a2b")
+        assert refused.code == 2
+        assert f"what is spoken at {target} cannot go on with a run by its id" in refused.err
+    assert [file.name for file in tmp_path.iterdir()] == ["there"]
+
+
+def test_options_of_the_other_kind_of_run_are_refused(at: Run, there: Path, tmp_path: Path) -> None:
+    for words, said, hint in (
+        (("http://127.0.0.1:9#x", "--resume", "1a2b"), "the server's", "--attach 1a2b"),
+        (("http://127.0.0.1:9#x", "hi", "--store", "s.db"), "the server's", ""),
+        ((f"{there}/agents.py", "--attach", "1a2b"), "no address", "--resume 1a2b"),
+        (("http://127.0.0.1:9#x", "hi", "--attach", "1a2b"), "INPUT cannot change it", ""),
+    ):
+        done = at(tmp_path, "run", *words)
+        assert done.code == 2, words
+        assert said in done.err
+        assert hint in done.err

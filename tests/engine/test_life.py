@@ -1,0 +1,136 @@
+"""An engine that cannot start, or cannot stop in order, leaves nothing open and loses no run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import interlingua as il
+from interlingua.engine import belonging, ways
+from interlingua.engine.callbacks import Callbacks
+from interlingua.engine.closing import close_all
+from interlingua.engine.elsewhere import Elsewhere
+from interlingua.engine.process import ProcessPool
+from interlingua.engine.reminders import Reminders
+from interlingua.engine.worker import Worker
+
+from .common import PATIENT, engine, submit
+
+
+def broken(*args: Any, **more: Any) -> Any:
+    raise OSError("it broke")
+
+
+def agent_that_waits() -> tuple[il.Agent[..., Any], asyncio.Event, asyncio.Event]:
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @il.agent(name="agent")
+    async def agent() -> str:
+        entered.set()
+        await go.wait()
+        return "done"
+
+    return agent, entered, go
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Elsewhere, "stop"),
+        (Reminders, "stop"),
+        (Callbacks, "stop"),
+        (Worker, "_stop_looking"),
+        (Worker, "_leave_runs"),
+        (Worker, "_end_tasks"),
+        (ProcessPool, "close"),
+    ],
+)
+async def test_an_engine_stops_whatever_fails_on_the_way(
+    store: Path, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, entered, go = agent_that_waits()
+    eng = engine(store, agent, settings=il.Settings(shutdown_grace=0, cancel_grace=0.1, stall_warning=0))
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, broken)
+        await eng.start()
+        run = await submit(eng, "agent")
+        await entered.wait()
+        with pytest.raises(OSError, match="it broke"):
+            await eng.stop()
+    for task in [*eng.worker._loops, *eng.worker._tasks]:  # what the broken step would have ended
+        task.cancel()
+    assert not eng.running
+    await eng.stop()  # once is enough
+    go.set()
+    async with engine(store, agent, settings=PATIENT) as other:
+        row = await other.store.run(run.id)
+        assert row is not None
+        assert row.crashes == 0
+        assert (await other.wait(run.id, timeout=20)).output == {"text": "done"}
+
+
+async def test_the_first_error_counts_and_the_others_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    closed: list[str] = []
+
+    async def step(name: str, error: BaseException | None) -> None:
+        closed.append(name)
+        if error is not None:
+            raise error
+
+    steps = [
+        lambda: step("a", None),
+        lambda: step("b", asyncio.CancelledError()),
+        lambda: step("c", ValueError("second")),
+        lambda: closed.append("d"),
+    ]
+    with pytest.raises(asyncio.CancelledError):
+        await close_all(steps)
+    assert closed == ["a", "b", "c", "d"]
+    assert [record.getMessage() for record in caplog.records] == ["while stopping: second"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (belonging, "join"),
+        (ways, "server_id"),
+        (il.Engine, "_publish_cards"),
+        (il.Engine, "_count_pending"),
+        (Worker, "_enter_store"),
+        (Worker, "start"),
+        (Callbacks, "start"),
+        (Reminders, "start"),
+    ],
+)
+async def test_an_engine_that_cannot_start_closes_what_it_opened(
+    store: Path, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    agent, _, go = agent_that_waits()
+    go.set()
+    eng = engine(store, agent)
+    closed = 0
+    close = eng.store.close
+
+    async def counted() -> None:
+        nonlocal closed
+        closed += 1
+        await close()
+
+    monkeypatch.setattr(eng.store, "close", counted)
+    before = asyncio.all_tasks()
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, broken)
+        with pytest.raises(OSError, match="it broke"):
+            await eng.start()
+    assert closed == 1
+    assert asyncio.all_tasks() <= before
+    await eng.start()  # it can still begin
+    run = await submit(eng, "agent")
+    assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+    await eng.stop()
+    assert closed == 2

@@ -1,0 +1,62 @@
+"""A process with an agent that must not be repeated: `python -m tests.faults.payer STORE EFFECTS WHAT`.
+
+Each call of the agent is a line of the file EFFECTS. WHAT is the kind of life that it leads:
+
+- `race`: it says that it is ready, submits all keys at once when a line comes, and tells the runs that it got.
+- `die`: it submits one run, and is killed by the first call. The rest of the line says how: `plain`, `key`, `thread`,
+  `sync` or `delay`.
+- `live`: it says that it is ready, and runs what there is until its input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import interlingua as il
+from tests.faults.paying import agents
+
+KEYS = 40
+
+
+def request(how: str) -> il.RunRequest:
+    asked = il.RunRequest("pay_sync" if how == "sync" else "pay", input={"what": how})
+    if how == "key":
+        asked.key = "once"
+    elif how == "thread":
+        asked.thread, asked.create_thread = "t", True
+    elif how == "delay":
+        asked.delay = 0.05
+    return asked
+
+
+async def main() -> None:
+    store, effects, what, *rest = sys.argv[1:]
+    settings = il.Settings(sweep_every=0.05, shutdown_grace=1, stall_warning=0)
+    loop = asyncio.get_running_loop()
+    async with il.Engine(store, agents=agents(Path(effects), dies=what == "die"), settings=settings) as engine:
+        say("ready")
+        if what == "die":
+            await engine.wait((await engine.submit(request(*rest))).id)
+        elif what == "live":
+            await loop.run_in_executor(None, sys.stdin.read)
+        else:
+            await loop.run_in_executor(None, sys.stdin.readline)
+            asked = (il.RunRequest("pay", input={"what": str(n)}, key=f"key {n}") for n in range(KEYS))
+            made = [run.id for run in await asyncio.gather(*map(engine.submit, asked))]
+            for run in made:
+                assert (await engine.wait(run)).status is il.Status.SUCCEEDED
+            say(made)
+            await loop.run_in_executor(None, sys.stdin.readline)  # the others may wait for runs that are here
+
+
+def say(what: Any) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

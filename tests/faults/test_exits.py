@@ -1,0 +1,136 @@
+"""Processes that end in every way, under load and for long: no run but the one to blame is harmed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import interlingua as il
+
+from ..cli.conftest import clean_env
+from ..cli.test_signals import NAMES, begin, looking, nobody_is_hurt, process, wait_until_up
+from ..engine.test_process_pool import lives, members, wait_for_end
+from ..postgres import fresh
+
+pytestmark = pytest.mark.faults
+
+REPO = Path(__file__).parents[2]
+WATCHER = il.Settings(max_running=0, sweep_every=0.05, stall_warning=0)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    if request.param == "sqlite":
+        return tmp_path / "store.db"
+    return fresh(request.getfixturevalue("postgres"))
+
+
+@contextlib.asynccontextmanager
+async def server(where: Path | str) -> AsyncIterator[asyncio.subprocess.Process]:
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.faults.leaving", str(where), cwd=REPO, stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPO), str(REPO / "src")])},
+    )  # fmt: skip
+    assert running.stdout is not None
+    assert await running.stdout.readline() == b"ready\n"
+    try:
+        yield running
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.wait()
+        running._transport.close()  # type: ignore[attr-defined]
+
+
+async def test_a_slow_poison_dies_alone(where: Path | str) -> None:
+    async with il.Engine(where, settings=WATCHER) as eng:
+        runs: dict[str, str] = {}
+        poison = ""
+        for _ in range(12):
+            async with server(where) as running:
+                if not poison:
+                    poison = (await eng.submit(il.RunRequest("poison", input={"after": 6.0}))).id
+                    for n in range(4):
+                        name = f"innocent-{n}"
+                        runs[name] = (await eng.submit(il.RunRequest("innocent", input={"seconds": 8.0}))).id
+                ended = asyncio.create_task(running.wait())
+                over = asyncio.create_task(eng.wait(poison, timeout=600))
+                await asyncio.wait([ended, over], return_when=asyncio.FIRST_COMPLETED)
+                ended.cancel()
+                over.cancel()
+                if running.returncode is not None:
+                    continue
+                done = await eng.wait(poison, timeout=1)
+                assert done.error is not None
+                assert done.error.code == "run_lost"
+                for name, run in runs.items():
+                    assert (await eng.wait(run, timeout=120)).output == {"text": "done"}, name
+                return
+        raise AssertionError("the poison never ended")
+
+
+async def test_agents_that_call_sys_exit_harm_nobody_else(where: Path | str) -> None:
+    async with server(where) as running, il.Engine(where, settings=WATCHER) as eng:
+        others = [await eng.submit(il.RunRequest("innocent", input={"seconds": 5.0})) for _ in range(20)]
+        bad = [
+            await eng.submit(il.RunRequest("leaves", input={"how": how}))
+            for how in ["task", "group", "interrupt", "2"] * 25
+        ]
+        bad += [await eng.submit(il.RunRequest("leaves_in_a_thread", input={})) for _ in range(25)]
+        for run in bad:
+            done = await eng.wait(run.id, timeout=120)
+            assert done.error is not None
+            assert done.error.code == "agent_crashed"
+        for run in others:
+            assert (await eng.wait(run.id, timeout=120)).output == {"text": "done"}
+        assert running.returncode is None
+
+
+async def test_no_worker_process_outlives_a_server_that_is_killed(where: Path | str) -> None:
+    seen: set[int] = set()
+    async with il.Engine(where, settings=WATCHER) as eng:
+        for _ in range(10):
+            async with server(where) as running:
+                run = await eng.submit(il.RunRequest("family", input={}))
+                pids = await members(eng, run.id)
+                assert all(map(lives, pids))
+                seen |= set(pids)
+                running.send_signal(random.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+                await running.wait()
+            await wait_for_end(*seen)
+            await eng.cancel(run.id)  # else it would have the place of the next one
+
+
+@pytest.mark.parametrize("kind", ["serve", "worker", "embedded"])
+async def test_any_signals_at_any_time_fail_no_run(where: Path | str, kind: str) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    env = {**clean_env(), "INTERLINGUA_STORE": str(where)}
+    names = [name for name in NAMES if name != "stubborn" or kind != "embedded"]
+    with process(kind, env, 1.0) as running:
+        wait_until_up(running)
+        async with looking(env) as eng:
+            runs = await begin(eng, names)
+        running.kill()
+    for _ in range(15):
+        with process(kind, env, 1.0) as running:
+            if chance.random() < 0.6:
+                await asyncio.to_thread(wait_until_up, running)
+            await asyncio.sleep(chance.uniform(0.0, 1.0))
+            for _ in range(chance.randint(1, 3)):
+                running.send_signal(chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
+                await asyncio.sleep(chance.uniform(0.0, 0.3))
+            if chance.random() < 0.2:
+                running.kill()
+            running.send_signal(signal.SIGTERM)  # whatever came before, it is to end
+            await asyncio.to_thread(running.communicate, None, 60)
+    await nobody_is_hurt(env, kind, runs, blamed=True)

@@ -1,0 +1,153 @@
+"""An agent that must not be repeated is called once: whoever submits its run, and whatever dies on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import interlingua as il
+from interlingua.store.base import RunFilter
+from tests import warm_python
+
+from .payer import KEYS
+from .paying import agents
+
+REPO = Path(__file__).parents[2]
+HOW = ["plain", "key", "thread", "sync", "delay"]
+
+
+class Payer:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def said(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(await self.process.stdout.readline())
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"go\n")
+
+
+@asynccontextmanager
+async def payer(store: Path | str, effects: Path, *what: str) -> AsyncIterator[Payer]:
+    pipe = asyncio.subprocess.PIPE
+    command = [warm_python.python(), "-m", "tests.faults.payer", str(store), str(effects), *what]
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, cwd=REPO)
+    try:
+        yield Payer(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        process._transport.close()  # type: ignore[attr-defined]
+
+
+def paid(effects: Path) -> Counter[str]:
+    return Counter(effects.read_text().splitlines() if effects.exists() else [])
+
+
+async def race(store: Path | str, effects: Path, processes: int) -> None:
+    """Processes submit the same keys at the same moment: each is one run, and one call of its agent."""
+    async with asyncio.timeout(120):
+        async with payer(store, effects, "race") as first:
+            assert await first.said() == "ready"  # the schema is there
+            async with payers(store, effects, processes - 1) as others:
+                for one in [first, *others]:
+                    one.go()
+                made = await asyncio.gather(*(one.said() for one in [first, *others]))
+    assert len(set(made[0])) == KEYS
+    assert all(other == made[0] for other in made)
+    assert paid(effects) == Counter(str(n) for n in range(KEYS))
+
+
+@asynccontextmanager
+async def payers(store: Path | str, effects: Path, count: int) -> AsyncIterator[list[Payer]]:
+    if not count:
+        yield []
+        return
+    async with payer(store, effects, "race") as one, payers(store, effects, count - 1) as others:
+        assert await one.said() == "ready"
+        yield [one, *others]
+
+
+async def killed(store: Path | str, effects: Path, how: str) -> None:
+    """A process is killed by the call of its agent. Nobody calls it again."""
+    async with asyncio.timeout(60), payer(store, effects, "die", how) as dying:
+        assert await dying.said() == "ready"
+        assert await dying.process.wait() == -9
+    settings = il.Settings(sweep_every=0.05, shutdown_grace=1, stall_warning=0)
+    async with il.Engine(store, agents=agents(effects, dies=False), settings=settings) as engine:
+        (run,) = await engine.runs(RunFilter())
+        ended = await engine.wait(run.id, timeout=30)
+        assert ended.status is il.Status.FAILED
+        assert ended.error is not None
+        assert ended.error.code == "run_lost"
+        if how == "key":
+            again = await engine.submit(il.RunRequest("pay", input={"what": how}, key="once"))
+            assert again.id == run.id
+    assert paid(effects) == {how: 1}
+
+
+async def test_a_key_that_two_processes_use_at_once_is_one_call_of_the_agent(store: Path, tmp_path: Path) -> None:
+    await race(store, tmp_path / "effects", 2)
+
+
+@pytest.mark.parametrize("how", ["plain", "sync"])
+async def test_a_run_whose_agent_was_called_when_its_process_was_killed_is_not_repeated(
+    store: Path, tmp_path: Path, how: str
+) -> None:
+    await killed(store, tmp_path / "effects", how)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", range(10))
+async def test_keys_that_many_processes_use_at_once_are_one_call_each(store: Path, tmp_path: Path, number: int) -> None:
+    await race(store, tmp_path / "effects", 4)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("number", range(5))
+async def test_however_a_run_was_submitted_its_agent_is_not_called_again_after_a_kill(
+    store: Path, tmp_path: Path, how: str, number: int
+) -> None:
+    await killed(store, tmp_path / "effects", how)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", range(3))
+async def test_keys_that_are_used_while_processes_are_killed_are_one_run_and_at_most_one_call_each(
+    store: Path, tmp_path: Path, number: int
+) -> None:
+    """A process that is killed in the middle of a race takes its calls along; none of them is made again."""
+    effects = tmp_path / "effects"
+    async with asyncio.timeout(120):
+        for life in range(5):
+            async with payer(store, effects, "race") as one, payer(store, effects, "race") as other:
+                assert await one.said() == "ready"
+                assert await other.said() == "ready"
+                one.go()
+                other.go()
+                while len(paid(effects)) < life * KEYS // 5 + 1:
+                    await asyncio.sleep(0)
+                one.process.kill()
+                other.process.kill()
+    settings = il.Settings(sweep_every=0.05, shutdown_grace=1, stall_warning=0)
+    async with il.Engine(store, agents=agents(effects, dies=False), settings=settings) as engine:
+        asked = (il.RunRequest("pay", input={"what": str(n)}, key=f"key {n}") for n in range(KEYS))
+        made = [run.id for run in await asyncio.gather(*map(engine.submit, asked))]
+        assert len(set(made)) == KEYS
+        ended = [await engine.wait(run, timeout=60) for run in made]
+        assert len(await engine.runs(RunFilter(limit=1000))) == KEYS
+    assert max(paid(effects).values()) == 1
+    succeeded = {str(n) for n, run in enumerate(ended) if run.status is il.Status.SUCCEEDED}
+    assert succeeded <= paid(effects).keys()
+    assert all(run.error is None or run.error.code == "run_lost" for run in ended)

@@ -1,0 +1,98 @@
+"""kill -9 of processes that have agents of one name in two files: no run ever sees the code of the other file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+import interlingua as il
+from interlingua.model.events import QuestionAsked, Recorded
+from interlingua.store.base import RunFilter
+
+from .two_origins import SETTINGS
+
+REPO = Path(__file__).parents[2]
+SOURCES = ("file:a.py", "file:b.py")
+
+
+class Files:
+    """One process for each file. A process is started again when it was killed."""
+
+    def __init__(self, store: Path | str) -> None:
+        self._store = store
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self.runs: dict[str, str] = {}  # acknowledged: the source of each
+
+    async def start(self, source: str, runs: int) -> None:
+        env = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'src'}"}
+        process = self._processes[source] = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.faults.two_origins", str(self._store), source, str(runs),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=env, cwd=REPO,
+        )  # fmt: skip
+        assert process.stdout is not None
+        while run := (await process.stdout.readline()).decode().strip():
+            self.runs[run] = source
+
+    async def kill(self, source: str) -> None:
+        process = self._processes.pop(source)
+        process.kill()
+        await process.wait()
+
+    async def end(self) -> None:
+        for source in list(self._processes):
+            await self.kill(source)
+
+
+async def answer_some(eng: il.Engine, chance: random.Random, share: float) -> None:
+    for question in await eng.questions(limit=1000):
+        if chance.random() < share:
+            await eng.answer(question.id, {"approved": True})
+
+
+async def kill_often(store: Path | str, kills: int, seed: int) -> None:
+    chance, files = random.Random(seed), Files(store)
+    async with il.Engine(store, settings=SETTINGS, project="shop") as eng:
+        try:
+            for source in SOURCES:
+                await files.start(source, 3)
+            for _ in range(kills):
+                await answer_some(eng, chance, 0.3)
+                await asyncio.sleep(chance.random() * 0.3)
+                source = chance.choice(SOURCES)
+                await files.kill(source)
+                await answer_some(eng, chance, 0.3)  # also what was asked by the code that is gone
+                await files.start(source, 1)
+            async with asyncio.timeout(120):
+                while await eng.store.open_queues():
+                    await answer_some(eng, chance, 1.0)
+                    await asyncio.sleep(0.05)
+        finally:
+            await files.end()
+        rows = {row.id: row for row in await eng.store.runs(RunFilter(limit=10_000))}
+        assert files.runs.keys() <= rows.keys()
+        for run, row in rows.items():
+            source = row.origin.partition(" ")[2]
+            assert files.runs.get(run, source) == source
+            events = [event.body async for event in eng.events(run, follow=False)]
+            assert {body.value for body in events if isinstance(body, Recorded)} == {source}
+            asked = [body.question.prompt for body in events if isinstance(body, QuestionAsked)]
+            assert asked == [f"{source}: Send it?"], "a question was withdrawn and asked again"
+            assert (await eng.run(run)).output == {"text": f"{source} {source} {source}"}
+            assert await eng.verify(run) is None
+
+
+@pytest.mark.timeout(240)
+async def test_two_files_with_an_agent_of_one_name_keep_to_their_own_runs(store: Path | str) -> None:
+    await kill_often(store, 4, 1)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(2, 6))
+async def test_two_files_keep_to_their_own_runs_in_hundreds_of_kills(store: Path | str, seed: int) -> None:
+    await kill_often(store, 50, seed)

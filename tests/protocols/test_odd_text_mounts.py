@@ -1,0 +1,201 @@
+"""Text that is not clean, from every kind of mounted server over every transport: split characters are joined, a result
+that is fine stays one, and an answer that cannot be read ends its run at once."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import interlingua as il
+from interlingua.app.serve import ServeSettings, serving
+from interlingua.app.targets import load_all, parse
+from interlingua.model.delta import Joiner
+from interlingua.model.events import OutputDelta, Thought
+from interlingua.model.whole_text import has_halves
+from interlingua.protocols.peer import links
+from tests.engine.common import QUICK, engine, finish, log
+from tests.rpc_client import INTERLINGUA
+
+from . import tampering
+from .peer.common import running_node
+
+SOURCE = '''
+from typing import Any
+
+import interlingua as il
+
+
+@il.agent
+async def odd(text: str, ctx: il.Context[None, None]):
+    """Says what it is told, in pieces."""
+    for number, piece in enumerate(text.split("|")):
+        await ctx.step(f"pause {number}", lambda: None)
+        yield piece
+
+
+@il.agent
+async def thinker(text: str, ctx: il.Context[None, None]) -> str:
+    """Thinks what it is told, in pieces."""
+    for number, piece in enumerate(text.split("|")):
+        await ctx.step(f"pause {number}", lambda: None)
+        await ctx.thought(piece, id="t")
+    return "thought"
+
+
+@il.agent
+async def counts(text: str) -> dict[str, Any]:
+    """Gives back what it is told as a value, beside a number of 70 bits."""
+    return {"n": text, "large": 2**70}
+'''
+
+
+def agents() -> list[il.Agent[..., Any]]:
+    made: dict[str, Any] = {}
+    exec(SOURCE, made)
+    return [made["odd"], made["thinker"], made["counts"]]
+
+
+def _address(scheme: str, path: str) -> Any:
+    @contextlib.asynccontextmanager
+    async def made(folder: Path) -> AsyncIterator[str]:
+        async with (
+            serving(folder / "there.db", agents(), ServeSettings(port=0, engine=QUICK)) as server,
+            tampering.proxy(server.address.removeprefix("http://")) as address,
+        ):
+            yield f"{scheme}://{address}/{path}"
+
+    return made
+
+
+def _process(kind: str) -> Any:
+    @contextlib.asynccontextmanager
+    async def made(folder: Path) -> AsyncIterator[str]:
+        file = folder / "agents.py"
+        file.write_text(SOURCE)
+        stdio = [INTERLINGUA, "stdio", "--as", kind]
+        command = [
+            sys.executable,
+            str(Path(tampering.__file__)),
+            *stdio,
+            *([f"{file}:AGENT"] if kind == "cap" else [str(file)]),
+        ]
+        yield f"{kind}:{shlex.join(command)}"
+
+    return made
+
+
+def _node(scheme: str) -> Any:
+    @contextlib.asynccontextmanager
+    async def made(folder: Path) -> AsyncIterator[str]:
+        tcp = {"tcp_port": 0} if scheme == "tcp" else {}
+        async with running_node("There", agents=agents(), store=folder / "there.db", **tcp) as node:
+            link = str(node.node.tcp_link if scheme == "tcp" else node.node.link)
+            port = links.parse(link).port
+            async with tampering.proxy(f"127.0.0.1:{port}") as address:
+                yield link.replace(f"127.0.0.1:{port}", address)
+
+    return made
+
+
+SERVERS: dict[str, Any] = {
+    "connect": _address("connect+http", "connect"),
+    "mcp, HTTP": _address("mcp+http", "mcp"),
+    "mcp, stdio": _process("mcp"),
+    "editor, HTTP": _address("editor+http", "editor"),
+    "editor, WebSocket": _address("editor+ws", "editor"),
+    "editor, stdio": _process("editor"),
+    "peer, HTTP": _address("peer+http", "peer"),
+    "peer, WebSocket": _node("acp"),
+    "peer, TCP": _node("tcp"),
+    "cap, HTTP": _address("cap+http", "cap"),
+    "cap, stdio": _process("cap"),
+}
+TOLD = {
+    "a pair in two pieces": ("a@HALF1|@HALF2b", "a\U0001f600b"),
+    "a first half at the end of a piece": ("a@HALF1|b", "a\ufffdb"),
+    "a first half at the end": ("a|b@HALF1", "ab\ufffd"),
+    "a second half": ("a|@HALF2b", "a\ufffdb"),
+    "invalid UTF-8": ("a @BYTES b", "a @BYT\ufffd\ufffd b"),
+}
+
+
+@contextlib.asynccontextmanager
+async def mounted(store: Path, folder: Path, server: str, agent: str) -> AsyncIterator[tuple[il.Engine, str]]:
+    """An engine with the agents of that server, and what the one that is meant is called."""
+    folder.mkdir()
+    async with SERVERS[server](folder) as target:
+        found = await load_all(parse(target.replace("AGENT", agent)))
+        try:
+            async with engine(store, *found) as eng:
+                names = [one.card.name for one in found]
+                yield eng, agent if agent in names else names[0]
+        finally:
+            for let_go in {one.let_go for one in found if one.let_go is not None}:
+                await let_go()
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_what_a_server_says_in_halves_is_shown_in_whole_characters(
+    store: Path, tmp_path: Path, server: str
+) -> None:
+    async with mounted(store, tmp_path / "there", server, "odd") as (eng, name):
+        for case, (text, said) in TOLD.items():
+            if "WebSocket" in server and "UTF-8" in case:
+                continue  # such a frame ends the connection, by the rules of WebSockets
+            run = await finish(eng, name, {"text": text})
+            assert (run.error, run.output) == (None, {"text": said}), case
+            joined, pieces = Joiner(), 0
+            for event in await log(eng, run.id):
+                if isinstance(event.body, OutputDelta):
+                    assert not has_halves(event.body.delta)
+                    joined.add(event.body.delta)
+                    pieces += 1
+            assert not pieces or joined.value == {"text": said}, case
+            assert await eng.verify(run.id) is None
+
+
+@pytest.mark.parametrize("server", [server for server in SERVERS if not server.startswith("peer")])
+async def test_thoughts_in_halves_are_shown_in_whole_characters(store: Path, tmp_path: Path, server: str) -> None:
+    async with mounted(store, tmp_path / "there", server, "thinker") as (eng, name):
+        if name != "thinker":
+            pytest.skip("one agent is behind this")
+        run = await finish(eng, name, {"text": "a@HALF1|@HALF2b"})
+        assert run.error is None
+        thoughts = [event.body.text for event in await log(eng, run.id) if isinstance(event.body, Thought)]
+        assert "".join(thoughts) in ("a\U0001f600b", "")
+        assert not has_halves(thoughts)
+
+
+@pytest.mark.parametrize("server", [server for server in SERVERS if not server.startswith("editor")])
+async def test_numbers_that_json_does_not_have_fail_no_run_whose_result_is_fine(
+    store: Path, tmp_path: Path, server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with mounted(store, tmp_path / "there", server, "counts") as (eng, name):
+        for word in ("@NAN-------", "@INFINITY--", "@LARGE-----"):
+            run = await finish(eng, name, {"text": word})
+            assert (run.error, run.output) == (None, {"n": None, "large": 2**70}), word
+    assert "NaN became null" in caplog.text
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_an_answer_that_cannot_be_read_ends_its_run_at_once_and_the_next_one_works(
+    store: Path, tmp_path: Path, server: str
+) -> None:
+    agent = "counts" if not server.startswith("editor") else "odd"
+    async with mounted(store, tmp_path / "there", server, agent) as (eng, name):
+        run = await finish(eng, name, {"text": "@BREAK"})
+        if server.startswith("editor"):
+            # What cannot be read there is a piece of the stream; the answer tells only that the turn has ended.
+            assert run.status.final
+        else:
+            assert run.error is not None, run
+            assert "cannot be read: " in run.error.message
+            assert " at byte " in run.error.message
+        fine = await finish(eng, name, {"text": "fine"})
+        assert fine.error is None
