@@ -14,6 +14,7 @@ import importlib
 import inspect
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import warnings
@@ -46,6 +47,11 @@ ready_stores.begin()
 def pytest_configure(config: pytest.Config) -> None:
     """Every commit waits for the disk, and most tests make a store: that would take longer than the tests themselves.
     So files are in memory where there is room, unless somebody says where they shall be (TMPDIR, --basetemp)."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if (
+            signal.getsignal(number) is signal.SIG_IGN
+        ):  # `nohup` and `&` set that, and every process started here inherits it
+            signal.signal(number, handler)
     os.environ.pop(VARIABLE, None)  # what somebody has set up for themselves is not what is tested
     os.environ[PROJECT] = "tests"  # processes that are started here have stores at any place
     begin(config)

@@ -17,12 +17,14 @@ from interlingua.model.errors import Conflict
 from interlingua.model.run import Thread
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key
+from interlingua.store import sqlite as sqlite_store
 from interlingua.store.base import CallbackRow, Places, PutCallback, RunFilter, ThreadFilter
 from interlingua.store.sql import Connection
 from interlingua.store.sql_callbacks import put_callback
 from interlingua.store.sql_query import json_contains, select_runs
 from interlingua.store.sql_store import SQLStore
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.sqlite import SQLiteStore, migrate
+from interlingua.store.sqlite_writer import SQLiteConnection, connect
 
 from .conftest import at
 from .test_store import append, event, row
@@ -177,6 +179,29 @@ async def test_a_sqlite_file_of_another_program_is_refused_and_not_changed(sqlit
     assert sqlite.path.read_bytes() == before
     assert sqlite.path.stat().st_mode & 0o777 == 0o644
     assert [file.name for file in sqlite.path.parent.iterdir()] == [sqlite.path.name]
+
+
+async def test_a_store_that_another_process_creates_meanwhile_is_not_taken_for_an_old_one(
+    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = []
+
+    class Slow(SQLiteConnection):
+        """Lets another process create the tables after this one has read who wrote the file."""
+
+        def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+            cursor = super().execute(sql, *args)
+            if sql == "PRAGMA application_id" and not created:
+                created.append(sqlite.path)
+                migrate(sqlite.path)
+            return cursor
+
+    connect(sqlite.path).close()
+    assert sqlite.path.stat().st_size, "the other process has begun"
+    monkeypatch.setattr(sqlite_store, "SQLiteConnection", Slow)
+    await sqlite.open()
+    assert created
+    await sqlite.close()
 
 
 @pytest.mark.parametrize("form", ["deep", "wide"])

@@ -208,6 +208,7 @@ def _refuse_foreign(path: Path) -> None:
         return
     conn = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30, factory=SQLiteConnection)
     try:
+        conn.execute("BEGIN")  # one view of the file: another process may be creating the tables now
         _version(path, conn)
     finally:
         conn.close()
