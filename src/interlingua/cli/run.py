@@ -249,7 +249,8 @@ async def _watch(
         how = at_server.how_to_answer
     watch = Watch(engine, run, view, asker=asker, leave_waiting=True, owned=interrupts, how=how)
     try:
-        return await watch.follow()
+        code = await watch.follow()
+        return code if at_server is None else await at_server.exit_code(engine, run, code)
     except OSError as error:  # nobody reads what it says any more
         terminal = interrupts.terminal_went_away()
         if not terminal and not isinstance(error, BrokenPipeError):
