@@ -398,7 +398,7 @@ def test_a_door_can_have_a_port_of_its_own_with_its_paths_at_the_root(
 def test_the_mcp_door_at_the_root_of_a_port_can_be_mounted(env: dict[str, str], home: Path, cli: Cli) -> None:
     with serve(env, home, "agents.py", "--port", "0", "--no-peer-ports", "--mcp-port", "0") as server:
         own = server.find(r" is at (http://\S+), too")
-        done = cli("run", f"mcp+{own}/", "hello", "--store", "own.db")
+        done = cli("run", f"mcp+{own}/", "hello")
         assert done.out == "hello\n", done.err
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from interlingua.model.run_identity import mount_source
+
 from .conftest import Result, Terminal
+from .nodes import started
+from .test_config import address
 
 Cli = Callable[..., Result]
 
@@ -111,3 +118,46 @@ def test_the_store_is_that_of_the_targets_project(cli: Cli, tmp_path: Path, env:
     run = cli("run", "inner/old.py", "--json").lines[0]["run"]
     done = cli("runs", "move", "last", "--to", "inner/app/new.py", "--json")
     assert done.json == [{"run": run, "agent": "mailer", "origin": "inner file:app/new.py", "problem": ""}]
+
+
+def stdio_of(folder: Path, file: str) -> str:
+    """A target whose agents are those of a file, in a process and a project of its own."""
+    words = shlex.join([sys.executable, "-m", "interlingua", "stdio", "--as", "mcp", str(folder / file)])
+    return f"mcp:{words} --store {folder / 'there.db'}"
+
+
+def mounted(shop: Path, **entry: str) -> None:
+    lines = [f"{name} = {json.dumps(value)}" for name, value in entry.items()]
+    (shop / "interlingua.toml").write_text("\n".join(['project = "shop"', "[[mounts]]", *lines, ""]))
+
+
+def test_a_run_moves_to_a_mount_that_calls_its_agent_so(cli: Cli, shop: Path) -> None:
+    run, target = waiting(cli), stdio_of(shop, "others.py")
+    mounted(shop, target=target, **{"as": "mailer"})
+    done = cli("runs", "move", run, "--to", target)
+    assert done.code == 0, done.err
+    assert origin_of(cli, run).endswith("#other")
+    second = waiting(cli)
+    mounted(shop, target=target, prefix="their-")
+    done = cli("runs", "move", second, "--to", target)
+    assert done.code == 3
+    assert "the target has no agent mailer; a run moves to an agent of its name (it has: their-other)" in done.err
+    assert origin_of(cli, second).endswith("file:old.py")
+
+
+@pytest.mark.parametrize("name", [{"as": "post"}, {"prefix": "their-"}])
+def test_a_run_of_a_mount_with_a_name_of_its_own_moves_to_another_mount(
+    cli: Cli, shop: Path, env: dict[str, str], name: dict[str, str]
+) -> None:
+    old, new = stdio_of(shop, "old.py"), stdio_of(shop, "new.py")
+    mounted(shop, target=old, **name)
+    with started(["serve", "--port", "0", "--no-peer-ports"], env, shop) as server:
+        begun = cli("run", f"{address(server)}#{name.get('as', 'their-mailer')}", "--no-input")
+        assert begun.code == 4, begun.err
+    done = cli("runs", "move", "last", "--to", new)
+    assert done.code == 0, done.err
+    assert origin_of(cli, "last").endswith(f"{mount_source(new, 'mailer')}")
+    mounted(shop, target=old, **name)
+    done = cli("runs", "move", "last", "--to", old)
+    assert done.code == 0, done.err
+    assert origin_of(cli, "last").endswith(f"{mount_source(old, 'mailer')}")

@@ -221,3 +221,32 @@ def _run(env: dict[str, str], agent: str) -> Iterator[subprocess.Popen[Any]]:
             yield running
         finally:
             running.kill()
+
+
+TWO_HANGUPS = """
+import asyncio, signal
+from interlingua.cli.signals import Signals
+
+async def main():
+    ended, hangups = asyncio.Event(), []
+
+    def hangup():
+        hangups.append(1)
+        if len(hangups) == 1:
+            signal.raise_signal(signal.SIGHUP)
+        return True
+
+    with Signals(ended.set, hangup=hangup):
+        signal.raise_signal(signal.SIGHUP)
+        await ended.wait()
+    print("in order", len(hangups))
+
+asyncio.run(main())
+"""
+
+
+def test_a_second_hangup_while_the_first_is_handled_does_not_insist(env: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_HANGUPS], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "in order 2\n"), done.stderr

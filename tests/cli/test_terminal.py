@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
 import signal
+import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx2
 import pexpect
 import pytest
 
 from .conftest import EXAMPLES, PATIENCE, ZOO, Result, Terminal, nothing_ran
+from .warm import COMMAND
 
 Cli = Callable[..., Result]
 At = Callable[..., Terminal]
@@ -246,6 +250,27 @@ def test_a_terminal_that_goes_away_cancels_the_run(terminal: At, cli: Cli) -> No
         os.kill(at.pid, signal.SIGHUP)
     at.wait()
     _wait_for_status(cli, "cancelled")
+
+
+@pytest.mark.parametrize(("agent", "said"), [("confirm", "[y/n] "), ("ticks", "tick3")])
+def test_a_terminal_that_goes_away_without_a_signal_cancels_the_run(
+    env: dict[str, str], tmp_path: Path, cli: Cli, agent: str, said: str
+) -> None:
+    """The shell gets the SIGHUP, and its jobs later, or never. Until then reads and writes are all that tells."""
+    ours, theirs = pty.openpty()
+    words = [*COMMAND, "run", f"{ZOO}:{agent}"]
+    ends = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    with subprocess.Popen(words, env=env, cwd=tmp_path, start_new_session=True, **ends) as process:  # type: ignore[call-overload]
+        try:
+            os.close(theirs)
+            seen = b""
+            while said.encode() not in seen:
+                seen += os.read(ours, 4096)
+            os.close(ours)
+            assert process.wait(PATIENCE) == 130
+        finally:
+            process.kill()
+    assert cli("runs", "list", "--json").json[0]["status"] == "cancelled"
 
 
 def _wait_for_status(cli: Cli, status: str) -> None:

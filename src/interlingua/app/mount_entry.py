@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -15,7 +16,7 @@ from ..engine.mounting import MOUNTED_FROM
 from ..model import values
 from ..model.card import AgentCard
 from ..model.errors import DefinitionError, InvalidRequest
-from .targets import Target, load_to_serve
+from .targets import Target, load_to_serve, source_of_mount
 
 State = Literal["starting", "up", "down"]
 
@@ -135,6 +136,14 @@ async def try_once(entry: MountEntry) -> list[Agent[..., Any]]:
     for agent in named:
         agent.card = entry.renamed(agent.card)
     return named
+
+
+async def load_mounted(target: Target, root: Path, entries: list[MountEntry]) -> list[Agent[..., Any]]:
+    """The agents of a target, called as they are here. `entries`: the mounts of the project, which give names."""
+    of_target = [entry for entry in entries if source_of_mount(entry.target, "") == source_of_mount(target, "")]
+    wanted = None if target.agent is None else source_of_mount(target, target.agent.partition("@")[0])
+    named = [agent for entry in of_target for agent in await try_once(entry) if wanted in (None, agent.source)]
+    return named or await load_to_serve(target, root)
 
 
 def left_out(agent: Agent[..., Any], error: DefinitionError) -> str:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
+    from ..app.paths import Place
+    from ..app.targets import Target
+    from ..engine.agents import Agent
     from ..engine.moving import Moved, Mover
     from ..store.base import QueueCount
 
 
 async def move(run: str | None, origin: str | None, to: str, yes: bool, json: bool, store: Path | None) -> int:
     from ..app.paths import Place
-    from ..app.targets import load_to_serve, parse
+    from ..app.targets import parse
     from ..engine.moving import Mover
     from .ids import find_run
     from .session import engine_in
@@ -24,7 +27,7 @@ async def move(run: str | None, origin: str | None, to: str, yes: bool, json: bo
     target = parse(to)
     place = Place(store, [target])
     async with engine_in(place) as engine:
-        mover = Mover(engine, await load_to_serve(target, place.project.root))
+        mover = Mover(engine, await _load(target, place))
         if run is not None:
             moved = await mover.move(await find_run(engine, run))
         else:
@@ -36,13 +39,27 @@ async def move(run: str | None, origin: str | None, to: str, yes: bool, json: bo
     return ExitCode.CONFLICT if any(one.problem for one in moved) else 0
 
 
+async def _load(target: Target, place: Place) -> list[Agent[..., Any]]:
+    from ..app import config_meaning
+    from ..app.config import read
+    from ..app.mount_entry import load_mounted
+    from ..app.targets import load_to_serve
+
+    if target.kind in ("file", "team"):
+        return await load_to_serve(target, place.project.root)
+    config = read(place.file, {})
+    mounts = config_meaning.mounts(config)
+    config.check()
+    return await load_mounted(target, place.project.root, mounts)
+
+
 async def _make_sure(yes: bool, mover: Mover, queues: list[QueueCount], to: str) -> None:
     """Say how many runs go where, and ask."""
     from .render import note
     from .session import confirmed, interactive
 
     for one in queues:
-        there = mover.target(one.agent, one.version)
+        there = mover.target(one.agent, one.version, one.origin)
         note(f"{one.runs} of {one.agent} {one.version} ({one.origin}) → {there.card.version} ({there.origin})")
     count = sum(one.runs for one in queues)
     what = "1 run" if count == 1 else f"{count} runs"

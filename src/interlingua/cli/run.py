@@ -235,7 +235,9 @@ async def _watch(
 ) -> ExitCode:  # fmt: skip
     import contextlib
 
+    from ..model.errors import Conflict
     from .ask import AskAtTerminal
+    from .errors import ExitCode
     from .output import JsonView, TextView
     from .watch import Watch
 
@@ -247,11 +249,18 @@ async def _watch(
         how = at_server.how_to_answer
     watch = Watch(engine, run, view, asker=asker, leave_waiting=True, owned=interrupts, how=how)
     try:
-        return await watch.follow()
-    except BrokenPipeError:  # nobody reads what it says any more
-        await engine.cancel(run, reason="the reader of the output left")
+        code = await watch.follow()
+        return code if at_server is None else await at_server.exit_code(engine, run, code)
+    except OSError as error:  # nobody reads what it says any more
+        terminal = interrupts.terminal_went_away()
+        if not terminal and not isinstance(error, BrokenPipeError):
+            raise
+        with contextlib.suppress(Conflict):  # it has just ended by itself
+            await engine.cancel(run, reason="the terminal was closed" if terminal else "the reader of the output left")
         with contextlib.suppress(TimeoutError):
             await engine.wait(run, timeout=10)
+        if terminal:
+            return ExitCode.CANCELLED
         raise
 
 

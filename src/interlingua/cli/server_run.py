@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .errors import CommandError
+from ..model.errors import RunNotFound
+from .errors import CommandError, ExitCode
 from .output import TextView, View
 
 if TYPE_CHECKING:
     from ..app.targets import Loaded
     from ..engine.agents import Agent
+    from ..engine.engine import Engine
     from ..model.run import Question
 
 
 class ServerRun:
-    def __init__(self, address: str, *, attachable: bool) -> None:
-        """`address`: the target, as it may be shown. `attachable`: whether the server finds a run by its id."""
+    def __init__(self, address: str, *, attachable: bool, attached: bool = False) -> None:
+        """`address`: the target, as it may be shown. `attachable`: whether the server finds a run by its id.
+        `attached`: whether the run was begun before."""
         self.id: str | None = None
         self._view: View | None = None
         self._address = address
         self._attachable = attachable
+        self._attached = attached
 
     def found(self, run: str) -> None:
         """The server has told the id."""
@@ -38,6 +42,14 @@ class ServerRun:
             self._view.run_name = self.id
         self._view.aside(f"run {self.id} at {self._address}")
 
+    async def exit_code(self, engine: Engine, run: str, code: ExitCode) -> ExitCode:
+        """The exit code of the command. `run`: the run here; `code`: how that ended."""
+        if code is ExitCode.FAILED and self._attached:
+            error = (await engine.run(run)).error
+            if error is not None and error.code == RunNotFound.code:
+                return ExitCode.NOT_FOUND
+        return code
+
     def how_to_answer(self, question: Question) -> str:
         waits = f"run {self.id} at {self._address} waits" if self.id is not None else f"a run at {self._address} waits"
         if self.id is None or not self._attachable:
@@ -48,7 +60,7 @@ class ServerRun:
 def agent_at(loaded: Loaded, address: str, run: str | None) -> tuple[Agent[..., object], ServerRun]:
     """The agent to run: the one that was chosen, or for the run of an id, one that goes on with that."""
     agent = loaded.chosen
-    told = ServerRun(address, attachable=agent.attach is not None)
+    told = ServerRun(address, attachable=agent.attach is not None, attached=run is not None)
     if run is not None:
         if agent.attach is None:
             raise CommandError(

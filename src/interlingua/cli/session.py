@@ -7,7 +7,6 @@ import logging
 import os
 import sqlite3
 import sys
-import tempfile
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
@@ -123,6 +122,8 @@ async def engine_in(
 @asynccontextmanager
 async def engine_of_client(agents: Iterable[Agent[..., Any]]) -> AsyncIterator[tuple[Engine, Path]]:
     """An engine for runs that a server keeps, and its folder. Nothing of it stays when the command ends."""
+    import tempfile
+
     from ..engine.engine import Engine
 
     with tempfile.TemporaryDirectory(prefix="interlingua-", dir=_in_memory(), ignore_cleanup_errors=True) as folder:

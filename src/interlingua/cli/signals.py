@@ -56,8 +56,10 @@ class Signals:
         return signal.getsignal(HANGUP) is signal.SIG_IGN
 
     def _received(self, number: int, frame: FrameType | None) -> None:
-        if number == HANGUP and self._hangup is not None and (self._count or not self._hangup()):
-            return  # a terminal that is closed sends SIGHUP more than once: the second one does not insist
+        # A terminal that is closed sends SIGHUP more than once, and the second one does not insist. It may arrive while
+        # `_hangup` works for the first, so the count is looked at afterwards.
+        if number == HANGUP and self._hangup is not None and (not self._hangup() or self._count):
+            return
         self._count += 1
         if self._count == 1:
             self.number = signal.Signals(number)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import select
 import signal
 import sys
 import termios
@@ -44,12 +46,14 @@ async def read_line(prompt: str) -> str:
         text = await line
     except asyncio.CancelledError:
         forget_typed()
-        sys.stderr.write("\n")
+        with contextlib.suppress(OSError):  # the terminal is gone
+            sys.stderr.write("\n")
         raise
     finally:
         loop.remove_reader(fd)
     if not text:
-        sys.stderr.write("\n")
+        with contextlib.suppress(OSError):  # the terminal is gone
+            sys.stderr.write("\n")
         raise EOFError
     return text.decode(errors="replace").rstrip("\r\n")
 
@@ -61,12 +65,15 @@ def forget_typed() -> None:
 
 
 def is_gone(fd: int) -> bool:
-    """Whether this was a terminal that has been closed."""
+    """Tell whether this was a terminal that has been closed."""
     try:
         termios.tcgetattr(fd)
     except termios.error as error:
         return bool(error.args[0] == errno.EIO)
-    return False
+    poll = select.poll()
+    poll.register(fd, 0)
+    # While a terminal is being closed, its attributes can still be read.
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
 class Interrupts:
@@ -93,8 +100,9 @@ class Interrupts:
         return "Ctrl-C" if number in (None, signal.SIGINT) else number.name
 
     def terminal_went_away(self) -> bool:
-        """Whether the end of the input was that of the terminal. It counts as SIGHUP, which may come later."""
-        if not self._hangup or not is_gone(sys.stdin.fileno()):
+        """Tell whether reading or writing failed because the terminal is gone. That counts as SIGHUP, which may come
+        later: the shell gets it first."""
+        if not self._hangup or not any(map(is_gone, (0, 1, 2))):
             return False
         self._hung_up()
         self.pressed.set()

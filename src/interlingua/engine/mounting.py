@@ -17,7 +17,7 @@ import msgspec
 from ..model import carrier
 from ..model.card import ANY_OBJECT, AgentCard, Schema
 from ..model.content import DataPart, Part, TextPart
-from ..model.errors import ErrorInfo, Invalid, InvalidInput, RunError
+from ..model.errors import ErrorInfo, Invalid, InvalidInput, RunError, RunNotFound
 from ..model.events import Emission, Recorded, Warned
 from ..model.prompts import prompt_input
 from ..model.run import Option, RunRequest
@@ -65,6 +65,11 @@ class RemoteError(RunError):
 
     def info(self) -> ErrorInfo:
         return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
+
+
+def no_such_run(run: str, where: str) -> RemoteError:
+    """The error of a run to go on with that a server does not have."""
+    return RemoteError(f"there is no run {run!r} at {where}", code=RunNotFound.code)
 
 
 def attached(card: AgentCard) -> AgentCard:

@@ -9,7 +9,7 @@ import msgspec
 
 from ..model.errors import AgentNotFound, Conflict, NotFound
 from ..model.run import OWNER, Caller
-from ..model.run_identity import Origin
+from ..model.run_identity import Origin, is_mount
 from ..model.status import Status
 from ..store.base import QueueCount, RunFilter, StoredCard
 from .agents import Agent, version_key
@@ -41,9 +41,15 @@ class Mover:
             for part in (agent, *(agent.parts() if isinstance(agent, TeamAgent) else ()))
         ]
 
-    def target(self, agent: str, version: str) -> StoredCard:
-        """The agent that a run of this one is moved to: of the same version where there is one, else of the newest."""
+    def target(self, agent: str, version: str, origin: str) -> StoredCard:
+        """The agent that a run of this one is moved to: of the same version where there is one, else of the newest.
+
+        A mount may give its agent a name here. Its run also moves to the agent that has the name of the other end, and
+        keeps its own.
+        """
         named = [one for one in self._there if one.card.name == agent]
+        if not named and is_mount(origin):
+            named = [one for one in self._there if one.card.name == origin.rpartition("#")[2]]
         if not named:
             names = ", ".join(sorted({one.card.name for one in self._there})) or "none"
             raise AgentNotFound(
@@ -55,13 +61,13 @@ class Mover:
         """Move one run, and the runs below it that are of its origin. Raises where the run itself cannot be moved."""
         engine = self._engine
         row = await engine.row(run, sealed=True)
-        to = self.target(row.agent, row.version)
+        to = self.target(row.agent, row.version, row.origin)
         await engine.move(run, to.origin, version=to.card.version, by=by)
         moved = [Moved(run, row.agent, to.origin)]
         tree = RunFilter(root=row.path.split("/")[1] if row.path else run, status=_OPEN, sealed=True, limit=100_000)
         for child in await engine.store.runs(tree):
             if child.path.startswith(engine.worker.path_of(row)) and child.origin == row.origin:
-                moved.append(await self._one(child.id, child.agent, child.version, by))
+                moved.append(await self._one(child.id, child.agent, child.version, child.origin, by))
         return moved
 
     async def open_queues(self, origin: str) -> list[QueueCount]:
@@ -76,14 +82,14 @@ class Mover:
     async def move_all(self, queues: Iterable[QueueCount], by: Caller = OWNER) -> list[Moved]:
         """Move all runs of these queues. Runs that cannot be moved now are told with the others."""
         return [
-            await self._one(run, one.agent, one.version, by)
+            await self._one(run, one.agent, one.version, one.origin, by)
             for one in queues
             for run in await self._engine.store.open_runs(one.queue)
         ]
 
-    async def _one(self, run: str, agent: str, version: str, by: Caller) -> Moved:
+    async def _one(self, run: str, agent: str, version: str, origin: str, by: Caller) -> Moved:
         try:
-            to = self.target(agent, version)
+            to = self.target(agent, version, origin)
         except NotFound as error:
             return Moved(run, agent, "", error.message)
         try:

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from ...engine.mounting import RemoteError
+from ...engine.mounting import RemoteError, no_such_run
 from ...model import values
 from ...model.carrier import Carrier
 from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, Unavailable
@@ -156,7 +156,14 @@ class Address:
         """The same notice again is the same task: it can be sent until it is answered."""
         if not self._existing:
             self._opening = wire.write(notice), trace
-        elif self._found is not None:
+            return
+        try:
+            await self._look()
+        except Refused as error:
+            if error.status == 404:
+                raise no_such_run(self._task, self.name) from None
+            raise
+        if self._found is not None:
             self._found(self._task)
 
     async def send(self, message: wire.AnyMessage) -> Refused | None:
@@ -181,15 +188,20 @@ class Address:
 
     async def asks(self, question: Any) -> bool:
         """Whether the task waits for the answer to a question now."""
+        told = await self._look()
+        asked = told.get("questions") if isinstance(told, dict) else None
+        return any(one.get("question") == question for one in asked or () if isinstance(one, dict))
+
+    async def _look(self) -> Any:
+        """The task as it is now."""
         while True:
             try:
-                told = json_of(await self._http.get(self._path, timeout=_TIMEOUT))
+                response = await self._http.get(self._path, timeout=_TIMEOUT)
             except httpx2.TransportError as error:
                 await self._wait(error)
                 continue
             self._reached()
-            asked = told.get("questions") if isinstance(told, dict) else None
-            return any(one.get("question") == question for one in asked or () if isinstance(one, dict))
+            return json_of(response)
 
     async def moved_on(self, question: Any) -> None:
         """Read ahead, with a connection of its own: what comes is for later."""

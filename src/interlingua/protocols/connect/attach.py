@@ -20,7 +20,7 @@ import msgspec
 
 from ...engine import tracing
 from ...engine.context import Context
-from ...engine.mounting import Gone, Mounted, RemoteError
+from ...engine.mounting import Gone, Mounted, RemoteError, no_such_run
 from ...model.carrier import Carrier
 from ...model.content import DataPart
 from ...model.errors import InterlinguaError, QuestionExpired, StepFailed, Unavailable
@@ -159,9 +159,23 @@ class Attachment:
 
     async def _start(self, input_: dict[str, Any]) -> Handle:
         if self._existing is not None:
+            await self._check_there(self._existing)
             return self._existing
         self._starting = asyncio.ensure_future(self._create(input_))
         return await asyncio.shield(self._starting)  # cancelled now, its answer still tells what to cancel
+
+    async def _check_there(self, handle: Handle) -> None:
+        while True:
+            try:
+                response = await self.http.get(handle.path)
+            except httpx2.TransportError as error:
+                await self._patience.spend(error)
+                continue
+            self._patience.reset()
+            if response.status_code == 404:
+                raise no_such_run(handle.run_id, self.remote.base)
+            json_of(response)
+            return
 
     @property
     def _begins_with_its_stream(self) -> bool:
