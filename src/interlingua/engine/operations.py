@@ -253,7 +253,7 @@ class Operations(Tooling):
             if past.open:
                 self.open_questions[past.question.id] = past.question
         for called, ended, _ in self.replay.children.values():
-            if ended is None:
+            if ended is None and self.replay.never_began(called.key) is None:
                 self._child_keys[called.run] = called.key
         self.reserve_taken()
 

@@ -38,6 +38,9 @@ from .record_keys import UNKNOWN, UNKNOWN_ARGUMENTS, Arguments, describe, kind_o
 LATE = "late:"
 """What the step of a warning begins with that no handler gives, and so none gives again: an answer came too late."""
 
+NEVER_BEGAN = ":never_began"
+"""What the key of a record ends with that says why a child was refused when it was submitted."""
+
 # What code of a handler comes to by `key=`. The engine keeps other records for itself.
 _KEYED: dict[type, tuple[str, ...]] = {
     Recorded: ("step", "sleep", "tool", "patch"),
@@ -174,6 +177,10 @@ class Replay:
         """The call that the history has at a place. None where nothing was recorded of it."""
         event = self._calls.get((branch, position))
         return _past_call(event) if event is not None else None
+
+    def never_began(self, key: str) -> tuple[int, Recorded] | None:
+        """The record of a child that was refused when it was submitted, by the key of its call."""
+        return self.records.get(key + NEVER_BEGAN)
 
     def reach(self, key: str) -> None:
         """The handler has come to the record with this key."""
