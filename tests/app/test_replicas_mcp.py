@@ -132,6 +132,16 @@ async def test_a_session_outlives_the_process_that_had_it(tmp_path: Path) -> Non
             assert (await client.ask("ping")).status == 404
 
 
+async def test_a_client_that_comes_back_without_an_events_id_lists_again(tmp_path: Path) -> None:
+    """Its connection may have ended before the first event with an id."""
+    async with fleet(tmp_path) as all_, clients(all_) as client:  # type: ignore[arg-type]
+        await client.begin(**FORM)
+        await (await all_.holder(client.headers["mcp-session-id"])).kill()
+        listening = await taken_up(client, None)
+        methods = [(await listening.next())["method"] for _ in range(2)]
+        assert methods == ["notifications/agents/list_changed", "notifications/tools/list_changed"]
+
+
 async def test_a_run_whose_stream_was_lost_is_taken_up_where_it_broke_off(tmp_path: Path) -> None:
     async with fleet(tmp_path) as all_, clients(all_) as client:  # type: ignore[arg-type]
         await client.begin()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import interlingua as il
-from interlingua.model.errors import AlreadyFinished, InvalidRequest
+from interlingua.model.errors import AgentNotFound, AlreadyFinished, InvalidInput, InvalidRequest
 from interlingua.model.events import ChildCalled, ChildEnded, MessageReceived, QuestionAsked, RunCreated
 from interlingua.store.base import RunFilter
 
-from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, log, question, submit
+from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, log, parked, question, submit
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 
@@ -283,3 +284,43 @@ async def test_a_handler_of_which_one_branch_waits_and_another_works_is_not_set_
         for _ in range(5):
             run = await finish(eng, "torn", {"text": "x"})
             assert run.output == {"text": "X AGAIN"}
+
+
+@pytest.mark.parametrize("why", ["invalid input", "no such agent"])
+async def test_a_child_that_was_refused_is_refused_again_for_the_same_reason(store: Path, why: str) -> None:
+    """Whatever would become of the call by then: the handler has gone on with the refusal."""
+    seen: list[tuple[type[Exception], str, str]] = []
+    ran: list[int] = []
+
+    @il.agent(asks=[il.Confirm])
+    async def caller(ctx: il.Context[None, None]) -> str:
+        try:
+            await ctx.call("picky", {"n": "no number"})
+        except (InvalidInput, AgentNotFound) as error:
+            seen.append((type(error), error.message, getattr(error, "path", "")))
+        await ctx.ask(il.Confirm("Go on?"))
+        return "done"
+
+    @il.agent(name="picky")
+    async def picky(n: int) -> str:
+        ran.append(n)
+        return "ran"
+
+    @il.agent(name="picky")
+    async def easy(n: Any) -> str:
+        ran.append(n)
+        return "ran"
+
+    first = [caller, picky] if why == "invalid input" else [caller]
+    async with engine(store, *first) as eng:
+        run = await submit(eng, "caller")
+        await question(eng, run.id)
+        await parked(eng, run.id)
+    async with engine(store, caller, easy) as eng:
+        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert await eng.runs(RunFilter(parent=run.id)) == []
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+    assert seen[0][0] is (InvalidInput if why == "invalid input" else AgentNotFound)
+    assert ran == []

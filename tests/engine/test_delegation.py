@@ -19,6 +19,7 @@ from interlingua.model.errors import (
     ChildFailed,
     DefinitionError,
     Denied,
+    InterlinguaError,
     InvalidInput,
     InvalidRequest,
     OverBudget,
@@ -29,7 +30,7 @@ from interlingua.model.run import RunRequest
 from interlingua.model.team import Manifest, Options, Rule, Team
 from interlingua.store.base import RunFilter
 
-from .common import PATIENT, QUICK, bodies, crash, engine, finish, log, submit
+from .common import PATIENT, QUICK, bodies, crash, engine, finish, log, parked, question, submit
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 
@@ -544,6 +545,32 @@ async def test_a_refusal_is_refused_again_after_a_crash_and_written_once(store: 
         assert done.output is not None, done.error
         assert "may not delegate" in done.output["text"]
         assert len(await bodies(eng, sender, DelegationRefused)) == 1
+
+
+async def test_a_member_that_was_refused_its_input_is_refused_it_again_and_not_by_the_budget(store: Path) -> None:
+    seen: list[str] = []
+
+    @il.agent(asks=[il.Confirm])
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        try:
+            await ctx.call("helper", {"text": 7})
+        except InterlinguaError as error:
+            seen.append(error.code)
+        await ctx.call("helper", {"text": "x"})  # the last one that the limit allows
+        await ctx.ask(il.Confirm("Go on?"))
+        return "done"
+
+    async with engine(store) as eng:
+        made = team(member("lead", "helper"), member("helper"), limits=Limits(runs=2))
+        eng.add_team(made, {"lead": lead, "helper": shout})
+        run = await submit(eng, "crew", {"text": ""})
+        asked = await question(eng, run.id)
+        await parked(eng, asked.run)
+        await eng.answer(asked.id, {"approved": True})
+        done = await eng.wait(run.id, timeout=20)
+        assert done.output == {"text": "done"}, done.error
+    assert len(seen) > 1
+    assert set(seen) == {"invalid_input"}
 
 
 @pytest.mark.parametrize("moment", ["called", "counted", "submitted"])

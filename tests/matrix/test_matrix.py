@@ -381,8 +381,9 @@ async def test_an_editor_that_starts_its_agent_reaches_one_three_hops_away(hub: 
         assert (await turn.end()).text == "chose allow"
 
 
+NO_REFRESH = ("--mounting-refresh", "0")
 # A hub that looks at its mount once more finds that the agent is its own, and has it no longer.
-ONE_LOOK = ("--mounting-retry-first", "3600", "--mounting-retry-last", "3600", "--mounting-refresh", "0")
+ONE_LOOK = ("--mounting-retry-first", "3600", "--mounting-retry-last", "3600", *NO_REFRESH)
 
 
 async def test_a_loop_of_two_hubs_ends_with_an_error_that_says_so(hub: str, tmp_path: Path) -> None:
@@ -390,10 +391,11 @@ async def test_a_loop_of_two_hubs_ends_with_an_error_that_says_so(hub: str, tmp_
     async with (
         Way(hub) as way,
         running_hub_beside([f"connect+{way.address}/connect#{agent}"], tmp_path / "one", *ONE_LOOK) as one,
-        running_hub_beside([f"cap+{one}/cap#{agent}"], tmp_path / "other") as other,
+        running_hub_beside([f"cap+{one}/cap#{agent}"], tmp_path / "other", *NO_REFRESH) as other,
         client_of(one, "connect") as client,
     ):
-        assert await said(client, agent, "say round") == "round "
+        async with client_of(other, "connect") as beside:  # both mounts are up before they make a loop
+            assert await said(beside, agent, "say round") == "round "
         await way.lead_to(other)  # from now on each of the two has mounted the other
         end = await ended(client, agent, "say round")
         assert end.error is not None

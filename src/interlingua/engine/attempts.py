@@ -38,9 +38,16 @@ class Attempts:
 
     def note(self, body: Emission) -> None:
         if self._under_way:
-            body = _copy(body)
+            body = copied(body)
             for attempt in self._under_way:
                 attempt.note(body)
+
+    def restarted(self, keep: int, output: Any, sent: int) -> None:
+        """All after an event is void, and what stands of it is about to be shown again."""
+        for attempt in self._under_way:
+            if attempt.keep >= keep:
+                attempt.keep, attempt.output, attempt.sent = keep, output, sent
+                attempt.own, attempt.others = [], []
 
     def take_back(self, attempt: Attempt) -> list[Emission]:
         """What others have shown since an attempt began: all after that is void, so it must be shown again."""
@@ -56,9 +63,9 @@ class Attempts:
                     other.note(body)
             else:
                 other.others = [body for body in other.others if id(body) not in void]
-        return [_copy(body) for body in again]
+        return [copied(body) for body in again]
 
 
-def _copy(body: Emission) -> Emission:
+def copied(body: Emission) -> Emission:
     """The log joins fragments of output in the body that it was given."""
     return replace(body) if isinstance(body, OutputDelta) else body

@@ -30,6 +30,8 @@ from ..model.errors import (
     InvalidRequest,
     OverBudget,
     RunTimedOut,
+    StoreError,
+    from_info,
 )
 from ..model.events import (
     ChildCalled,
@@ -49,6 +51,7 @@ from .branches import Branch
 from .ids import new_id
 from .mailbox import PASSED
 from .record_keys import Arguments, is_named, name_of, show
+from .replay import NEVER_BEGAN
 from .speaking import RESULT_HASH, Speaking, error_message, result_message, sound, unverified
 from .turns import AFTER_ALL
 
@@ -149,6 +152,13 @@ class Calling(Speaking):
             called, ended, seq = known
             if called.input != digest and (not is_named(place) or place.startswith(_INNER)):
                 self._other_input(place)
+        if (never_began := self.replay.never_began(place)) is not None:
+            seq, record = never_began
+            await self.turn(seq or AFTER_ALL)
+            self._passed(seq)
+            assert record.error is not None
+            raise from_info(record.error)
+        if known is not None:
             if ended is None and called.run in self._children and self._children[called.run].done():
                 ended = self._children[called.run].result()
             if ended is not None:
@@ -173,6 +183,8 @@ class Calling(Speaking):
                     self._child_keys.pop(child, None)
                     if notice is not None and isinstance(error, Invalid):
                         await engine.store.undelegate(child)  # it never came to be, and counts for nothing
+                    if isinstance(error, InterlinguaError) and not isinstance(error, StoreError):
+                        self._never_began(place, error)
                     raise
             elif notice is not None and self.notice_of(place) is None:
                 await prepare(child)  # it was written, and what was said of it was not
@@ -203,6 +215,14 @@ class Calling(Speaking):
             passing.result()
         assert isinstance(ended, ChildEnded)
         return ended
+
+    def _never_began(self, place: str, error: InterlinguaError) -> None:
+        """Record why a child was refused when it was submitted. A refusal of the gate is in the log already."""
+        self._check_alive()
+        if place not in self.replay.refused:
+            record = Recorded(place + NEVER_BEGAN, error=error.info())
+            self.replay.records[record.key] = (0, record)
+            self.log.append(record)
 
     def _other_input(self, place: str) -> NoReturn:
         """What a member of a team is told is for the log of its own run."""

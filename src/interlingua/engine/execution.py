@@ -571,12 +571,9 @@ class Execution(Operations):
         try:
             self.end_pieces()
             self.check_used()
-            held, keep = self.replay.finish()
-            self._restart(keep)
-            for body in held:
-                self.put(body)
+            self._write_again(*self.replay.emissions.finish())
             if output is None:
-                joined = self.replay.output.value
+                joined = self.replay.emissions.output.value
                 output = {} if joined is ABSENT else joined
             output = values.clean(output, InvalidOutput, what="output")
             agent.check_output.check(output, InvalidOutput, checked=True)
@@ -669,7 +666,7 @@ class Execution(Operations):
             text = self.request.input.get(card.input_text)
             if isinstance(text, str):
                 said.append(Message("user", [TextPart(text)]))
-        said.extend(self.replay.sent)
+        said.extend(self.replay.emissions.sent)
         if card is not None and card.output_text and isinstance(output, dict):
             text = output.get(card.output_text)
             if isinstance(text, str) and text:
@@ -820,6 +817,7 @@ class Execution(Operations):
             raise self.left()
         if self.blocked:
             self._stir()
+        body.branch = self.emitting_branch()
         if self.pieces is not None:
             body = self.pieces.take(body)
         self._emit_whole(body)
@@ -827,14 +825,12 @@ class Execution(Operations):
     def _emit_whole(self, body: Emission) -> None:
         if self.given is not None:
             self.note(body)
-        replay = self.replay
-        if replay.idle:
+        emissions = self.replay.emissions
+        if emissions.idle:
             self.put(body)
             return
-        taken, first, keep = replay.match(body)
-        self._restart(keep)
-        for held in first:
-            self.put(held)
+        taken, again, keep = emissions.match(body)
+        self._write_again(again, keep)
         if not taken:
             self.put(body)
 
@@ -858,20 +854,25 @@ class Execution(Operations):
             self._attempts.note(body)
         if type(body) is OutputDelta:
             try:
-                self.replay.output.add(body.delta)
+                self.replay.emissions.output.add(body.delta)
             except DeltaError as error:
                 raise InvalidOutput(f"the output cannot be extended by what was yielded: {error}") from error
         elif type(body) is MessageSent:
-            self.replay.sent.append(body.message)
+            self.replay.emissions.sent.append(body.message)
         self.log.append(body)
 
     def _log_is_full(self) -> None:
         if not self.over and self.task is not None:
             self.leave("full")
 
-    def _restart(self, keep: int | None) -> None:
+    def _write_again(self, bodies: list[Emission], keep: int | None) -> None:
+        """Void what was emitted after an event, and write what of it stands."""
         if keep is not None:
             self.log.append(RunRestarted(keep, "the agent took another path than before"))
+            emissions = self.replay.emissions
+            self._attempts.restarted(keep, emissions.output.value, len(emissions.sent))
+        for body in bodies:
+            self.put(body)
 
     def add_usage(self, counts: dict[str, Any]) -> None:
         values.check(counts, Invalid, what="usage")

@@ -216,7 +216,7 @@ class LiveLog:
             return 0
         if type(body) is OutputDelta:
             last = self._pending[-1][0] if self._pending else None
-            if type(last) is OutputDelta and last.step == body.step:
+            if type(last) is OutputDelta and last.step == body.step and last.branch == body.branch:
                 if self._fragments is None:
                     self._fragments = Composer()
                     self._fragments.add(last.delta)

@@ -114,7 +114,7 @@ class Mounted:
 
         Show it again first, as it is: that is not written twice. `step` is the key that the step was given.
         """
-        return self._run.replay.emitted_by(step_place(step))
+        return self._run.replay.emissions.emitted_by(step_place(step))
 
     async def shown_again(self, step: str) -> bool:
         """Show that again, as it is. Whether there was any."""

@@ -102,7 +102,7 @@ class Operations(Tooling):
         def _tick(self, waits: asyncio.Task[Any] | None = None) -> None: ...
         def _stir(self) -> None: ...
         def emit(self, body: Emission) -> None: ...
-        def _restart(self, keep: int | None) -> None: ...
+        def _write_again(self, bodies: list[Emission], keep: int | None) -> None: ...
         def put(self, body: Emission, *, again: bool = False) -> None: ...
         def withdraw(self, question: str, reason: str) -> None: ...
         def block(self, work: Any) -> Any: ...
@@ -162,6 +162,12 @@ class Operations(Tooling):
     def _step_here(self) -> Step | None:
         """The step that executes now. Connections of mounts outlive the step that opened them."""
         return None if self.engine_code else self.branches.step()
+
+    def emitting_branch(self) -> str | None:
+        """The branch that what is emitted now belongs to; None: the handler itself."""
+        if self.engine_code or not self.branches.living:
+            return None
+        return self.branches.here().path or None
 
     def left(self) -> BaseException:
         """What is raised in a handler that is left: it is cancelled, or only suspended."""
@@ -239,7 +245,7 @@ class Operations(Tooling):
         return min([*self._deadlines.values(), *last], default=None)
 
     def _passed(self, seq: int) -> None:
-        self._void(*self.replay.passed(seq))
+        self._write_again(*self.replay.emissions.passed(seq, self.emitting_branch()))
 
     def _resume_waits(self) -> None:
         """What was open when the run was left is open again."""
@@ -247,7 +253,7 @@ class Operations(Tooling):
             if past.open:
                 self.open_questions[past.question.id] = past.question
         for called, ended, _ in self.replay.children.values():
-            if ended is None:
+            if ended is None and self.replay.never_began(called.key) is None:
                 self._child_keys[called.run] = called.key
         self.reserve_taken()
 
@@ -499,9 +505,10 @@ class Operations(Tooling):
             if seq:
                 await self.turn(seq)
             self._passed(seq)
-            for body in self.replay.standing_of_step(place):
+            standing, void = self.replay.emissions.of_step(place)
+            for body in standing:
                 self.note(body)
-            for body in self.replay.emissions_of_step(place):
+            for body in void:
                 self.emit(body)
             return self.recalled(f"the result of step '{name}'", lambda: self._step_result(name, record, codec))
         self.active += 1
@@ -534,7 +541,7 @@ class Operations(Tooling):
             self._tick()
         self._check_alive()
         record.digest, record.args = called_with
-        self._void(*self.replay.step_ended(place))
+        self._write_again(*self.replay.emissions.step_ended(place))
         self.log.append(record)
         self.replay.records[place] = (0, record)  # the same key again: the same result
         try:
@@ -544,11 +551,12 @@ class Operations(Tooling):
 
     async def _begin_attempt(self, place: str) -> Attempt:
         """Remember how the run stands before a step that may be tried again."""
-        self._void(*self.replay.step_ended(place))  # an attempt that a crash cut short
+        self._write_again(*self.replay.emissions.step_ended(place))  # an attempt that a crash cut short
         while not self.log.settled:
             await self.log.flush()
         self._check_alive()
-        attempt = Attempt(place, self.log.committed_seq, self.replay.output.value, len(self.replay.sent))
+        emissions = self.replay.emissions
+        attempt = Attempt(place, self.log.committed_seq, emissions.output.value, len(emissions.sent))
         self._attempts.begin(attempt)
         return attempt
 
@@ -560,17 +568,13 @@ class Operations(Tooling):
         if self.given is not None:
             void = {id(body) for body in attempt.own}
             self.given = [body for body in self.given if id(body) not in void]
+        self.replay.emissions.taken_back(attempt.place)
         again = self._attempts.take_back(attempt)
-        self.replay.output = Joiner(attempt.output)
-        del self.replay.sent[attempt.sent :]
+        self.replay.emissions.output = Joiner(attempt.output)
+        del self.replay.emissions.sent[attempt.sent :]
         self.log.append(RunRestarted(attempt.keep, "a step is tried again"))
         for body in again:
             self.put(body, again=True)
-
-    def _void(self, held: list[Emission], keep: int | None) -> None:
-        self._restart(keep)
-        for body in held:
-            self.put(body)
 
     async def _outlive_threads(self, name: str, threads: set[asyncio.Future[None]]) -> None:
         """Wait for the threads of an attempt that took too long: a step never runs twice at the same time."""

@@ -95,7 +95,7 @@ class Work:
     began = ended = 0  # microseconds since 1970
 
     def __init__(self, replay: Replay, finished: RunFinished, held: list[Said]) -> None:
-        self.shown: list[Emission] = replay.standing
+        self.shown: list[Emission] = replay.emissions.standing
         self.held = held  # what was said about results, with its time
         self.children = [called for called, _, _ in replay.children.values()]
         self.result = Result(

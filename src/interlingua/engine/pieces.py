@@ -30,14 +30,14 @@ class Pieces:
         """The emission with whole characters. A half at its end is held back."""
         if type(body) is OutputDelta:
             self._output.step = body.step
-            return OutputDelta(self._output.add(body.delta), body.step)
+            return OutputDelta(self._output.add(body.delta), body.step, body.branch)
         if type(body) is Thought:
             half, _ = self._thoughts.pop(body.id, ("", None))
             text = half + body.text
             if "\ud800" <= text[-1:] <= "\udbff":
                 self._thoughts[body.id] = text[-1], body.step
                 text = text[:-1]
-            return Thought(whole(text), body.id, body.step)
+            return Thought(whole(text), body.id, body.step, body.branch)
         return self._whole(body)
 
     def end(self, step: str | None = None) -> list[Emission]:

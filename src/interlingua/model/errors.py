@@ -383,6 +383,17 @@ def describe(error: BaseException) -> ErrorInfo:
     return ErrorInfo(AgentCrashed.code, f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
+def from_info(info: ErrorInfo) -> InterlinguaError:
+    """An error as it was raised, from what the log says of it. One that needs more to be made is of the root class."""
+    plain = (InterlinguaError.__init__, Invalid.__init__)
+    made = next((cls for cls in all_errors() if cls.code == info.code and cls.__init__ in plain), InterlinguaError)
+    error = made(info.message, details=info.details)
+    error.transient = info.transient
+    if isinstance(error, Invalid) and isinstance(info.details, dict):
+        error.path = str(info.details.get("path", ""))
+    return error
+
+
 def all_errors() -> list[type[InterlinguaError]]:
     """The whole tree, parents first: for tables in docs and on doors."""
     found: list[type[InterlinguaError]] = []

@@ -59,17 +59,20 @@ class RunRestarted(_Body, tag="restarted"):
 class OutputDelta(_Body, tag="delta"):
     delta: Any
     step: str | None = None  # emitted inside this step: replayed with its record
+    branch: str | None = None  # the branch of the handler that emitted this; None: the handler itself
 
 
 class MessageSent(_Body, tag="message"):
     message: Message
     step: str | None = None
+    branch: str | None = None
 
 
 class Thought(_Body, tag="thought"):
     text: str
     id: str | None = None
     step: str | None = None
+    branch: str | None = None
 
 
 class PlanEntry(msgspec.Struct, omit_defaults=True):
@@ -83,6 +86,7 @@ class Plan(_Body, tag="plan"):
 
     entries: list[PlanEntry]
     step: str | None = None
+    branch: str | None = None
 
 
 class Location(msgspec.Struct, omit_defaults=True):
@@ -114,11 +118,13 @@ class ToolCall(_Body, tag="tool_call"):
     diffs: list[Diff] | None = None
     locations: list[Location] | None = None
     step: str | None = None
+    branch: str | None = None
 
 
 class ArtifactAdded(_Body, tag="artifact"):
     artifact: Artifact
     step: str | None = None
+    branch: str | None = None
 
 
 class Warned(_Body, tag="warning"):
@@ -127,6 +133,7 @@ class Warned(_Body, tag="warning"):
     message: str
     details: Any = None
     step: str | None = None
+    branch: str | None = None
 
 
 class QuestionAsked(_Body, tag="asked"):
@@ -344,6 +351,15 @@ Body = (
 # the log instead of being appended twice.
 Emission = OutputDelta | MessageSent | Thought | Plan | ToolCall | ArtifactAdded | Warned
 EMISSIONS = (OutputDelta, MessageSent, Thought, Plan, ToolCall, ArtifactAdded, Warned)
+
+
+def emission_json(body: Emission) -> dict[str, Any]:
+    """An emission as others read it: without its place in the handler."""
+    plain: dict[str, Any] = msgspec.to_builtins(body)
+    plain.pop("step", None)
+    plain.pop("branch", None)
+    return plain
+
 
 KINDS: dict[type, str] = {cls: cls.__struct_config__.tag for cls in Body.__args__}
 

@@ -37,6 +37,7 @@ from ...model.events import (
     ToolCall,
     Warned,
     blocked_warning,
+    emission_json,
 )
 from ...model.oversight import whole
 from ...model.run import Question, RunRequest
@@ -132,7 +133,7 @@ class Conversation:
             warning = msgspec.to_builtins(blocked_warning(body))
             found.append(("activity", {"task_id": self.view.task, **warning}))
         elif isinstance(body, Thought | Plan | ToolCall | Warned):
-            found.append(("activity", {"task_id": self.view.task, **msgspec.to_builtins(body)}))
+            found.append(("activity", {"task_id": self.view.task, **emission_json(body)}))
         elif isinstance(body, RunFinished):
             found += [("message", wire.write(message)) for message in self._end(body, event.time)]
             found.append(("status", self._told(body.status, translate.outcome(body.status, body.output, body.error))))

@@ -17,6 +17,7 @@ from ...model.card import AgentCard
 from ...model.delta import ABSENT, Joiner
 from ...model.errors import NotFound, RunCancelled, RunNotFound
 from ...model.events import (
+    EMISSIONS,
     Event,
     OutputDelta,
     QuestionAnswered,
@@ -27,6 +28,7 @@ from ...model.events import (
     RunRestarted,
     Said,
     blocked_warning,
+    emission_json,
     overheard,
 )
 from ...model.prompts import Given
@@ -36,8 +38,6 @@ from . import translate
 
 if TYPE_CHECKING:
     from .operations import ConnectSettings
-
-_ACTIVITY = ("message", "thought", "plan", "tool_call", "artifact", "warning")
 
 
 # Where an update stands: the seq of its event, and 0 for the fragment, 1 for the value that comes after it. Both modes
@@ -104,9 +104,9 @@ class Projection:
         if isinstance(body, Said):
             thought = overheard(body)
             return [] if thought is None else self._custom_update(event.seq, msgspec.to_builtins(thought))
-        if event.kind in _ACTIVITY:
+        if isinstance(body, EMISSIONS):
             self._given.feed(event)
-            return self._custom_update(event.seq, msgspec.to_builtins(body))
+            return self._custom_update(event.seq, emission_json(body))
         return []
 
     def _custom_update(self, seq: int, update: dict[str, Any]) -> list[Update]:

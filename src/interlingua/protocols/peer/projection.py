@@ -35,6 +35,7 @@ from ...model.events import (
     ToolCall,
     Warned,
     blocked_warning,
+    emission_json,
     overheard,
 )
 from ...model.events import (
@@ -121,9 +122,7 @@ class Projection:
             case RunBlocked():
                 return [Said([parts.text(blocked_warning(body).message)])]
             case Thought() | Plan() | ToolCall() | Warned():
-                told = msgspec.to_builtins(body)
-                told.pop("step", None)
-                return [Said([parts.data({"activity": told})], activity=True)]
+                return [Said([parts.data({"activity": emission_json(body)})], activity=True)]
             case RunFinished():
                 return self._finished(body)
         return []
