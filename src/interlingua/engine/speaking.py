@@ -18,6 +18,7 @@ from ..model.authority import Authority
 from ..model.content import DataPart, Message, Part, TextPart, ToolResultPart
 from ..model.errors import AlreadyFinished, ErrorInfo, InvalidRequest, NotFound, TooLarge
 from ..model.events import Form, MessageReceived, Recorded, Said, body_encoder
+from ..model.oversight import ReviewVerdict, is_review, read_verdict
 from ..model.run import Answer, Question, RunRequest
 from ..model.team import ORCHESTRATOR, USER, instance_id
 from ..store.base import Change, DelegationRow, DropInbox, PutInbox
@@ -156,6 +157,17 @@ class Speaking(Inbox):
             return msgspec.structs.replace(part, meta=meta or None)
         return unverified(part)
 
+    def with_checked_attachments(self, output: Any) -> Any:
+        """The output of a run. Where it is a verdict, the tool results that go along are checked as any others."""
+        assignment = self.request.assignment
+        if assignment is None or assignment.review is None or not isinstance(output, dict):
+            return output
+        try:
+            given = msgspec.convert(output.get("attachments"), list[Part] | None)
+        except msgspec.ValidationError:
+            return output  # then it is no verdict
+        return output if not given else {**output, "attachments": msgspec.to_builtins(self.attached(given))}
+
     def tell_question(self, place: str, question: Question, attachments: Iterable[Part | str]) -> None:
         """What a member asks is a message to the user, and what it is answered is one back."""
         authority = self.authority
@@ -170,10 +182,19 @@ class Speaking(Inbox):
         authority = self.authority
         if authority is None or not authority.task:
             return
+        key = f"{place}:{question.id}:answer"
+        if is_review(question):
+            verdict = read_verdict(answer.value)
+            verdict.attachments = [unverified(part) for part in verdict.attachments]
+            message = verdict_message(verdict, USER, question.payload["result_hash"])
+            message.metadata["question"] = question.id
+            form: Form = "inquiry" if verdict.decision == "inquire" else "message"
+            self.say_once(key, form, authority.task, USER, authority.me, message)
+            return
         value = answer.value.get("text") if isinstance(answer.value, dict) and len(answer.value) == 1 else answer.value
         text = value if isinstance(value, str) else values.encode(answer.value).decode()
         message = Message("user", [TextPart(text)], sender=USER, metadata={"question": question.id})
-        self.say_once(f"{place}:{question.id}:answer", "message", authority.task, USER, authority.me, message)
+        self.say_once(key, "message", authority.task, USER, authority.me, message)
 
     # -- what a run is told -------------------------------------------------------------------------------
 
@@ -334,6 +355,13 @@ def result_message(output: Any, text_field: str | None, sender: str) -> Message:
     if isinstance(text, str) and (not isinstance(output, dict) or len(output) == 1):
         return Message("agent", [TextPart(text)], sender=sender)
     return Message("agent", [TextPart(text if isinstance(text, str) else ""), DataPart(output)], sender=sender)
+
+
+def verdict_message(verdict: ReviewVerdict, overseer: str, result_hash: str) -> Message:
+    said = {"approve": "Approved.", "reject": "Rejected.", "inquire": "?"}
+    metadata = {RESULT_HASH: result_hash, "verdict": verdict.decision}
+    parts: list[Part] = [TextPart(verdict.text or said[verdict.decision]), *verdict.attachments]
+    return Message("agent", parts, sender=overseer, metadata=metadata)
 
 
 def error_message(error: ErrorInfo, sender: str) -> Message:

@@ -113,7 +113,8 @@ class Conversation:
         self._artifacts: list[Any] = []
         self._asked: dict[str, tuple[str, str]] = {}  # what is open, as far as it was told: who asks, in which task
         self._back = ORCHESTRATOR  # to whom the result goes
-        self._ended = False  # the result, or the error, was told
+        self._final: wire.AnyMessage | None = None  # the result of a team: told when the task ends, after all else
+        self._failed = False  # the error of a team was told
 
     def feed(self, event: Event, question: Question | None = None) -> list[Update]:
         """`question` is the one that a message of the event asks, where that could be found."""
@@ -140,7 +141,7 @@ class Conversation:
         else:
             if isinstance(body, ArtifactAdded):
                 self._artifacts.append(body.artifact)
-            elif not self.view.team:
+            elif not self.view.team or isinstance(body, MessageSent):
                 found += [("message", wire.write(message)) for message in self._derived(body, event.time)]
             found += self._moved(body)
         last = len(found) - 1
@@ -197,8 +198,10 @@ class Conversation:
             del message.metadata["task"]  # the message says so itself, by the reader's name
             message.metadata = message.metadata or None
         if body.recipient == ORCHESTRATOR and body.task == self.view.label:
-            final = body.form == "error" or bool(body.message.metadata.get("final"))
-            self._ended = self._ended or final
+            self._failed = self._failed or body.form == "error"
+            if body.form != "error" and body.message.metadata.get("final"):
+                self._final = message
+                return []
         about = body.message.metadata.get("question")
         if isinstance(about, str):
             if body.recipient == USER:
@@ -256,14 +259,16 @@ class Conversation:
     def _end(self, body: RunFinished, time: int) -> list[wire.AnyMessage]:
         """What came of it. In a team the one who had the task says so; but not where it was stopped, or where its
         overseer was the last to speak."""
-        if self._ended:
-            return []
-        view = self.view
+        view, final = self.view, self._final
+        if body.status is Status.SUCCEEDED and final is not None:
+            return [msgspec.structs.replace(final, timestamp=wire.timestamp(time))]
         if body.status is Status.SUCCEEDED:
             parts = translate.output_parts(body.output, view.output_text)
             parts += [part for artifact in whole(self._artifacts) for part in artifact.parts]
             message = Message("agent", parts, metadata={"final": True})
             return [self._message("message", view.agent, self._back, message, time)]
+        if self._failed:
+            return []
         error = body.error or ErrorInfo("run_failed", f"{view.agent} {body.status.value}")
         told = translate.error_response(error, task=view.task, sender=view.agent, recipient=self._back, time=time)
         return [told]

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from ...engine.engine import Engine
-from ...engine.oversight import REVIEW
 from ...engine.tasks import Task
 from ...model import team as teams
 from ...model.card import AgentCard
@@ -205,12 +204,6 @@ class TaskBook:
 def _own(caller: Caller, task: str) -> str:
     """A caller's own name for a task. Both can have spaces in them, but no ends of lines."""
     return f"{caller.id}\n{task}"
-
-
-def is_review(question: Question) -> bool:
-    """Whether it asks for a verdict on a result."""
-    payload = question.payload
-    return question.type == REVIEW.type and isinstance(payload, dict) and isinstance(payload.get("result_hash"), str)
 
 
 async def tree(book: TaskBook, found: Found) -> list[dict[str, Any]]:
