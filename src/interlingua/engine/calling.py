@@ -50,7 +50,7 @@ from .finished_work import Work
 from .ids import new_id
 from .mailbox import PASSED
 from .record_keys import Arguments, is_named, name_of, show
-from .speaking import RESULT_HASH, Speaking, error_message, result_message, sound, unverified
+from .speaking import RESULT_HASH, Speaking, error_message, result_message, sound, unclaimed, unverified
 from .turns import AFTER_ALL
 
 if TYPE_CHECKING:
@@ -250,7 +250,8 @@ class Calling(Speaking):
             notice = self.notice_of(call)
             if notice is not None and self.authority is not None and not self.authority.task:
                 parts = [unverified(part) for part in received.parts]
-                message = msgspec.structs.replace(received, sender=USER, parts=parts)
+                metadata = unclaimed(received.metadata)
+                message = msgspec.structs.replace(received, sender=USER, parts=parts, metadata=metadata)
                 self.say_once(f"{place}:said", "message", notice.task, USER, notice.recipient, message)
 
     async def _reply(self, call: str, on_message: OnMessage) -> None:
@@ -387,7 +388,7 @@ class Calling(Speaking):
     ) -> None:
         said: list[Part] = [TextPart(handover.summary or "")]
         parts = handover.messages[0].parts if handover.messages else said
-        metadata = dict(handover.messages[0].metadata) if handover.messages else {}
+        metadata = unclaimed(handover.messages[0].metadata) if handover.messages else {}
         if notice.rule is not None:
             metadata["rule"] = notice.rule
         if notice.reason is not None:

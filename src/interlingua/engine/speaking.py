@@ -40,6 +40,9 @@ does the work of another."""
 RESULT_HASH = "result_hash"
 """The member of a held message's metadata that says which result it is about."""
 
+ENGINE_SAYS = frozenset({"verdict", "final", RESULT_HASH})
+"""Members of a message's metadata that only the engine sets: what others read there is true."""
+
 
 class Speaking(Inbox):
     """The part of an Execution that talks to other participants."""
@@ -208,6 +211,7 @@ class Speaking(Inbox):
             message.metadata.pop(PASSED, None)  # only we say so
         if authority is not None and authority.task and (message.sender in (None, USER) or kind == "told"):
             message.sender = message.sender or USER
+            message.metadata = unclaimed(message.metadata)
             message.parts = [unverified(part) for part in message.parts]  # nobody out there calls our tools
             told = Said(authority.task, message.sender, authority.me, "message", message)
             said = [] if kind == "passed" else self._to_team(told)
@@ -321,6 +325,11 @@ class Speaking(Inbox):
         """A message that was taken is for somebody else."""
         self._taken.discard(number)
         self._untaken = min(self._untaken, number)
+
+
+def unclaimed(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of somebody outside, without what only the engine may say."""
+    return {name: value for name, value in metadata.items() if name not in ENGINE_SAYS}
 
 
 def between(mine: str, theirs: str) -> str:

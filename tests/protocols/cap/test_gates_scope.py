@@ -1,4 +1,4 @@
-"""A scope and the limits of a task hold through mounts: they travel with the call, and nothing beyond wins anything back."""
+"""A scope and the limits of a task hold through mounts: they travel with the call, and nothing wins them back."""
 
 from __future__ import annotations
 
@@ -94,23 +94,26 @@ async def test_limits_of_a_task_hold_in_a_team_at_the_far_end_of_a_mount(tmp_pat
 
 
 async def test_without_a_team_nothing_is_narrowed(tmp_path: Path) -> None:
-    async with elsewhere(tmp_path, far_team()) as far:
-        async with serve(tmp_path / "s.db", await mounted(far, "cap+http")) as server:
-            (agent,) = server.engine.agents
-            run = await server.engine.submit(RunRequest(agent.card.name, input={"text": "x"}))
-            ended = await server.engine.wait(run.id, timeout=WAIT)
-            told = json.loads(ended.output["text"])
-            assert (told["depth"], told["runs"], told["ends"], told["found"]) == (7, 99, False, "X")
+    async with (
+        elsewhere(tmp_path, far_team()) as far,
+        serve(tmp_path / "s.db", await mounted(far, "cap+http")) as server,
+    ):
+        (agent,) = server.engine.agents
+        run = await server.engine.submit(RunRequest(agent.card.name, input={"text": "x"}))
+        ended = await server.engine.wait(run.id, timeout=WAIT)
+        told = json.loads(ended.output["text"])
+        assert (told["depth"], told["runs"], told["ends"], told["found"]) == (7, 99, False, "X")
 
 
 @pytest.mark.parametrize("first", MOUNTS)
 async def test_a_scope_goes_on_through_a_second_mount(tmp_path: Path, first: str) -> None:
-    async with elsewhere(tmp_path, far_team()) as far:
-        async with serve(tmp_path / "between.db", await mounted(far, "connect+http")) as between:
-            remote = await mounted(between, first)
-            async with near(tmp_path, remote, il.Scope(delegates=())) as server:
-                told = json.loads(await output(server))
-                assert (told["delegates"], told["found"]) == ([], "denied")
+    async with (
+        elsewhere(tmp_path, far_team()) as far,
+        serve(tmp_path / "between.db", await mounted(far, "connect+http")) as between,
+        near(tmp_path, await mounted(between, first), il.Scope(delegates=())) as server,
+    ):
+        told = json.loads(await output(server))
+        assert (told["delegates"], told["found"]) == ([], "denied")
 
 
 PROGRAM = """

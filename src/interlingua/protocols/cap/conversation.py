@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ...engine.speaking import unclaimed
 from ...model.content import DataPart, Message, Part, TextPart
 from ...model.delta import ABSENT, Joiner
 from ...model.errors import ErrorInfo
@@ -81,6 +82,7 @@ class View(msgspec.Struct):
     task: str  # what the reader calls the whole task
     agent: str  # who has it, by its id
     label: str = ""  # what the engine calls it, where it is a team's
+    parts_of: str = ""  # what names of its parts begin with, where that is not what the reader calls the whole task
     below: str = ""  # of a part of it: .1.2
     team: bool = False
     caller: str = ""  # who reads
@@ -90,10 +92,12 @@ class View(msgspec.Struct):
     @property
     def part(self) -> str:
         """What is read, as the reader calls it."""
-        return self.task + self.below
+        return (self.parts_of or self.task) + self.below if self.below else self.task
 
     def name(self, label: str) -> str:
-        return translate.renamed(label, self.label, self.task) if self.label else label
+        if not self.label or label == self.label:
+            return self.task if self.label else label
+        return translate.renamed(label, self.label, self.parts_of or self.task)
 
     def has(self, label: str) -> bool:
         """Whether what was said about a task is part of what is read."""
@@ -246,9 +250,10 @@ class Conversation:
                 return [self._message("message", USER, view.agent, message, time)]
             case MessageReceived(message=message):
                 sender = ORCHESTRATOR if message.sender == ORCHESTRATOR else USER
+                message = msgspec.structs.replace(message, metadata=unclaimed(message.metadata))
                 return [self._message("message", sender, view.agent, message, time)]
             case MessageSent(message=message):
-                metadata = {"reply_expected": False, **message.metadata}
+                metadata = {"reply_expected": False, **unclaimed(message.metadata)}
                 message = msgspec.structs.replace(message, metadata=metadata)
                 return [self._message("message", view.agent, USER, message, time)]
         return []
@@ -276,7 +281,7 @@ class Conversation:
 
 def _notice(request: RunRequest, input_text: str | None) -> Message:
     """What an agent was asked to do. The first of what was said is kept whole; else the input is all there is."""
-    metadata = dict(request.metadata)
+    metadata = unclaimed(request.metadata)
     if request.messages:
         text, attached = translate.split(request.messages[0])
         return Message("user", [TextPart(text), *attached], metadata=metadata)
