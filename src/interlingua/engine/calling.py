@@ -48,11 +48,12 @@ from ..model.team import ORCHESTRATOR, USER
 from ..store.base import CountDelegation
 from . import branches, tracing
 from .branches import Branch
+from .finished_work import Work
 from .ids import new_id
 from .mailbox import PASSED
 from .record_keys import Arguments, is_named, name_of, show
 from .replay import NEVER_BEGAN
-from .speaking import RESULT_HASH, Speaking, error_message, result_message, sound, unverified
+from .speaking import RESULT_HASH, Speaking, error_message, result_message, sound, unclaimed, unverified
 from .turns import AFTER_ALL
 
 if TYPE_CHECKING:
@@ -81,12 +82,24 @@ class Handover(msgspec.Struct):
     label: str = ""  # of a review that goes on
 
 
+class TaskOutput(dict[str, Any]):
+    """The output of a task that was handed over, and what came along: files, data and other artifacts."""
+
+    def __init__(self, output: dict[str, Any], attachments: list[Part]) -> None:
+        super().__init__(output)
+        self.attachments = list(attachments)
+
+
 class Calling(Speaking):
     """The part of an Execution that calls other agents."""
 
     agent: Agent[..., Any] | None
     request: RunRequest
     ctx: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, list[Part]] = {}  # of tasks that were handed over and are done, by their runs
 
     if TYPE_CHECKING:
 
@@ -257,7 +270,8 @@ class Calling(Speaking):
             notice = self.notice_of(call)
             if notice is not None and self.authority is not None and not self.authority.task:
                 parts = [unverified(part) for part in received.parts]
-                message = msgspec.structs.replace(received, sender=USER, parts=parts)
+                metadata = unclaimed(received.metadata)
+                message = msgspec.structs.replace(received, sender=USER, parts=parts, metadata=metadata)
                 self.say_once(f"{place}:said", "message", notice.task, USER, notice.recipient, message)
 
     async def _reply(self, call: str, on_message: OnMessage) -> None:
@@ -324,7 +338,9 @@ class Calling(Speaking):
                 config=config, thread=thread, timeout=timeout,
             )  # fmt: skip
 
-        return child_result(name, await self.by_policy(name, place, attempt))
+        ended = await self.by_policy(name, place, attempt)
+        output = child_result(name, ended)
+        return TaskOutput(output, self.files.pop(ended.run, [])) if isinstance(output, dict) else output
 
     async def delegated(
         self, name: str, member: Member | None, run_name: str, payload: Any, handover: Handover, place: str, *,
@@ -384,7 +400,7 @@ class Calling(Speaking):
             if given is not None:
                 self._tell_notice(place, given, notice, handover, proposal)
         if proposal is None:
-            self._tell_result(place, member, ended)
+            await self._tell_result(place, member, ended)
         return ended
 
     def _tell_notice(
@@ -392,7 +408,7 @@ class Calling(Speaking):
     ) -> None:
         said: list[Part] = [TextPart(handover.summary or "")]
         parts = handover.messages[0].parts if handover.messages else said
-        metadata = dict(handover.messages[0].metadata) if handover.messages else {}
+        metadata = unclaimed(handover.messages[0].metadata) if handover.messages else {}
         if notice.rule is not None:
             metadata["rule"] = notice.rule
         if notice.reason is not None:
@@ -405,23 +421,41 @@ class Calling(Speaking):
             held=proposal is not None,
         )  # fmt: skip
 
-    def _tell_result(self, place: str, member: Member, ended: ChildEnded) -> None:
-        """What came of a task. That of an overseen agent was told by its overseer, with the approval.
+    async def _tell_result(self, place: str, member: Member, ended: ChildEnded) -> None:
+        """What came of a task, with its artifacts. That of an overseen agent was told by its overseer, with the
+        approval.
 
         What an overseen agent had others do is part of its work: it is told with that, or never.
         """
         notice = self.notice_of(place)
+        files = await self._files_of(place, member, ended)
         if notice is None or (ended.status is Status.SUCCEEDED and member.overseen):
             return
         key, back = f"{place}:result", (notice.task, notice.recipient, notice.sender)
         held = bool(self.log.row.sealed)
         if ended.status is Status.SUCCEEDED:
             message = result_message(ended.output, member.card.output_text, notice.recipient)
+            message.parts = [*message.parts, *files]
             message.metadata["final"] = True
             self.say_once(key, "message", *back, message, held=held)
         else:
             error = ended.error or ErrorInfo("run_failed", f"{notice.recipient} {ended.status.value}")
             self.say_once(key, "error", *back, error_message(error, notice.recipient), code=error.code, held=held)
+
+    async def _files_of(self, place: str, member: Member, ended: ChildEnded) -> list[Part]:
+        """The parts of the artifacts of a task that succeeded, which whoever delegated it gets with the output."""
+        if ended.status is not Status.SUCCEEDED:
+            return []
+        told = self.replay.said.get(f"{place}:result")
+        if told is not None:
+            output = result_message(ended.output, member.card.output_text, "")
+            self.files[ended.run] = told[1].message.parts[len(output.parts) :]
+        else:
+            with self.busy():
+                work = await Work.of(self.worker, ended.run)
+            self._check_alive()
+            self.files[ended.run] = [part for artifact in work.result.artifacts for part in artifact.parts]
+        return self.files[ended.run]
 
     async def _or_refuse(
         self, asked: Awaitable[Any], place: str, digest: str, name: str, run: str | None = None

@@ -76,7 +76,7 @@ from .log import LiveLog, encode
 from .operations import Operations
 from .pieces import Pieces
 from .process import ProcessDied
-from .replay import LATE, Replay
+from .replay import LATE, STATE, Replay
 from .suspension import Suspended
 from .wall_clock import Alarm
 
@@ -94,7 +94,6 @@ _A_TURN = 0.05  # seconds that a branch of the handler has, when it goes on whil
 _LONGEST_PAUSE = 1.0
 _NOT_WORTH_PARKING = 50_000  # microseconds until something is due
 ITSELF = ErrorInfo("agent_crashed", "the agent cancelled itself")
-STATE = "state"  # the record in which a run leaves the state of a thread that was lent to it
 Leaving = Literal["cancel", "timeout", "park", "hand_back", "block", "exit", "full"]
 
 
@@ -575,7 +574,7 @@ class Execution(Operations):
             if output is None:
                 joined = self.replay.emissions.output.value
                 output = {} if joined is ABSENT else joined
-            output = values.clean(output, InvalidOutput, what="output")
+            output = values.clean(self.with_checked_attachments(output), InvalidOutput, what="output")
             agent.check_output.check(output, InvalidOutput, checked=True)
             state = self._final_state()
         except Suspended:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ..model import carrier
+from ..model import carried_scope, carrier
 from ..model.card import ANY_OBJECT, AgentCard, Schema
+from ..model.carried_scope import CarriedScope
 from ..model.content import DataPart, Part, TextPart
-from ..model.errors import ErrorInfo, Invalid, InvalidInput, RunError, RunNotFound
+from ..model.errors import Denied, ErrorInfo, Invalid, InvalidInput, RunError, RunNotFound
 from ..model.events import Emission, Recorded, Warned
 from ..model.prompts import prompt_input
 from ..model.run import Option, RunRequest
@@ -27,6 +28,7 @@ from .ids import now
 from .questions import Gone as Gone
 from .questions import Question, QuestionCodec
 from .record_keys import place_of
+from .ways import VIA
 
 if TYPE_CHECKING:
     from .context import Context
@@ -149,9 +151,28 @@ class Mounted:
 
     def onward(self) -> carrier.Carrier:
         """The trace of this run, to be sent with the request that begins the remote one. It always has the number of
-        mounts that the call has gone through, this one included. Raises TooManyHops where that is one too many."""
-        trace = tracing.current(self._run.request.trace)
-        return carrier.onward(carrier.read(trace), self.engine.settings.max_hops)
+        mounts that the call has gone through, this one included, and in a team what may still be done. Raises
+        TooManyHops where that is one mount too many, and Denied where a scope would not hold there."""
+        trace = carrier.read(tracing.current(self._run.request.trace))
+        scope = self._scope(trace)
+        more = {carried_scope.SCOPE: carried_scope.write(scope)} if scope is not None else {}
+        return carrier.onward(trace, self.engine.settings.max_hops, more)
+
+    def _scope(self, trace: carrier.Carrier | None) -> CarriedScope | None:
+        """The scope and the limits that go on to the remote side. Raises Denied where somebody narrowed the call, and
+        the remote side is none that keeps to that: servers that tell the way of their agents do."""
+        run, scope = self._run, carried_scope.read(trace)
+        if run.authority is not None:
+            scope = carried_scope.left_of(run.authority, now())
+        elif scope is not None:
+            scope = carried_scope.later(scope, (now() - run.log.row.created_at) / 1e6)
+        card = run.agent.card if run.agent is not None else None
+        if scope is not None and scope.narrowed and card is not None and not card.metadata.get(VIA):
+            raise Denied(
+                f"{card.metadata.get(MOUNTED_FROM, card.name)} does not promise to keep to the scope of this call, and "
+                "is not called; hand the task over without a scope, or to an agent of an Interlingua server"
+            )
+        return scope
 
     def asked(self) -> list[str]:
         """The keys of all questions that this run had asked when its handler was entered."""

@@ -7,7 +7,6 @@ before on the log that others read: everything that is needed to go on after a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,14 +18,10 @@ from ..model.delta import ABSENT, Joiner, compose_all
 from ..model.errors import ErrorInfo, InterlinguaError, QuestionExpired, RunTimedOut, all_errors
 from ..model.events import (
     ArtifactAdded,
-    ChildCalled,
     ChildEnded,
-    Emission,
-    Event,
     Form,
     MessageSent,
     OutputDelta,
-    RunFinished,
     Said,
 )
 from ..model.oversight import (
@@ -35,10 +30,8 @@ from ..model.oversight import (
     Proposal,
     Result,
     ReviewVerdict,
-    Ruling,
     read_verdict,
     verdict_schema,
-    whole,
 )
 from ..model.run import RunRequest
 from ..model.status import Status
@@ -46,18 +39,15 @@ from ..model.team import USER
 from . import tracing
 from .agents import Agent
 from .calling import Handover
-from .execution import STATE
+from .finished_work import Work
 from .mounting import MOUNTED_FROM
-from .proposing import verdict_message
 from .questions import Question, question_codec
-from .replay import Replay
-from .speaking import RESULT_HASH, result_message, unverified
+from .speaking import RESULT_HASH, result_message, unverified, verdict_message
 
 if TYPE_CHECKING:
     from .context import Context
     from .execution import Execution
     from .teams import Member
-    from .worker import Worker
 
 
 class Review(Question[ReviewVerdict]):
@@ -87,81 +77,6 @@ class Failed(InterlinguaError):
 
     def info(self) -> ErrorInfo:
         return self._info
-
-
-class Work:
-    """What came of a run, out of its log."""
-
-    began = ended = 0  # microseconds since 1970
-
-    def __init__(self, replay: Replay, finished: RunFinished, held: list[Said]) -> None:
-        self.shown: list[Emission] = replay.emissions.standing
-        self.held = held  # what was said about results, with its time
-        self.children = [called for called, _, _ in replay.children.values()]
-        self.result = Result(
-            finished.output,
-            whole([body.artifact for body in self.shown if isinstance(body, ArtifactAdded)]),
-            [body.message for body in self.shown if isinstance(body, MessageSent)],
-            replay.records[STATE][1].value if STATE in replay.records else None,
-        )
-        assert replay.created is not None
-        self.created = replay.created
-        self.error = finished.error
-        self.usage = finished.usage
-        self.approved: set[str] = set()  # hashes that its overseer approved when it proposed them itself
-        self.exchanges: list[Exchange] = []  # what came of its other proposals
-        for called, ended, _ in replay.children.values():
-            if called.proposal is None or ended is None or ended.status is not Status.SUCCEEDED:
-                continue
-            verdict = read_verdict(ended.output)
-            if verdict.approves(called.proposal):
-                self.approved.add(called.proposal)
-            else:
-                asked: Ruling = "reject" if verdict.decision == "reject" else "inquire"
-                self.exchanges.append(Exchange(asked, verdict.text, called.proposal))
-
-    @classmethod
-    async def of(cls, worker: Worker, run: str) -> Work:
-        log = worker.log_of(run)  # it has just ended, most likely here
-        near = log.since(0) if log is not None and log.finished is not None else None
-        events = near or await worker.all_events(run)
-        finished = events[-1].body
-        assert isinstance(finished, RunFinished)
-        work = cls(Replay.of(events), finished, _held(events))
-        work.began, work.ended = events[0].time, events[-1].time
-        return work
-
-    async def below(self, worker: Worker) -> list[Said]:
-        """What came of what it had others do."""
-        mine = [said for said in self.held if said.key.endswith((":result", ":told"))]
-        return [*mine, *await _told_below(worker, self.children)]
-
-    async def reviews(self, worker: Worker) -> list[Said]:
-        """What its overseer said to it while it judged what was proposed by hand."""
-        found: list[Said] = []
-        for called in self.children:
-            if called.proposal is not None:
-                found += _held(await worker.all_events(called.run), f"{called.run}:")
-        return found
-
-
-def _held(events: list[Event], prefix: str = "") -> list[Said]:
-    return [
-        msgspec.structs.replace(event.body, time=event.body.time or event.time, key=prefix + event.body.key)
-        for event in events
-        if isinstance(event.body, Said) and event.body.held
-    ]
-
-
-async def _told_below(worker: Worker, children: Iterable[ChildCalled]) -> list[Said]:
-    """What those to whom a run delegated have told, and what those told to whom they delegated in turn."""
-    found: list[Said] = []
-    for called in children:
-        if called.notice is not None and called.proposal is None:
-            events = await worker.all_events(called.run)
-            found += _held(events, f"{called.run}:")
-            found += await _told_below(worker, [e.body for e in events if isinstance(e.body, ChildCalled)])
-    return found
 
 
 def _lend(run: Execution, **more: Any) -> Assignment:
@@ -198,6 +113,8 @@ async def orchestrate(ctx: Context[Any, Any], entry: Member, input_: dict[str, A
     ended = await run.by_policy(entry.id, "call:entry", attempt)
     if ended.status is not Status.SUCCEEDED:
         raise Failed(ended.error or ErrorInfo("run_failed", f"{entry.id} {ended.status.value}"))
+    if ended.run not in run.files:
+        return ended.output  # somebody answered in place of the agent
     work = await Work.of(run.worker, ended.run)
     for body in work.shown:
         await run.show(msgspec.structs.replace(body, step=None))
@@ -287,7 +204,7 @@ class _Oversight:
             if verdict.approves(hash_):
                 return True
             if verdict.decision != "approve":
-                self._said(Exchange(verdict.decision, verdict.text, hash_))
+                self._said(verdict.about(hash_))
                 return False
             note = f"the approval was for the result {verdict.result_hash[:80]!r}, and this one is {hash_}"
             self._said(Exchange("inquire", note, hash_))
@@ -348,7 +265,7 @@ class _Oversight:
             )
         except QuestionExpired:
             raise RunTimedOut(f"nobody gave a verdict on the result of {proposal.agent} in time") from None
-        return verdict
+        return msgspec.structs.replace(verdict, attachments=[unverified(part) for part in verdict.attachments])
 
     async def _release(self, done: Work) -> Any:
         """It is approved: now others may see it, and nothing but that. What was used is no part of it."""

@@ -14,7 +14,7 @@ from ..model.oversight import Assignment, Exchange, Proposal, Result, ReviewVerd
 from ..model.status import Status
 from .branches import inside
 from .calling import Calling, Handover, OnInquiry, child_result
-from .speaking import RESULT_HASH, sound
+from .speaking import RESULT_HASH, sound, verdict_message
 
 if TYPE_CHECKING:
     from .teams import Member
@@ -91,7 +91,7 @@ class Proposing(Calling):
             if verdict.decision == "approve" and not verdict.approves(proposal.result_hash):
                 verdict = ReviewVerdict("inquire", inquiry="the approval was for another result")
             if verdict.decision != "approve":
-                exchanges.append(Exchange(verdict.decision, verdict.text, proposal.result_hash))
+                exchanges.append(verdict.about(proposal.result_hash))
                 engine.check_patience(authority, [*proposal.earlier, exchanges[-1]])
             self._tell_verdict(base, turn, verdict, proposal.result_hash)
             reply = None
@@ -120,9 +120,3 @@ class Proposing(Calling):
             self.say_once(
                 f"{base}:{turn}:reply", "message", notice.task, notice.sender, notice.recipient, message, held=True
             )
-
-
-def verdict_message(verdict: ReviewVerdict, overseer: str, result_hash: str) -> Message:
-    said = {"approve": "Approved.", "reject": "Rejected.", "inquire": "?"}
-    metadata = {RESULT_HASH: result_hash, "verdict": verdict.decision}
-    return Message("agent", [TextPart(verdict.text or said[verdict.decision])], sender=overseer, metadata=metadata)

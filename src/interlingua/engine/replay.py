@@ -35,6 +35,9 @@ from .emissions import Emissions
 from .mailbox import Mailbox
 from .record_keys import UNKNOWN, UNKNOWN_ARGUMENTS, Arguments, describe, kind_of, name_of, place_of, show
 
+STATE = "state"
+"""The record in which a run leaves the state of a thread that was lent to it."""
+
 LATE = "late:"
 """What the step of a warning begins with that no handler gives, and so none gives again: an answer came too late."""
 

@@ -18,6 +18,7 @@ from ..model.authority import Authority
 from ..model.content import DataPart, Message, Part, TextPart, ToolResultPart
 from ..model.errors import AlreadyFinished, ErrorInfo, InvalidRequest, NotFound, TooLarge
 from ..model.events import Form, MessageReceived, Recorded, Said, body_encoder
+from ..model.oversight import ReviewVerdict, is_review, read_verdict
 from ..model.run import Answer, Question, RunRequest
 from ..model.team import ORCHESTRATOR, USER, instance_id
 from ..store.base import Change, DelegationRow, DropInbox, PutInbox
@@ -38,6 +39,9 @@ does the work of another."""
 
 RESULT_HASH = "result_hash"
 """The member of a held message's metadata that says which result it is about."""
+
+ENGINE_SAYS = frozenset({"verdict", "final", RESULT_HASH})
+"""Members of a message's metadata that only the engine sets: what others read there is true."""
 
 
 class Speaking(Inbox):
@@ -156,6 +160,17 @@ class Speaking(Inbox):
             return msgspec.structs.replace(part, meta=meta or None)
         return unverified(part)
 
+    def with_checked_attachments(self, output: Any) -> Any:
+        """The output of a run. Where it is a verdict, the tool results that go along are checked as any others."""
+        assignment = self.request.assignment
+        if assignment is None or assignment.review is None or not isinstance(output, dict):
+            return output
+        try:
+            given = msgspec.convert(output.get("attachments"), list[Part] | None)
+        except msgspec.ValidationError:
+            return output  # then it is no verdict
+        return output if not given else {**output, "attachments": msgspec.to_builtins(self.attached(given))}
+
     def tell_question(self, place: str, question: Question, attachments: Iterable[Part | str]) -> None:
         """What a member asks is a message to the user, and what it is answered is one back."""
         authority = self.authority
@@ -170,10 +185,19 @@ class Speaking(Inbox):
         authority = self.authority
         if authority is None or not authority.task:
             return
+        key = f"{place}:{question.id}:answer"
+        if is_review(question):
+            verdict = read_verdict(answer.value)
+            verdict.attachments = [unverified(part) for part in verdict.attachments]
+            message = verdict_message(verdict, USER, question.payload["result_hash"])
+            message.metadata["question"] = question.id
+            form: Form = "inquiry" if verdict.decision == "inquire" else "message"
+            self.say_once(key, form, authority.task, USER, authority.me, message)
+            return
         value = answer.value.get("text") if isinstance(answer.value, dict) and len(answer.value) == 1 else answer.value
         text = value if isinstance(value, str) else values.encode(answer.value).decode()
         message = Message("user", [TextPart(text)], sender=USER, metadata={"question": question.id})
-        self.say_once(f"{place}:{question.id}:answer", "message", authority.task, USER, authority.me, message)
+        self.say_once(key, "message", authority.task, USER, authority.me, message)
 
     # -- what a run is told -------------------------------------------------------------------------------
 
@@ -187,6 +211,7 @@ class Speaking(Inbox):
             message.metadata.pop(PASSED, None)  # only we say so
         if authority is not None and authority.task and (message.sender in (None, USER) or kind == "told"):
             message.sender = message.sender or USER
+            message.metadata = unclaimed(message.metadata)
             message.parts = [unverified(part) for part in message.parts]  # nobody out there calls our tools
             told = Said(authority.task, message.sender, authority.me, "message", message)
             said = [] if kind == "passed" else self._to_team(told)
@@ -302,6 +327,11 @@ class Speaking(Inbox):
         self._untaken = min(self._untaken, number)
 
 
+def unclaimed(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of somebody outside, without what only the engine may say."""
+    return {name: value for name, value in metadata.items() if name not in ENGINE_SAYS}
+
+
 def between(mine: str, theirs: str) -> str:
     """The task that two participants have in common as its two sides: the deeper of both, where one is in the other."""
     return theirs if theirs.startswith(f"{mine}.") else mine
@@ -334,6 +364,13 @@ def result_message(output: Any, text_field: str | None, sender: str) -> Message:
     if isinstance(text, str) and (not isinstance(output, dict) or len(output) == 1):
         return Message("agent", [TextPart(text)], sender=sender)
     return Message("agent", [TextPart(text if isinstance(text, str) else ""), DataPart(output)], sender=sender)
+
+
+def verdict_message(verdict: ReviewVerdict, overseer: str, result_hash: str) -> Message:
+    said = {"approve": "Approved.", "reject": "Rejected.", "inquire": "?"}
+    metadata = {RESULT_HASH: result_hash, "verdict": verdict.decision}
+    parts: list[Part] = [TextPart(verdict.text or said[verdict.decision]), *verdict.attachments]
+    return Message("agent", parts, sender=overseer, metadata=metadata)
 
 
 def error_message(error: ErrorInfo, sender: str) -> Message:

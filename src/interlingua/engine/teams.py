@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..model import authority as gates
+from ..model import carried_scope, values
 from ..model import team as teams
-from ..model import values
 from ..model.authority import OVER_BUDGET, Authority, Decision, Scope
 from ..model.card import AgentCard, QuestionType
 from ..model.errors import DefinitionError, Denied, InvalidRequest, OverBudget, Rejected, RunTimedOut
@@ -154,6 +154,9 @@ class Teams(Tasks):
         if team is None or entry is None or request.authority is not None:
             return request
         granted = gates.begin(team.name, entry.id, team.limits, now=moment)
+        came = carried_scope.read(request.trace)
+        if came is not None:
+            granted = carried_scope.under(granted, came, moment)
         return msgspec.structs.replace(request, authority=granted)
 
     async def is_member(self, name: str) -> bool:

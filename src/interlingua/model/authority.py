@@ -82,6 +82,7 @@ class Authority(msgspec.Struct, frozen=True, omit_defaults=True):
     task: str = ""  # the id of the task, or of the part of it that was handed over
     root: str = ""  # the team's run, with which the task began
     delegator: str = ""  # who handed it over
+    narrowed: bool = False  # a scope was given on the way down to here
 
     @property
     def me(self) -> str:
@@ -120,13 +121,9 @@ def shrink(
     `limits` are the child's own, `started` is how many runs were started under the parent before. Whether the
     parent may have this child at all is the question of `may_delegate`.
     """
-    narrowed = scope or Scope()
-    ceiling = Ceiling(
-        _meet(parent.ceiling.delegates, narrowed.delegates),
-        _meet_each(parent.ceiling.tools, narrowed.tools),
-        _meet_each(parent.ceiling.scopes, narrowed.scopes),
-    )
-    own = limits.tightest(narrowed.limits)
+    given = scope or Scope()
+    ceiling = meet(parent.ceiling, given)
+    own = limits.tightest(given.limits)
     left = Limits(depth=max(parent.depth - 1, 0), runs=max(parent.budget - started - 1, 0)).tightest(own)
     name = manifest.id if instance == 1 else f"{manifest.id}#{instance}"
     return Authority(
@@ -144,6 +141,21 @@ def shrink(
         task=task or parent.task,
         root=parent.root,
         delegator=parent.me,
+        narrowed=parent.narrowed or given != Scope(),
+    )
+
+
+def narrowed(authority: Authority, ceiling: Ceiling, seconds: float | None, now: int) -> Authority:
+    """An authority under one more ceiling, with so many seconds left at most."""
+    return msgspec.structs.replace(
+        authority, ceiling=meet(authority.ceiling, ceiling), deadline=_deadline(authority.deadline, seconds, now)
+    )
+
+
+def meet(one: Ceiling, other: Ceiling) -> Ceiling:
+    """A ceiling that goes beyond neither of two."""
+    return Ceiling(
+        _meet(one.delegates, other.delegates), _meet_each(one.tools, other.tools), _meet_each(one.scopes, other.scopes)
     )
 
 

@@ -82,9 +82,10 @@ def hops(carrier: Carrier | None) -> int:
     return found
 
 
-def onward(carrier: Carrier | None, limit: int) -> Carrier:
-    """What goes on to the remote side of a mount: the same, with one hop more. Raises TooManyHops beyond the limit."""
-    if not carrier and limit > 0:  # most calls come straight from their caller, who does not trace them
+def onward(carrier: Carrier | None, limit: int, more: Mapping[str, str] = {}) -> Carrier:
+    """What goes on to the remote side of a mount: the same, with one hop more, and with `more` members of the baggage.
+    Raises TooManyHops beyond the limit."""
+    if not (carrier or more) and limit > 0:  # most calls come straight from their caller, who does not trace them
         return {"baggage": _FIRST_HOP}
     carrier = carrier or {}
     count = hops(carrier) + 1
@@ -93,4 +94,4 @@ def onward(carrier: Carrier | None, limit: int) -> Carrier:
             f"the call has gone through {count - 1} mounts and is not sent through another: max_hops is {limit}. "
             "Probably mounts lead back to where the call came from; where they do not, give the engine more max_hops"
         )
-    return {**carrier, "baggage": with_members(carrier.get("baggage", ""), {HOPS: str(count)})}
+    return {**carrier, "baggage": with_members(carrier.get("baggage", ""), {HOPS: str(count), **more})}

@@ -6,13 +6,16 @@ is something that the overseer wants to know, and never an approval.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from . import values
 from .card import Schema
 from .content import Artifact, Message, Part
+
+if TYPE_CHECKING:
+    from .run import Question
 
 Ruling = Literal["approve", "inquire", "reject"]
 
@@ -37,6 +40,7 @@ class Exchange(msgspec.Struct, omit_defaults=True):
     text: str  # the inquiry, or the reason
     result_hash: str  # of what it was about
     reply: str | None = None  # where the agent answered without working again
+    attachments: list[Part] = []  # that came with it
 
 
 class Proposal(msgspec.Struct, omit_defaults=True):
@@ -55,6 +59,7 @@ class ReviewVerdict(msgspec.Struct, omit_defaults=True):
     result_hash: str = ""
     inquiry: str | None = None
     reason: str | None = None
+    attachments: list[Part] = []  # what goes along with an inquiry or a reason
 
     @property
     def text(self) -> str:
@@ -62,6 +67,11 @@ class ReviewVerdict(msgspec.Struct, omit_defaults=True):
 
     def approves(self, result_hash: str) -> bool:
         return self.decision == "approve" and self.result_hash == result_hash
+
+    def about(self, result_hash: str) -> Exchange:
+        """This verdict, which approves nothing, as the agent gets it. `result_hash` is of what was judged."""
+        asked: Ruling = "reject" if self.decision == "reject" else "inquire"
+        return Exchange(asked, self.text, result_hash, attachments=list(self.attachments))
 
 
 def read_verdict(value: Any, text: str | None = None) -> ReviewVerdict:
@@ -73,6 +83,16 @@ def read_verdict(value: Any, text: str | None = None) -> ReviewVerdict:
         return ReviewVerdict("inquire", inquiry=said if isinstance(said, str) else values.encode(value).decode())
 
 
+REVIEW = "review"
+"""The type of the question that asks a person for a verdict."""
+
+
+def is_review(question: Question) -> bool:
+    """Whether a question asks for a verdict on a result."""
+    payload = question.payload
+    return question.type == REVIEW and isinstance(payload, dict) and isinstance(payload.get("result_hash"), str)
+
+
 def verdict_schema(result_hash: str) -> Schema:
     """The schema of a verdict on one result."""
     return {
@@ -82,6 +102,7 @@ def verdict_schema(result_hash: str) -> Schema:
             "result_hash": {"type": "string", "enum": [result_hash], "default": result_hash},
             "inquiry": {"type": "string", "description": "What the agent is asked"},
             "reason": {"type": "string"},
+            "attachments": {"type": "array", "items": {"type": "object"}, "description": "What goes along with it"},
         },
         "required": ["decision", "result_hash"],
         "additionalProperties": False,

@@ -545,7 +545,9 @@ async def test_a_result_is_proposed_asked_about_answered_and_approved(store: Pat
                 return Call("delegate_to_qa", context_summary="Please verify.", result="the report", attachments=data)
             assert "qa asks about your result: Europe seems low?" in asked.news[0]
             return Call("answer_inquiry", task="T1.1.1", reply="no filters were used")
-        return Call("delegate_to_analyst", context_summary="analyse") if asked.turns == 0 else asked.news[0]
+        if asked.turns == 0:
+            return Call("delegate_to_analyst", context_summary="analyse")
+        return alone(asked.news[0], '{"type":"python_object","object":{"figures":3}}')
 
     run, model, found = await ran(store, OVERSEEN, script, settings=settings)
     assert run.output == {"text": "the report"}, run.error
@@ -741,7 +743,14 @@ def example(asked: Asked) -> Answer:
         case "qa", _:
             asks = "sure" not in asked.task
             return Call("verdict", decision="inquire", inquiry="Sure?") if asks else Call("verdict", decision="approve")
-    return asked.news[0]
+    return alone(asked.news[0], '{"type":"text_snippet","text":"42"}')
+
+
+def alone(news: str, attached: str) -> str:
+    """The text of a result, which came with one attachment."""
+    text, _, rest = news.partition("\n")
+    assert rest == f"Attachments:\n{attached}"
+    return text
 
 
 REQUESTS = 10

@@ -28,6 +28,7 @@ from ...model.errors import (
     StepFailed,
 )
 from ...model.forms import usable_answer
+from ...model.oversight import read_verdict
 from ...model.run import Option
 from ...model.team import ORCHESTRATOR, USER
 from . import described, translate, wire
@@ -170,7 +171,8 @@ class Acting:
             said, *more = translate.output_parts(output, None)
             assert isinstance(said, TextPart)
             reply = self._reply(message, message.recipient_id, said.text, {"final": True})
-            reply.attachments = [translate.attachment(part) for part in more]
+            came = [*more, *getattr(output, "attachments", [])]
+            reply.attachments = [translate.attachment(part) for part in came]
         await self._ctx.step("reply", self._send, reply, key=f"reply-{number}")
 
     def _is_overseer(self, id_: str) -> bool:
@@ -183,11 +185,14 @@ class Acting:
         if not isinstance(output, dict) or "decision" not in output:
             return None
         said = str(output.get("inquiry") or output.get("reason") or output["decision"])
+        attached = [translate.attachment(part) for part in read_verdict(output).attachments]
         if output["decision"] != "inquire":
-            return self._reply(notice, notice.recipient_id, said, {"final": True, "verdict": output})
+            reply = self._reply(notice, notice.recipient_id, said, {"final": True, "verdict": output})
+            reply.attachments = [*attached]
+            return reply
         return wire.OversightInquiry(
             task_id=notice.task_id, sender_id=notice.recipient_id, recipient_id=notice.sender_id, inquiry=said,
-            attachments=[], timestamp=wire.timestamp(now()), metadata={"verdict": output},
+            attachments=attached, timestamp=wire.timestamp(now()), metadata={"verdict": output},
         )  # fmt: skip
 
     async def _pass_on(self) -> None:

@@ -153,7 +153,9 @@ class Attachment(Acting):
             attachments.append(wire.PythonObject(object=msgspec.to_builtins(ctx.review), extra={"name": "proposal"}))
         if ctx.inquiries:
             metadata["inquiries"] = msgspec.to_builtins(ctx.inquiries)
-            attachments += [wire.TextSnippet(text=f"{one.decision}: {one.text}") for one in ctx.inquiries]
+            for one in ctx.inquiries:
+                attachments.append(wire.TextSnippet(text=f"{one.decision}: {one.text}"))
+                attachments += [translate.attachment(part) for part in one.attachments]
         return wire.DelegationNotice(
             task_id=self._task, sender_id=self._back, recipient_id=self._me,
             context_summary=text if isinstance(text, str) else "", attachments=attachments, metadata=metadata,
@@ -340,10 +342,12 @@ class Attachment(Acting):
         message = wire.read(data)
         told, review = message.metadata or {}, self._ctx.review
         if review is not None:
+            attached = translate.split(translate.model_message(message, "agent"))[1]
+            more = {"attachments": msgspec.to_builtins(attached)} if attached else {}
             if isinstance(message, wire.OversightInquiry):
-                return {"decision": "inquire", "inquiry": message.inquiry, "result_hash": review.result_hash}
+                return {"decision": "inquire", "inquiry": message.inquiry, "result_hash": review.result_hash, **more}
             if isinstance(told.get("verdict"), dict):
-                return told["verdict"]
+                return {**told["verdict"], **more}
         output = told.get("output")
         if not isinstance(output, dict):
             output = {self._card.output_text or "text": translate.text_of(message)}

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ...engine.speaking import unclaimed
 from ...model.content import DataPart, Message, Part, TextPart
 from ...model.delta import ABSENT, Joiner
 from ...model.errors import ErrorInfo
@@ -82,6 +83,7 @@ class View(msgspec.Struct):
     task: str  # what the reader calls the whole task
     agent: str  # who has it, by its id
     label: str = ""  # what the engine calls it, where it is a team's
+    parts_of: str = ""  # what names of its parts begin with, where that is not what the reader calls the whole task
     below: str = ""  # of a part of it: .1.2
     team: bool = False
     caller: str = ""  # who reads
@@ -91,10 +93,12 @@ class View(msgspec.Struct):
     @property
     def part(self) -> str:
         """What is read, as the reader calls it."""
-        return self.task + self.below
+        return (self.parts_of or self.task) + self.below if self.below else self.task
 
     def name(self, label: str) -> str:
-        return translate.renamed(label, self.label, self.task) if self.label else label
+        if not self.label or label == self.label:
+            return self.task if self.label else label
+        return translate.renamed(label, self.label, self.parts_of or self.task)
 
     def has(self, label: str) -> bool:
         """Whether what was said about a task is part of what is read."""
@@ -114,7 +118,8 @@ class Conversation:
         self._artifacts: list[Any] = []
         self._asked: dict[str, tuple[str, str]] = {}  # what is open, as far as it was told: who asks, in which task
         self._back = ORCHESTRATOR  # to whom the result goes
-        self._ended = False  # the result, or the error, was told
+        self._final: wire.AnyMessage | None = None  # the result of a team: told when the task ends, after all else
+        self._failed = False  # the error of a team was told
 
     def feed(self, event: Event, question: Question | None = None) -> list[Update]:
         """`question` is the one that a message of the event asks, where that could be found."""
@@ -141,7 +146,7 @@ class Conversation:
         else:
             if isinstance(body, ArtifactAdded):
                 self._artifacts.append(body.artifact)
-            elif not self.view.team:
+            elif not self.view.team or isinstance(body, MessageSent):
                 found += [("message", wire.write(message)) for message in self._derived(body, event.time)]
             found += self._moved(body)
         last = len(found) - 1
@@ -198,8 +203,10 @@ class Conversation:
             del message.metadata["task"]  # the message says so itself, by the reader's name
             message.metadata = message.metadata or None
         if body.recipient == ORCHESTRATOR and body.task == self.view.label:
-            final = body.form == "error" or bool(body.message.metadata.get("final"))
-            self._ended = self._ended or final
+            self._failed = self._failed or body.form == "error"
+            if body.form != "error" and body.message.metadata.get("final"):
+                self._final = message
+                return []
         about = body.message.metadata.get("question")
         if isinstance(about, str):
             if body.recipient == USER:
@@ -244,9 +251,10 @@ class Conversation:
                 return [self._message("message", USER, view.agent, message, time)]
             case MessageReceived(message=message):
                 sender = ORCHESTRATOR if message.sender == ORCHESTRATOR else USER
+                message = msgspec.structs.replace(message, metadata=unclaimed(message.metadata))
                 return [self._message("message", sender, view.agent, message, time)]
             case MessageSent(message=message):
-                metadata = {"reply_expected": False, **message.metadata}
+                metadata = {"reply_expected": False, **unclaimed(message.metadata)}
                 message = msgspec.structs.replace(message, metadata=metadata)
                 return [self._message("message", view.agent, USER, message, time)]
         return []
@@ -257,14 +265,16 @@ class Conversation:
     def _end(self, body: RunFinished, time: int) -> list[wire.AnyMessage]:
         """What came of it. In a team the one who had the task says so; but not where it was stopped, or where its
         overseer was the last to speak."""
-        if self._ended:
-            return []
-        view = self.view
+        view, final = self.view, self._final
+        if body.status is Status.SUCCEEDED and final is not None:
+            return [msgspec.structs.replace(final, timestamp=wire.timestamp(time))]
         if body.status is Status.SUCCEEDED:
             parts = translate.output_parts(body.output, view.output_text)
             parts += [part for artifact in whole(self._artifacts) for part in artifact.parts]
             message = Message("agent", parts, metadata={"final": True})
             return [self._message("message", view.agent, self._back, message, time)]
+        if self._failed:
+            return []
         error = body.error or ErrorInfo("run_failed", f"{view.agent} {body.status.value}")
         told = translate.error_response(error, task=view.task, sender=view.agent, recipient=self._back, time=time)
         return [told]
@@ -272,7 +282,7 @@ class Conversation:
 
 def _notice(request: RunRequest, input_text: str | None) -> Message:
     """What an agent was asked to do. The first of what was said is kept whole; else the input is all there is."""
-    metadata = dict(request.metadata)
+    metadata = unclaimed(request.metadata)
     if request.messages:
         text, attached = translate.split(request.messages[0])
         return Message("user", [TextPart(text), *attached], metadata=metadata)

@@ -30,11 +30,12 @@ from ...model.errors import (
     NotFound,
     ThreadNotFound,
 )
+from ...model.oversight import is_review
 from ...model.run import Caller, Question, RunRequest
 from ...model.team import ORCHESTRATOR, USER, instance_of
 from ...security import scopes
 from . import translate, wire
-from .tasks import MAX_NAME, Found, TaskBook, is_review
+from .tasks import MAX_NAME, Found, TaskBook
 
 log = logging.getLogger("interlingua.cap")
 

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from ...engine.engine import Engine
-from ...engine.oversight import REVIEW
 from ...engine.tasks import Task
 from ...model import team as teams
 from ...model.card import AgentCard
@@ -27,6 +26,9 @@ from .conversation import View
 
 MAX_NAME = 200  # characters of an id that a caller gives to a task
 LINK = "cap task"
+BESIDE = "cap task beside"
+"""Links a caller's name to a task of the same caller that is named like a part of it, such as Q1 to the task Q1.1."""
+
 _DEEPEST = 32  # readings of an id that are tried
 _LONGEST = 2 * MAX_NAME
 _PAGE = 200
@@ -97,6 +99,8 @@ class TaskBook:
         if await self.engine.store.link(LINK, foreign, run) != run:  # of a run that was deleted
             await self.engine.store.unlink(LINK, foreign)
             await self.engine.store.link(LINK, foreign, run)
+        for whole, _ in translate.readings(task)[1:]:
+            await self.engine.store.link(BESIDE, _own(caller, whole), run)
 
     async def find(self, task: str, caller: Caller, action: scopes.Action = "read") -> Found:
         missing = TaskNotFound(f"there is no task {task[:80]}")
@@ -145,8 +149,11 @@ class TaskBook:
         agent = self.engine.agents.find(run.agent, run.version)
         card = agent.card if agent is not None else await self._stored_card(run)
         team = run.agent in self.engine.teams or (run.request is not None and run.request.authority is not None)
+        # Where another task has the name of a part, names of parts begin with the id of the run, which is no task's.
+        beside = team and await self.engine.store.linked(BESIDE, _own(caller, name)) is not None
         return View(
-            name, self.id_of(run.agent), await self.label(run.id) if team else "", team=team, caller=caller.id,
+            name, self.id_of(run.agent), await self.label(run.id) if team else "", run.id if beside else "",
+            team=team, caller=caller.id,
             output_text=card.output_text if card is not None else None,
             input_text=card.input_text if card is not None else None,
         )  # fmt: skip
@@ -205,12 +212,6 @@ class TaskBook:
 def _own(caller: Caller, task: str) -> str:
     """A caller's own name for a task. Both can have spaces in them, but no ends of lines."""
     return f"{caller.id}\n{task}"
-
-
-def is_review(question: Question) -> bool:
-    """Whether it asks for a verdict on a result."""
-    payload = question.payload
-    return question.type == REVIEW.type and isinstance(payload, dict) and isinstance(payload.get("result_hash"), str)
 
 
 async def tree(book: TaskBook, found: Found) -> list[dict[str, Any]]:

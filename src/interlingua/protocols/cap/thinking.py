@@ -23,7 +23,7 @@ from ...model.team import Manifest, Team
 from . import translate
 from .thinking_model import Conversation, Model, ModelFailed, Reply, check_installed, failure
 from .thinking_team import VERDICT, Teamwork
-from .thinking_tools import INSET, as_text, inset, message_text, parts_text
+from .thinking_tools import INSET, as_text, inset, message_text, parts_text, with_attachments
 from .thinking_waiting import Mailbox
 
 REQUESTS = 50  # to the model, in one run
@@ -196,4 +196,5 @@ def _review(proposal: Proposal) -> str:
 
 def _exchange(one: Exchange) -> str:
     said = f"{'rejected' if one.decision == 'reject' else 'asked'}: {inset(one.text)}"
+    said = with_attachments(said, one.attachments)
     return said if one.reply is None else f"{said}\nreply: {inset(one.reply)}"

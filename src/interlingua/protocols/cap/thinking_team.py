@@ -11,11 +11,21 @@ from ...engine.context import Context
 from ...engine.questions import AskText
 from ...model.card import Schema
 from ...model.errors import InterlinguaError, InvalidRequest
-from ...model.oversight import ReviewVerdict
+from ...model.oversight import ReviewVerdict, read_verdict
 from ...model.team import ORCHESTRATOR, USER, Manifest, Team
 from ...model.tools import ToolSpec
 from .thinking_model import Call
-from .thinking_tools import ATTACHMENTS, Given, Toolbox, Work, api_name, as_text, from_id, message_text
+from .thinking_tools import (
+    ATTACHMENTS,
+    Given,
+    Toolbox,
+    Work,
+    api_name,
+    as_text,
+    from_id,
+    message_text,
+    with_attachments,
+)
 from .thinking_waiting import Heard, Mailbox, Proposal, Waiting, Wakefulness
 
 PATIENCE = 600.0  # seconds to wait for the reply of an agent, which may never give one
@@ -147,7 +157,7 @@ class Teamwork(Toolbox):
             raise
         if heard.ended:
             delegated.done = True
-            return Given(as_text(result))
+            return Given(with_attachments(as_text(result), getattr(result, "attachments", [])))
         return Given(await self._interruption(heard, delegated.agent, f"is still working on {heard.task}"))
 
     async def _interruption(self, heard: Heard, agent: str, doing: str) -> str:
@@ -179,8 +189,9 @@ class Teamwork(Toolbox):
         agent = self._manifest.overseer or ""
         heard = await self._waiting.proposal(key, of, proposal)
         if heard.inquiry:
+            asked = with_attachments(proposal.inquiry, proposal.attached)
             return Given(
-                f"{agent} asks about your result: {proposal.inquiry}\n\nAnswer with answer_inquiry (task "
+                f"{agent} asks about your result: {asked}\n\nAnswer with answer_inquiry (task "
                 f"{heard.task or of}), or do what is missing and propose again."
             )
         if not heard.ended:
@@ -191,6 +202,7 @@ class Teamwork(Toolbox):
         if verdict["decision"] == "approve":
             return Given("approved", end=proposal.output)
         said = verdict.get("reason") or verdict.get("inquiry") or "it gives no reason"
+        said = with_attachments(said, read_verdict(verdict).attachments)
         return Given(f"{agent} rejected your result: {said}\n\nDo what is missing and propose again.")
 
     async def _answer_inquiry(self, arguments: dict[str, Any], key: str) -> Given:
@@ -268,6 +280,7 @@ class Teamwork(Toolbox):
             {"decision": {"enum": ["approve", "inquire", "reject"]}},
             inquiry={"type": "string", "description": "With inquire: what you want to know, or have done"},
             reason=_TEXT,
+            attachments=ATTACHMENTS,
         )
         about = "Your verdict on the result, with which your review ends. Nothing else approves it."
         self.offer(VERDICT, about, schema, self._decide, only=True)
@@ -276,8 +289,9 @@ class Teamwork(Toolbox):
         assert self._ctx.review is not None
         # The hash is of what was shown to this run: a model that copied one could be made to copy another.
         verdict = ReviewVerdict(
-            arguments["decision"], self._ctx.review.result_hash, arguments.get("inquiry"), arguments.get("reason")
-        )
+            arguments["decision"], self._ctx.review.result_hash, arguments.get("inquiry"), arguments.get("reason"),
+            self.attached(arguments),
+        )  # fmt: skip
         if verdict.decision == "inquire" and not verdict.text:
             raise InvalidRequest("a verdict that inquires says in `inquiry` what it wants to know")
         return Given(verdict.decision, end=msgspec.to_builtins(verdict))

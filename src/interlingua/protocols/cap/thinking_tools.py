@@ -249,6 +249,10 @@ def message_text(message: Message) -> str:
     said, attached = translate.split(message)
     task = message.metadata.get("task")
     told = f"Message from {message.sender or USER}{f' ({task})' if isinstance(task, str) else ''}: {inset(said)}"
+    return with_attachments(told, attached)
+
+
+def with_attachments(told: str, attached: list[Part]) -> str:
     return f"{told}\n{parts_text(attached)}" if attached else told
 
 

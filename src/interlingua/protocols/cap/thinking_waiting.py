@@ -17,7 +17,7 @@ import msgspec
 
 from ...engine.calling import OnInquiry
 from ...engine.context import Context
-from ...model.content import Message
+from ...model.content import Message, Part
 from ...model.events import Said
 from ...model.oversight import ReviewVerdict
 
@@ -317,6 +317,7 @@ class Proposal(Work):
         self.output = output
         self.inquired = asyncio.Event()
         self.inquiry = ""
+        self.attached: list[Part] = []  # what came with that
         self._reply: asyncio.Future[str] | None = None
 
     @property
@@ -324,7 +325,7 @@ class Proposal(Work):
         return self.task.done() or self.inquired.is_set()
 
     async def _ask(self, verdict: ReviewVerdict) -> str:
-        self.inquiry = verdict.text
+        self.inquiry, self.attached = verdict.text, verdict.attachments
         self._reply = asyncio.get_running_loop().create_future()
         self.inquired.set()
         self.on_news()

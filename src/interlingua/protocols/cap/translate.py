@@ -299,12 +299,18 @@ def answer_in(message: wire.AnyMessage, question: Question, *, review: bool) -> 
     if review:
         verdict = told.get("verdict", told.get("answer"))
         if verdict is not None:
-            return verdict
+            return {**_attached(message), **verdict} if isinstance(verdict, dict) else verdict
         hash_ = question.payload.get("result_hash") if isinstance(question.payload, dict) else None
-        return {"decision": "inquire", "inquiry": text_of(message), "result_hash": hash_}
+        return {"decision": "inquire", "inquiry": text_of(message), "result_hash": hash_, **_attached(message)}
     if "answer" in told:
         return told["answer"]
     return written_answer(question, text_of(message))
+
+
+def _attached(message: wire.AnyMessage) -> dict[str, Any]:
+    """What a verdict comes with, as its member."""
+    attached = split(model_message(message))[1]
+    return {"attachments": msgspec.to_builtins(attached)} if attached else {}
 
 
 def answer_text(value: Any) -> str:
