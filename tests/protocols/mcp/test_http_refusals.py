@@ -13,6 +13,7 @@ import pytest
 from interlingua.app.keys import StoredKeys
 from interlingua.protocols.mcp import wire
 from interlingua.security.keys import make_key
+from interlingua.store.base import RunFilter
 from interlingua.store.opening import open_store
 from interlingua.transports.http import HttpLimits
 
@@ -149,3 +150,32 @@ async def test_blanks_around_a_session_are_no_part_of_it(store: Path, form: str)
         told = {"Mcp-Session-Id": client.headers["mcp-session-id"], "MCP-Protocol-Version": "2025-11-25"}
         status, _, body = await raw(client, LISTING, {name: form.format(value) for name, value in told.items()})
         assert (status, body["id"]) == (200, "mine"), body
+
+
+# -- clients that cannot be asked -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["tools/call", "agents/run"])
+async def test_who_cannot_be_asked_is_told_which_capability_is_missing(store: Path, method: str) -> None:
+    params = {"name": "helper", "arguments" if method == "tools/call" else "input": {"text": "ask"}}
+    async with up(store, patience=WAIT) as (server, _), clients(server) as client:
+        runs = set()
+        for _ in range(3):
+            answer = await client.modern(method, dict(params), mcp_name="helper")
+            assert (answer.status, answer.kind) == (400, "application/json")
+            told = await answer.json()
+            assert told["id"] == client.id
+            assert told["error"]["code"] == wire.MISSING_CAPABILITY
+            assert told["error"]["data"]["requiredCapabilities"] == {"elicitation": {"form": {}}}
+            runs.add(told["error"]["data"]["run"])
+        assert len(runs) == len(await server.engine.runs(RunFilter())) == 1
+
+
+async def test_a_changed_state_is_a_bad_request(store: Path) -> None:
+    params = {"name": "helper", "input": {"text": "ask"}}
+    able = {"_meta": {wire.META_CAPABILITIES: {"elicitation": {"form": {}}}}}
+    async with up(store, patience=WAIT) as (server, _), clients(server) as client:
+        asked = (await (await client.modern("agents/run", {**params, **able})).json())["result"]
+        bent = {"requestState": asked["requestState"][:-8] + "AAAAAAA=", "inputResponses": {}}
+        answer = await client.modern("agents/run", {**params, **able, **bent})
+        assert (answer.status, (await answer.json())["error"]["code"]) == (400, -32602)

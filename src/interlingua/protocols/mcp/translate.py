@@ -297,8 +297,9 @@ def _chosen(offered: Choices, content: dict[str, Any], meta: Any) -> Any:
     return {**beside.answer(filled), **whole} if filled else whole
 
 
-def question_open(question: Question, run: str) -> RpcError:
-    told = {
+def question_open(question: Question, run: str, *, lacks: bool = False) -> RpcError:
+    """`lacks`: the client did not say in its request that it can be asked, where the revision has an error for that."""
+    told: dict[str, Any] = {
         "code": "question_open",
         "transient": False,
         "run": run,
@@ -311,6 +312,9 @@ def question_open(question: Question, run: str) -> RpcError:
     asked = question.prompt or question.type
     again = f'{{"{wire.META_RUN}": "{run}"}}'
     say = f"the run waits for an answer: {asked}; answer it elsewhere, and ask again with _meta {again}"
+    if lacks:
+        told["requiredCapabilities"] = {"elicitation": {"form": {}}}
+        return RpcError(wire.MISSING_CAPABILITY, f"this client cannot be asked (elicitation); {say}", told)
     return RpcError(QUESTION_OPEN, say, told)
 
 
