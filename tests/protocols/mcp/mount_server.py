@@ -106,6 +106,10 @@ class Server:
     def do_delta(self, id_: Any, params: Message, delta: Any) -> None:
         self.progress(params, delta)
 
+    def do_said(self, id_: Any, params: Message, told: Message) -> None:
+        told = {"progressToken": params["_meta"]["progressToken"], "progress": 1, **told}
+        self.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": told})
+
     def do_flood(self, id_: Any, params: Message, count: int) -> None:
         for n in range(count):
             self.progress(params, {"text": f"{n},"})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -296,11 +296,17 @@ class Attachment:
     # -- what the server says -----------------------------------------------------------------------------
 
     async def told(self, delta: Any) -> None:
+        await self._shown(self._mirror.take, delta)
+
+    async def warned(self, message: str) -> None:
+        await self._shown(self._mirror.warned, message)
+
+    async def _shown(self, show: Callable[[Any], Awaitable[None]], news: Any) -> None:
         if self._over or self._answer is None or self._answer.done():
             return
         self._heard = True
         try:
-            await self._mirror.take(delta)
+            await show(news)
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():

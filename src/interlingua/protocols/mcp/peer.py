@@ -48,6 +48,7 @@ class Listener(Protocol):
     """Who hears a run."""
 
     async def told(self, delta: Any) -> None: ...
+    async def warned(self, message: str) -> None: ...
     async def asked(self, params: dict[str, Any]) -> dict[str, Any]: ...
     async def not_asked(self) -> None: ...
 
@@ -258,11 +259,14 @@ class Peer:
 
     def noticed(self, notice: Notice) -> Awaitable[None] | None:
         params = notice.params if isinstance(notice.params, dict) else {}
+        token = params.get("progressToken")
+        listener = self.listeners.get(token) if isinstance(token, str) else None
         if notice.method == _PROGRESS:
-            token = params.get("progressToken")
-            listener = self.listeners.get(token) if isinstance(token, str) else None
             # One that comes after the result, or for nobody, is nothing.
             return listener.told(params.get("delta")) if listener is not None else None
+        if notice.method == "notifications/progress":  # the text of ours is a warning of the run
+            message = params.get("message")
+            return listener.warned(message) if listener is not None and self.ours and isinstance(message, str) else None
         if notice.method == "notifications/agents/list_changed":
             self.changed = True  # the next run lists them first
         elif notice.method == "notifications/message":

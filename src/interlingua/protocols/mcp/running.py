@@ -260,6 +260,8 @@ class Running:
         else:
             if isinstance(body, Warned):
                 self.connection.warn(self.card.name, body.message, about=self.call.id)
+                if not self.tool and self.wants and self._has_messages:  # deltas have no place for it
+                    self._progress(body.message)
             if self.tool and self.wants and (line := translate.activity(body)) is not None:
                 self._tell_text()  # what came before it
                 self._progress(line)
@@ -313,9 +315,14 @@ class Running:
     def _progress(self, message: str) -> None:
         self._told += 1
         params: dict[str, Any] = {"progressToken": self.token, "progress": self._told}
-        if self.version >= "2025-03-26":
+        if self._has_messages:
             params["message"] = message
         self.connection.rpc.notify("notifications/progress", params, about=self.call.id)
+
+    @property
+    def _has_messages(self) -> bool:
+        """Whether progress has text in this revision."""
+        return self.version >= "2025-03-26"
 
     def _last_delta(self, finished: RunFinished) -> None:
         """What leads from the deltas that were sent to the output, where a delta can."""
