@@ -65,7 +65,13 @@ async def test_the_warnings_of_a_mounted_server_of_ours_are_those_of_the_run(
     async with serving(there, [made["careless"]], ServeSettings(port=0, engine=SETTINGS)) as server:
         target = f"mcp+{server.address}/{way}"
         if way == "stdio":
-            words = ["env", f"INTERLINGUA_STORE={tmp_path / 'other.db'}", *COMMAND, str(file)]
+            words = [
+                "env",
+                f"INTERLINGUA_STORE={tmp_path / 'other.db'}",
+                "INTERLINGUA_PROJECT=there",
+                *COMMAND,
+                str(file),
+            ]
             target = f"mcp:{shlex.join(words)}"
         agent = (await load(parse(f"{target}#careless"))).chosen
         async with engine(store, agent, settings=SETTINGS) as eng:

@@ -360,7 +360,8 @@ def failure(error: RpcError) -> RunError:
     """Codes mean nothing here: the published servers answer 0 to everything. Ours says code, transient and details
     beside it."""
     ours = our_failure(error.message, error.data)
-    if ours is not None and error.code not in (translate.QUESTION_OPEN, wire.MISSING_CAPABILITY):  # that one tells the question in its data
+    question = error.code in (translate.QUESTION_OPEN, wire.MISSING_CAPABILITY)  # it is told in the data
+    if ours is not None and not question:
         return ours
     told = error.data if isinstance(error.data, dict) else {}
     code, transient = told.get("code"), told.get("transient")

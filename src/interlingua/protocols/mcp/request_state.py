@@ -42,7 +42,7 @@ class RequestStates:
                 raise ValueError
             opened = (await self._ready()).decrypt(data[:_NONCE], data[_NONCE:], _about(caller, call))
         except (TypeError, ValueError, binascii.Error, InvalidTag):
-            said = "requestState is not the one that this request was answered with; send the same request again with it"
+            said = "requestState is not the one that this request was answered with; send both again as they were"
             raise InvalidRequest(said, path="/requestState") from None
         run, _, question = opened.decode().partition(" ")
         return run, question
@@ -61,7 +61,8 @@ class RequestStates:
 def _about(caller: str, call: Call) -> bytes:
     """What a state is bound to."""
     params = call.params
-    return values.digest([caller, call.method, params.get("name"), params.get("input", params.get("arguments"))]).encode()
+    input_ = params.get("input", params.get("arguments"))
+    return values.digest([caller, call.method, params.get("name"), input_]).encode()
 
 
 __all__ = ["RequestStates"]

@@ -43,8 +43,8 @@ QUESTION_OPEN = -32010
 _UNSAID = AgentCard("").version  # of agents whose authors gave none
 
 _MAX_TWICE = 768 * 1024
-"""Bytes of a tool's result as text and as structure together. Beyond that only the structure is whole: published clients
-read events of up to 1 MiB (PyPI mcp 2.3)."""
+"""Bytes of a tool's result as text and as structure together. Beyond that only the structure is whole: PyPI mcp 2.3 reads
+events of up to 1 MiB."""
 _BEGINNING = 10_000  # characters of a text that is not sent whole
 
 ERRORS: dict[str, int] = {
@@ -132,7 +132,7 @@ def _without_headers(schema: Any) -> Any:
     return found
 
 
-_NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")  # schemas, by names of any kind
+_NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")  # schemas, by their names
 _VALUES = ("const", "enum", "default", "examples")
 
 
