@@ -43,7 +43,7 @@ QUESTION_OPEN = -32010
 _UNSAID = AgentCard("").version  # of agents whose authors gave none
 
 _MAX_TWICE = 768 * 1024
-"""Bytes of a tool's result as text and as structure together. Beyond that only the structure is whole: PyPI mcp 2.3 reads
+"""Bytes of a result as text and as structure together. Beyond that only the structure is whole: PyPI mcp 2.3 reads
 events of up to 1 MiB."""
 _BEGINNING = 10_000  # characters of a text that is not sent whole
 
