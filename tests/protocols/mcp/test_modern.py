@@ -390,6 +390,17 @@ async def test_another_request_of_who_cannot_be_asked_is_another_run(store: Path
         assert (await run(client, "careful", {"text": "one"}))["error"]["data"]["run"] != first
 
 
+@pytest.mark.parametrize("elicits", [False, True])
+async def test_a_run_whose_end_was_got_by_its_id_is_not_waited_for(store: Path, elicits: bool) -> None:
+    async with in_process(store, careful) as (client, engine):
+        first = (await run(client, "careful", {"text": "it"}))["error"]["data"]["run"]
+        await engine.answer((await question(engine, first)).id, {"approved": True})
+        joined = await run(client, "careful", {}, elicits=elicits, **{RUN: first})
+        assert joined["result"]["output"] == {"text": "asking. done"}
+        second = (await run(client, "careful", {"text": "it"}))["error"]["data"]["run"]
+        assert second != first
+
+
 async def test_a_run_that_was_deleted_is_not_waited_for(store: Path) -> None:
     async with in_process(store, careful) as (client, engine):
         first = (await run(client, "careful", {"text": "it"}))["error"]["data"]["run"]

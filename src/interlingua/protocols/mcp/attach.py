@@ -367,7 +367,7 @@ async def cancel_left(host: Host, name: str, left: LeftRun, existing: str | None
 
 @contextlib.asynccontextmanager
 async def named(peer: Peer, name: str, config: Any) -> AsyncIterator[str]:
-    """The name to run an agent by: its own, or that of one which is made from its template for as long as this lasts."""
+    """The name to run an agent by: its own, or that of one that is made from its template and lasts as long as this."""
     if not config and name in (peer.agents or ()):
         yield name
         return

@@ -79,7 +79,7 @@ class Running:
         self._asks: dict[str, asyncio.Task[None]] = {}
         self._withdrawn: list[asyncio.Task[None]] = []  # of questions that need no answer any more
         self._mark: str | None = None  # of a request whose client cannot be asked: the next one like it joins its run
-        self._waited = False  # it has joined such a run
+        self._waited = False  # it has joined a run, which may have been left waiting
         self.given = Given()  # beside its output
         self.run = ""
         self._takes_along = True  # a request that is taken back takes its run along
@@ -89,6 +89,7 @@ class Running:
         joins = self._named(wire.META_RUN)
         if joins is not None:
             await self.join(joins)
+            self._waited = True
             return
         key = self._named(wire.META_KEY) or None
         if key is None and not self._can_ask and await self._join_waiting(input_, config):
@@ -129,7 +130,7 @@ class Running:
         try:
             await self.join(run)
         except RunNotFound:
-            await unasked.forget(self._mark)
+            await unasked.forget(run)
             return False
         self._waited = True
         return True
@@ -159,8 +160,8 @@ class Running:
         run goes on, and can be joined again."""
         try:
             finished = await self._follow()
-            if self._waited and self._mark is not None:
-                await self.connection.door.unasked.forget(self._mark)
+            if self._waited:
+                await self.connection.door.unasked.forget(self.run)
             return finished
         except asyncio.CancelledError:
             await asyncio.shield(self._cancel())
