@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from interlingua.app.trace import without_secrets
+
 from .test_serve import Cli, server
 
 
@@ -26,3 +28,15 @@ def test_both_ends_of_every_protocol_can_be_traced(cli: Cli, tmp_path: Path, tar
         assert {line["direction"] for line in told} == {"in", "out"}
         assert all(line["time"] and line["protocol"] for line in told)
         assert "hello wire" in file.read_text()
+
+
+def test_a_progress_token_is_no_secret(cli: Cli, tmp_path: Path) -> None:
+    ours = tmp_path / "client.jsonl"
+    with server(tmp_path, "--log", "off") as (address, _):
+        result = cli("run", f"mcp+{address}/mcp#shout", "hello wire", "--trace", str(ours))
+    assert result.code == 0, result.err
+    messages = [line["message"] for line in lines(ours) if isinstance(line.get("message"), dict)]
+    (run,) = [message for message in messages if message.get("method") == "agents/run"]
+    assert run["params"]["_meta"]["progressToken"].startswith("il-")
+    shown = without_secrets({"interlingua/progressToken": "one", "token": "two", "access_token": "three"})
+    assert shown == {"interlingua/progressToken": "one", "token": "***", "access_token": "***"}

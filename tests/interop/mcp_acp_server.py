@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from acp.server.highlevel import Context, Server
+from acp.server.highlevel.agents import Agent
 from pydantic import BaseModel
 
 server = Server("acp-sdk agents")
@@ -33,6 +34,10 @@ class Said(BaseModel):
     text: str
     logs: list[Log | None] = []
     score: float | None = None
+
+
+class Style(BaseModel):
+    tone: str
 
 
 class Numbers(BaseModel):
@@ -95,6 +100,15 @@ async def retire(words: Words, ctx: Context) -> Words:
     del agents[words.text]
     await ctx.session.send_agents_list_changed()
     return Words(text="gone")
+
+
+@server.agent_template("styled", "Speaks in a tone.", config=Style, input=Words, output=Words, tags=["demo"])
+async def styled(style: Style, ctx: Context) -> Agent:
+    async def speak(words: Words, ctx: Context) -> Words:
+        return Words(text=f"{words.text} in a {style.tone} tone")
+
+    name = f"styled-{style.tone}"
+    return Agent(name=name, description=None, input=Words, output=Words, run_fn=speak, destroy_fn=None)
 
 
 async def serve_sse() -> None:

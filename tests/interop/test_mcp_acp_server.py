@@ -16,12 +16,13 @@ import interlingua as il
 from interlingua.app.targets import load_all, parse
 from interlingua.model.errors import InvalidInput
 
+from ..engine.common import finish
 from ..protocols.mcp.mount_common import seen
 from .mcp_peers import HERE, driven, interlingua_run, mounted, stdio_command, target_of
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # the first test installs the SDK
 
-NAMES = ["echo", "adder", "lastword", "endless", "witness", "breaks", "retire"]
+NAMES = ["echo", "adder", "lastword", "endless", "witness", "breaks", "retire", "styled"]
 
 
 @pytest.fixture(params=["stdio", "sse"])
@@ -38,6 +39,22 @@ async def test_its_cards_tell_what_they_are(store: Path, target: str) -> None:
         assert (cards[0].input_text, cards[0].output_text) == ("text", "text")
         assert cards[0].metadata["mcp"] == {"framework": "none", "tags": ["demo"]}
         assert set(cards[1].output["properties"]) == {"total", "seen"}
+
+
+async def test_its_templates_are_agents_that_take_a_config(store: Path, target: str) -> None:
+    """It lists them, and fails to make an agent of any: it checks the config against the template's own class."""
+    async with mounted(store, target) as server:
+        card = next(agent.card for agent in server.engine.agents if agent.card.name == "styled")
+        assert card.description == "Speaks in a tone."
+        assert card.config is not None
+        assert set(card.config["properties"]) == {"tone"}
+        assert card.metadata["mcp"] == {"tags": ["demo"]}
+        run = await finish(server.engine, "styled", {"text": "hi"}, config={"tone": "dry"})
+        assert run.status is il.Status.FAILED
+        assert run.error is not None
+        assert "AgentTemplate" in run.error.message
+        assert (await server.run("adder", numbers=[1])).output == {"total": 1, "seen": [1]}
+        assert server.mount.host.starts == 1
 
 
 async def test_its_deltas_join_to_its_output(store: Path, target: str) -> None:

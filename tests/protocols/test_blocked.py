@@ -66,8 +66,7 @@ async def test_a_blocked_run_is_alive_with_a_message(tmp_path: Path, store: Path
         async with engine(store, *agents) as eng:
             run = await submit(eng, agents[0].card.name, {"text": "10"})
             there = await blocked_there(server)
-            if protocol != "mcp":  # its runs have no place for that beside their output; its tools do
-                await heard(eng, run.id, WHY)
+            await heard(eng, run.id, WHY)
             with pytest.raises(TimeoutError):
                 await eng.wait(run.id, timeout=0.05)
             assert not (await eng.run(run.id)).status.final

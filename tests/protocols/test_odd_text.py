@@ -148,6 +148,40 @@ def _mcp_http(token: str) -> Any:
     return made
 
 
+@contextlib.asynccontextmanager
+async def mcp_sse(store: Path) -> AsyncIterator[Talk]:
+    """The older pair: what is taken is answered on the one stream, and what is refused by the post itself."""
+    async with served(store) as http, http.stream("GET", "/mcp/sse", headers={"accept": "text/event-stream"}) as stream:
+        lines = stream.aiter_lines()
+
+        async def data() -> str:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    line = await anext(lines)
+                    if line.startswith("data:") and line[5:].strip():
+                        return line[5:].strip()
+
+        where = await data()
+
+        async def answered(message: bytes, id_: Any) -> dict[str, Any]:
+            answer = await posted(http, where, message)
+            told: dict[str, Any] = answer.json() if answer.is_error else {}
+            while "method" in told or told.get("id") != id_:
+                told = json.loads(await data())
+            return told
+
+        able = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "raw", "version": "0"}}
+        first = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": able}
+        await answered(json.dumps(first).encode(), 0)
+        await posted(http, where, b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+
+        async def talk(said: bytes, id_: str) -> Answer:
+            told = await answered(filled(MCP_RUN.replace("META", ""), said, id_), id_)
+            return _rpc(told, lambda result: str(result["output"]["text"]))
+
+        yield talk
+
+
 async def _answered(client: Any, line: bytes, id_: str, text: Callable[[dict[str, Any]], str]) -> Answer:
     after = len(client.messages)
     await client.raw(line + b"\n")
@@ -335,6 +369,7 @@ DOORS: dict[str, Any] = {
     "connect, stream": connect_stream,
     "mcp, HTTP": _mcp_http(""),
     "mcp, event stream": _mcp_http("t"),
+    "mcp, SSE": mcp_sse,
     "mcp, stdio": mcp_stdio,
     "editor, stdio": editor_stdio,
     "editor, WebSocket": editor_socket,

@@ -106,6 +106,7 @@ def _node(scheme: str) -> Any:
 SERVERS: dict[str, Any] = {
     "connect": _address("connect+http", "connect"),
     "mcp, HTTP": _address("mcp+http", "mcp"),
+    "mcp, SSE": _address("mcp+http", "mcp/sse"),
     "mcp, stdio": _process("mcp"),
     "editor, HTTP": _address("editor+http", "editor"),
     "editor, WebSocket": _address("editor+ws", "editor"),

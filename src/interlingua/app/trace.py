@@ -90,6 +90,8 @@ def without_secrets(value: Any, *, hidden: bool = False) -> Any:
 
 
 def _is_secret(name: str) -> bool:
+    if name.lower().rpartition("/")[2] == "progresstoken":  # MCP's mark for what belongs to which request
+        return False
     return name in ("env", "headers") or any(mark in name.lower() for mark in _SECRET)
 
 

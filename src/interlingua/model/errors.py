@@ -56,6 +56,8 @@ class InterlinguaError(Exception):
     code: ClassVar[str] = "internal"
     details_schema: ClassVar[dict[str, Any] | None] = None
     transient: bool = False
+    unread: bytes = b""
+    """The message that was refused, or its beginning: the id of the request may be there."""
 
     def __init__(self, message: str, *, details: Any = None, transient: bool | None = None) -> None:
         super().__init__(message)
@@ -83,7 +85,6 @@ class Invalid(InterlinguaError):
     def __init__(self, message: str, *, path: str = "", details: Any = None) -> None:
         super().__init__(message, details=details)
         self.path = path
-        self.unread = b""  # what came of a message that cannot be read: its id may be there
         if details is None and path:
             self.details = {"path": path}
 

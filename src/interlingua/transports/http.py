@@ -73,7 +73,7 @@ def trace_of(headers: list[tuple[bytes, bytes]]) -> carrier.Carrier | None:
 async def read_body(request: Request, limits: HttpLimits) -> bytes:
     length = header(request, b"content-length")
     if length is not None and length.isdigit() and int(length) > limits.max_body_bytes:
-        raise _too_large(await _began(request), limits)
+        raise _too_large(await began(request), limits)
     # Most bodies are here already, with the head of their request: those need no clock.
     arriving = request.receive().__await__()
     try:
@@ -109,8 +109,8 @@ def _chunk(message: Message, limits: HttpLimits) -> bytes:
     return chunk
 
 
-async def _began(request: Request) -> bytes:
-    """What is here of a body that is refused for its length. A client that waits until it may send sends nothing."""
+async def began(request: Request) -> bytes:
+    """What is here of a body that is refused unread. A client that waits until it may send sends nothing."""
     if header(request, b"expect") is not None:
         return b""
     try:

@@ -6,10 +6,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from ..model.errors import InterlinguaError, Invalid, TooLarge
+from ..model.errors import InterlinguaError, TooLarge
 from .http import json_response
-from .json_text import Glimpse, glimpse
-from .jsonrpc import INVALID_REQUEST, RpcError
+from .json_text import glimpse
+from .jsonrpc import INVALID_REQUEST, Id, RpcError
 
 _UNAUTHENTICATED = -32000
 
@@ -20,12 +20,17 @@ def refusal(status: int, error: RpcError, headers: dict[str, str] | None = None,
     return json_response({"jsonrpc": "2.0", "id": told, "error": error.plain()}, status, headers)
 
 
+def id_of(body: bytes) -> Id | None:
+    """The id of the request in a body, as far as that can be read. An answer has the id of somebody else's request."""
+    seen = glimpse(body)
+    return None if seen.kind == "answer" else seen.id
+
+
 def refused(error: InterlinguaError) -> Response:
     """An error that came before any message was read."""
+    id_ = id_of(error.unread)
     challenge = getattr(error, "challenge", None)
     if challenge:
-        return refusal(401, RpcError(_UNAUTHENTICATED, error.message), {"www-authenticate": challenge})
+        return refusal(401, RpcError(_UNAUTHENTICATED, error.message), {"www-authenticate": challenge}, id_=id_)
     status = 413 if isinstance(error, TooLarge) else {"slow_body": 408}.get(error.code, 400)
-    seen = glimpse(error.unread) if isinstance(error, Invalid) else Glimpse()
-    id_ = None if seen.kind == "answer" else seen.id
     return refusal(status, RpcError(INVALID_REQUEST, error.message), id_=id_)

@@ -25,6 +25,9 @@ class Server:
         self.version = given.get("version", "2025-11-25")
         self.capabilities = given.get("capabilities", {"agents": {}})
         self.agents = given.get("agents", [{"name": "script", "inputSchema": TEXT, "outputSchema": TEXT}])
+        self.templates = given.get("templates", [])
+        self.cannot: str | None = given.get("cannot")  # why it makes no agent of any
+        self.made: list[str] = []  # agents that were made from them
         self.late: Message | None = given.get("late")  # an agent that comes right behind the first list
         self.page = given.get("page", 1000)
         self.refuses: Message | None = given.get("refuses")  # the error that initialize is answered with
@@ -79,6 +82,16 @@ class Server:
                 self.agents, self.late = [*self.agents, self.late], None
                 changed = {"jsonrpc": "2.0", "method": "notifications/agents/list_changed"}
                 self.send({"jsonrpc": "2.0", "id": id_, "result": page}, changed)
+        elif method == "agents/templates/list" and self.templates:
+            self.result(id_, {"agentTemplates": self.templates})
+        elif method == "agents/create" and self.cannot is not None:
+            self.error(id_, {"code": 0, "message": self.cannot})
+        elif method == "agents/create" and self.templates:
+            name = f"made-{len(self.made) + 1}"
+            self.made.append(name)
+            self.result(id_, {"agent": {"name": name, "inputSchema": TEXT, "outputSchema": TEXT}})
+        elif method == "agents/destroy" and params["name"] in self.made:
+            self.result(id_, {})
         elif method == "agents/run":
             threading.Thread(target=self.run, args=(id_, params), daemon=True).start()
         elif self.strict:
@@ -105,6 +118,10 @@ class Server:
 
     def do_delta(self, id_: Any, params: Message, delta: Any) -> None:
         self.progress(params, delta)
+
+    def do_said(self, id_: Any, params: Message, told: Message) -> None:
+        told = {"progressToken": params["_meta"]["progressToken"], "progress": 1, **told}
+        self.send({"jsonrpc": "2.0", "method": "notifications/progress", "params": told})
 
     def do_flood(self, id_: Any, params: Message, count: int) -> None:
         for n in range(count):

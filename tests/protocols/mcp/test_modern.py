@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import interlingua as il
 from interlingua.model.run import Caller
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
-from interlingua.protocols.mcp.wire import UNSUPPORTED_VERSION
+from interlingua.protocols.mcp.wire import MISSING_CAPABILITY, UNSUPPORTED_VERSION
 from interlingua.store.base import RunFilter
 from interlingua.transports.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 from tests.engine.common import QUICK, crash, question
@@ -253,7 +255,8 @@ async def test_what_has_no_field_of_its_kind_is_json_in_a_text_and_asked_for_aga
 async def test_a_question_that_cannot_be_asked_is_an_error_and_the_run_is_joined_again(store: Path, agent: str) -> None:
     async with in_process(store, careful, deep) as (client, engine):
         error = (await run(client, agent, {"text": "it"}))["error"]
-        assert error["code"] == QUESTION_OPEN
+        assert error["code"] == MISSING_CAPABILITY
+        assert error["data"]["requiredCapabilities"] == {"elicitation": {"form": {}}}
         id_ = error["data"]["run"]
         value = {"approved": True} if agent == "careful" else {"lines": [["a"]]}
         await engine.answer((await question(engine, id_)).id, value)
@@ -279,18 +282,136 @@ async def test_a_state_cannot_be_bent_to_answer_the_question_of_somebody_else(st
         async with client_of(engine, Caller("mallory", scopes=("do:run", "do:answer"))) as (client, _):
             mine = (await run(client, "careful", {"text": "mine"}, elicits=True))["result"]
             [their_question] = theirs["inputRequests"]
-            [my_question] = mine["inputRequests"]
-            bent = mine["requestState"].replace(my_question, their_question)
-            assert bent != mine["requestState"]
-            members = {"state": bent, "responses": {their_question: YES}}
-            await run(client, "careful", {"text": "mine"}, elicits=True, **members)
-            stolen = {"state": theirs["requestState"], "responses": {their_question: YES}}
-            error = (await run(client, "careful", {"text": "mine"}, elicits=True, **stolen))["error"]
-            assert error["code"] == INVALID_PARAMS
+            asked = {"state": mine["requestState"], "responses": {their_question: YES}}
+            again = (await run(client, "careful", {"text": "mine"}, elicits=True, **asked))["result"]
+            assert again["resultType"] == "input_required", "an answer to another question answers nothing"
+            for text in ("mine", "theirs"):
+                stolen = {"state": theirs["requestState"], "responses": {their_question: YES}}
+                error = (await run(client, "careful", {"text": text}, elicits=True, **stolen))["error"]
+                assert error["code"] == INVALID_PARAMS
         assert (await engine.question(their_question))[1] == "open"
 
 
-@pytest.mark.parametrize("state", ["", "nonsense", "a.b", "." * 100])
+def changed(state: str) -> list[Any]:
+    """A state as it is not: each character another one, and cut off at each place."""
+    other = [state[:place] + ("A" if letter != "A" else "B") + state[place + 1 :] for place, letter in enumerate(state)]
+    cut = [state[:place] for place in range(len(state))]
+    return [*other, *cut, state + state, 5, True, [state], {"state": state}]
+
+
+async def test_a_changed_state_is_refused_and_answers_nothing(store: Path) -> None:
+    async with in_process(store, careful, echo) as (client, engine):
+        asked = (await run(client, "careful", {"text": "it"}, elicits=True))["result"]
+        members = retry(asked, YES)
+        for state in changed(members["state"]):
+            answer = await run(client, "careful", {"text": "it"}, elicits=True, **{**members, "state": state})
+            assert answer["error"]["code"] == INVALID_PARAMS, state
+            assert "requestState" in answer["error"]["message"]
+        for name, text in (("careful", "other"), ("echo", "it")):  # it belongs to one request
+            error = (await run(client, name, {"text": text}, elicits=True, **members))["error"]
+            assert error["code"] == INVALID_PARAMS
+        params = {"name": "careful", "arguments": {"text": "it"}, "requestState": members["state"]}
+        called = await client.modern("tools/call", {**params, "inputResponses": members["responses"]}, elicits=True)
+        assert called["error"]["code"] == INVALID_PARAMS
+        [view] = await engine.runs(RunFilter())
+        assert view.status is il.Status.WAITING
+        result = (await run(client, "careful", {"text": "it"}, elicits=True, **members))["result"]
+        assert result["output"] == {"text": "asking. done"}
+
+
+async def test_a_state_shows_nothing_of_the_run(store: Path) -> None:
+    async with in_process(store, careful) as (client, _):
+        states = set()
+        for _ in range(2):
+            asked = (await run(client, "careful", {"text": "it"}, elicits=True))["result"]
+            states.add(asked["requestState"])
+            assert asked["_meta"][RUN] not in asked["requestState"]
+            assert next(iter(asked["inputRequests"])) not in asked["requestState"]
+        assert len(states) == 2
+
+
+# -- clients that cannot be asked -----------------------------------------------------------------------------
+
+
+@il.agent
+async def delegates(text: str, ctx: il.Context[Any, Any]) -> str:
+    """Has another agent ask."""
+    return str((await ctx.call("careful", text=text))["text"])
+
+
+Retry = Callable[[], Awaitable[Message]]
+
+
+def retries(client: Client, kind: str, agent: str) -> Retry:
+    """A request of a client that cannot be asked, sent again and again. Some clients mark each request."""
+    numbers = itertools.count()
+    params = {"name": agent, "arguments" if "tools" in kind else "input": {"text": "it"}}
+
+    async def again() -> Message:
+        meta = {"progressToken": next(numbers), "example/request": str(next(numbers))}
+        if "legacy" in kind:
+            return await client.call("tools/call" if "tools" in kind else "agents/run", {**params, "_meta": meta})
+        return await client.modern("tools/call" if "tools" in kind else "agents/run", params, **meta)
+
+    return again
+
+
+@pytest.mark.parametrize("agent", ["careful", "delegates"])
+@pytest.mark.parametrize("kind", ["agents", "tools", "legacy agents", "legacy tools"])
+async def test_who_cannot_be_asked_and_tries_again_leaves_one_run_waiting(store: Path, kind: str, agent: str) -> None:
+    async with in_process(store, careful, delegates) as (client, engine):
+        if "legacy" in kind:
+            await client.initialize()
+        again = retries(client, kind, agent)
+        errors = [(await again())["error"] for _ in range(4)]
+        code = QUESTION_OPEN if "legacy" in kind else MISSING_CAPABILITY
+        assert {error["code"] for error in errors} == {code}
+        [id_] = {error["data"]["run"] for error in errors}
+        assert len(await engine.runs(RunFilter(agent=agent))) == 1
+        await engine.answer((await question(engine, id_)).id, {"approved": True})
+        result = (await again())["result"]
+        assert "asking. done" in str(result)
+        assert result["_meta"][RUN] == id_
+        assert "error" in await again(), "the end was told, so this is another run"
+        assert len(await engine.runs(RunFilter(agent=agent))) == 2
+
+
+async def test_another_request_of_who_cannot_be_asked_is_another_run(store: Path) -> None:
+    async with in_process(store, careful) as (client, engine):
+        for members in ({}, {"interlingua/thread": "t"}, {"interlingua/key": "k"}):
+            for text in ("one", "two"):
+                key = {name: value + text for name, value in members.items()}
+                assert (await run(client, "careful", {"text": text}, **key))["error"]["code"] == MISSING_CAPABILITY
+        assert len(await engine.runs(RunFilter(limit=100))) == 6
+        [first] = {(await run(client, "careful", {"text": "one"}))["error"]["data"]["run"] for _ in range(2)}
+        await engine.cancel(first)
+        await engine.wait(first, timeout=20)
+        assert "data" in (await run(client, "careful", {"text": "one"}))["error"], "the end of the first is told"
+        assert (await run(client, "careful", {"text": "one"}))["error"]["data"]["run"] != first
+
+
+@pytest.mark.parametrize("elicits", [False, True])
+async def test_a_run_whose_end_was_got_by_its_id_is_not_waited_for(store: Path, elicits: bool) -> None:
+    async with in_process(store, careful) as (client, engine):
+        first = (await run(client, "careful", {"text": "it"}))["error"]["data"]["run"]
+        await engine.answer((await question(engine, first)).id, {"approved": True})
+        joined = await run(client, "careful", {}, elicits=elicits, **{RUN: first})
+        assert joined["result"]["output"] == {"text": "asking. done"}
+        second = (await run(client, "careful", {"text": "it"}))["error"]["data"]["run"]
+        assert second != first
+
+
+async def test_a_run_that_was_deleted_is_not_waited_for(store: Path) -> None:
+    async with in_process(store, careful) as (client, engine):
+        first = (await run(client, "careful", {"text": "it"}))["error"]["data"]["run"]
+        await engine.cancel(first)
+        await engine.wait(first, timeout=20)
+        await engine.delete(first)
+        second = (await run(client, "careful", {"text": "it"}))["error"]
+        assert (second["code"], second["data"]["run"] != first) == (MISSING_CAPABILITY, True)
+
+
+@pytest.mark.parametrize("state", ["", "nonsense", "a.b", "." * 100, "ÄÖ", "\ud83d"])
 async def test_a_state_that_is_none_of_ours_is_a_bad_request(store: Path, state: str) -> None:
     async with in_process(store, careful) as (client, engine):
         answer = await run(client, "careful", {"text": "it"}, elicits=True, state=state, responses={})

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import pytest
 
 import interlingua as il
+from interlingua.model.card import AgentCard
+from interlingua.protocols.mcp import translate
 from interlingua.protocols.mcp.translate import QUESTION_OPEN, tool_names
 from interlingua.store.base import RunFilter
 from interlingua.transports.jsonrpc import INVALID_PARAMS
@@ -286,3 +289,70 @@ async def test_a_tool_is_called_over_stdio(tmp_path: Path) -> None:
     async with stdio(tmp_path, source) as client:
         await client.initialize()
         assert (await client.tool("hello", {"text": "you"}))["structuredContent"] == {"text": "hello you"}
+
+
+# -- large results, and schemas with marks of their own -------------------------------------------------------
+
+
+@il.agent
+async def large(size: int, structured: bool) -> dict[str, Any]:
+    """Says much."""
+    return {"text": "ä\n" * (size // 2), **({"more": 1} if structured else {})}
+
+
+@pytest.mark.parametrize("structured", [False, True])
+@pytest.mark.parametrize("modern", [False, True])
+async def test_a_large_text_is_sent_once(store: Path, modern: bool, structured: bool) -> None:
+    async with in_process(store, large) as (client, _):
+        if not modern:
+            await client.initialize()
+        for size in (100_000, 200_000, 400_000, 600_000):
+            arguments = {"size": size, "structured": structured}
+            if modern:
+                result = (await client.modern("tools/call", {"name": "large", "arguments": arguments}))["result"]
+            else:
+                result = await client.tool("large", arguments)
+            assert len(result["structuredContent"]["text"]) == size
+            [content] = result["content"]
+            if size <= 100_000:
+                assert len(content["text"]) >= size
+            if size >= 400_000:
+                assert len(content["text"]) < 20_000
+                assert content["text"].endswith("characters in all; structuredContent has the whole result)")
+            whole = len(msgspec.json.encode(result))
+            assert whole < max(1_000_000, 1.1 * len(msgspec.json.encode(result["structuredContent"])))
+
+
+async def test_a_large_text_is_whole_where_there_is_no_structure(store: Path) -> None:
+    async with in_process(store, large) as (client, _):
+        await client.initialize("2025-03-26")
+        [content] = (await client.tool("large", {"size": 600_000, "structured": True}))["content"]
+        assert len(content["text"]) > 600_000
+
+
+Marked = Annotated[str, msgspec.Meta(extra_json_schema={"x-mcp-header": "Region"})]
+
+
+class Place(msgspec.Struct):
+    region: Marked
+    other: list[Marked] = []
+
+
+@il.agent
+async def marked(place: Place, region: Marked, text: str = "") -> str:
+    """Has parameters that a proxy would like to see in headers."""
+    return region
+
+
+async def test_no_tool_asks_for_headers_that_nobody_checks(store: Path) -> None:
+    named = {"type": "object", "properties": {"x-mcp-header": {"type": "string", "default": {"x-mcp-header": 1}}}}
+    card = AgentCard("named", input=named)
+    assert translate.tool(card, "named", "named", LATEST)["inputSchema"] == named, "a parameter may be called so"
+    async with in_process(store, marked) as (client, _):
+        await client.initialize()
+        [tool] = (await client.ask("tools/list"))["tools"]
+        assert "x-mcp-header" not in str(tool)
+        assert set(tool["inputSchema"]["properties"]) == {"place", "region", "text"}
+        assert "x-mcp-header" not in str((await client.modern("tools/list"))["result"])
+        arguments = {"place": {"region": "a"}, "region": "b"}
+        assert (await client.tool("marked", arguments))["structuredContent"] == {"text": "b"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -84,11 +84,7 @@ class Attachment:
                     error.message, code=error.code, transient=error.transient, details=error.details
                 ) from failure
             except asyncio.CancelledError:
-                # A run that is only set aside is found again later, where that is possible.
-                self._asking.silent = self._again and not self._mounted.leaving_for_good
-                if not self._asking.silent:
-                    self._asking.taken_back = True
-                    self._take_back()
+                self._left()
                 raise
             finally:
                 await self._leave()
@@ -96,7 +92,7 @@ class Attachment:
     async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
         self._trace = self._mounted.onward()
         entered_again = self._mounted.recorded("start")
-        peer = None if entered_again else self._host.ready
+        peer = None if entered_again or self._ctx.config else self._host.ready
         if peer is not None and self._name in (peer.agents or ()):  # nothing has to be asked first
             self._mounted.record("start", Handle(peer.finds_again))
             asyncio.get_running_loop().call_soon(self._prepare, peer, input_)  # while that is written
@@ -137,9 +133,9 @@ class Attachment:
 
     async def _listed(self) -> Peer:
         peer = await self._host.peer()
-        if peer.agents is not None and self._name not in peer.agents:
+        if self._name not in (offered := peer.offered):
             raise RemoteError(
-                f"{self._host.source.name} no longer has an agent {self._name!r}; it has: {', '.join(peer.agents)}",
+                f"{self._host.source.name} no longer has an agent {self._name!r}; it has: {', '.join(offered)}",
                 code="agent_not_found",
             )
         return peer
@@ -154,7 +150,12 @@ class Attachment:
         while True:
             try:
                 peer = await self._listed()
-                return await self._attempt(peer, input_)
+                async with named(peer, self._name, self._ctx.config) as name:
+                    try:
+                        return await self._attempt(peer, name, input_)
+                    except asyncio.CancelledError:
+                        self._left()  # before the agent goes that was made for it
+                        raise
             except (ConnectionLost, Unavailable) as error:
                 if isinstance(error, ConnectionLost):
                     lost_at = None if self._heard else lost_at  # it was there again in between
@@ -172,13 +173,13 @@ class Attachment:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 2.0)
 
-    async def _attempt(self, peer: Peer, input_: dict[str, Any]) -> dict[str, Any]:
+    async def _attempt(self, peer: Peer, name: str, input_: dict[str, Any]) -> dict[str, Any]:
         self._peer = peer
         self._asking.server_is_gone = lambda: peer.rpc.lost
         more: dict[str, Any] = {}
         pauses = iter(_PAUSES)
         while True:
-            told = await self._ask(peer, {"name": self._name, "input": input_, **more})
+            told = await self._ask(peer, {"name": name, "input": input_, **more})
             self._found(told)
             if told.get("resultType") != "input_required":
                 return told
@@ -275,6 +276,13 @@ class Attachment:
 
     # -- the end ------------------------------------------------------------------------------------------
 
+    def _left(self) -> None:
+        """The run is cancelled, or only set aside: then it is found again later, where that is possible."""
+        self._asking.silent = self._again and not self._mounted.leaving_for_good
+        if not self._asking.silent:
+            self._asking.taken_back = True
+            self._take_back()
+
     def _take_back(self) -> None:
         """Tell the server that nobody wants the answer any more. One that comes all the same is nothing."""
         if self._request is not None and not self._request.done():
@@ -296,11 +304,17 @@ class Attachment:
     # -- what the server says -----------------------------------------------------------------------------
 
     async def told(self, delta: Any) -> None:
+        await self._shown(self._mirror.take, delta)
+
+    async def warned(self, message: str) -> None:
+        await self._shown(self._mirror.warned, message)
+
+    async def _shown(self, show: Callable[[Any], Awaitable[None]], news: Any) -> None:
         if self._over or self._answer is None or self._answer.done():
             return
         self._heard = True
         try:
-            await self._mirror.take(delta)
+            await show(news)
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
@@ -337,24 +351,48 @@ async def cancel_left(host: Host, name: str, left: LeftRun, existing: str | None
             with host.using():
                 peer = await host.peer()
                 meta = {wire.META_KEY: left.id} if existing is None else {wire.META_RUN: existing}
-                params = {"name": name, "input": left.request.input, "_meta": meta}
                 if left.thread is not None:
-                    params["_meta"][wire.META_THREAD] = str(uuid.uuid5(_THREADS, left.thread))
-                request = asyncio.ensure_future(peer.request("agents/run", params))
-                request.add_done_callback(_noticed)
-                await asyncio.wait({request}, timeout=_BEGUN)
-                request.cancel()
-                await asyncio.wait({request})
-                await peer.rpc.drain()
+                    meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, left.thread))
+                async with named(peer, name, left.request.config) as called:
+                    params = {"name": called, "input": left.request.input, "_meta": meta}
+                    request = asyncio.ensure_future(peer.request("agents/run", params))
+                    request.add_done_callback(_noticed)
+                    await asyncio.wait({request}, timeout=_BEGUN)
+                    request.cancel()
+                    await asyncio.wait({request})
+                    await peer.rpc.drain()
     except (ConnectionLost, RpcError) as error:
         raise Unavailable(f"{host.source.name} could not be told: {error}") from error
+
+
+@contextlib.asynccontextmanager
+async def named(peer: Peer, name: str, config: Any) -> AsyncIterator[str]:
+    """The name to run an agent by: its own, or that of one that is made from its template and lasts as long as this."""
+    if not config and name in (peer.agents or ()):
+        yield name
+        return
+    try:
+        told = await peer.request("agents/create", {"templateName": name, "config": config or {}})
+    except RpcError as error:
+        raise failure(error) from error
+    made = told.get("agent") if isinstance(told, dict) else None
+    called = made.get("name") if isinstance(made, dict) else None
+    if not isinstance(called, str):
+        raise RemoteError(f"{peer.name} answered agents/create without the name of an agent")
+    try:
+        yield called
+    finally:
+        destroying = asyncio.ensure_future(peer.request("agents/destroy", {"name": called}))
+        destroying.add_done_callback(_noticed)  # where the server cannot destroy, nobody can
+        await asyncio.wait({destroying}, timeout=_CANCEL_WITHIN)
 
 
 def failure(error: RpcError) -> RunError:
     """Codes mean nothing here: the published servers answer 0 to everything. Ours says code, transient and details
     beside it."""
     ours = our_failure(error.message, error.data)
-    if ours is not None and error.code != translate.QUESTION_OPEN:  # that one tells the question in its data
+    question = error.code in (translate.QUESTION_OPEN, wire.MISSING_CAPABILITY)  # it is told in the data
+    if ours is not None and not question:
         return ours
     told = error.data if isinstance(error.data, dict) else {}
     code, transient = told.get("code"), told.get("transient")

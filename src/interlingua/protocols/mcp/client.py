@@ -83,12 +83,12 @@ class Mount:
     async def agents(self, wanted: str | None = None) -> list[Agent[..., Any]]:
         try:
             peer = await self.host.peer()
-            if not peer.agents:
+            if not peer.offered:
                 raise Unsuitable(f"{self.source.name} offers no agents: its list of them is empty")
         except BaseException:
             await self.host.close()
             raise
-        entries = list(peer.agents.values())
+        entries = list(peer.offered.values())
         entries = [entry for entry in entries if entry["name"] == wanted] or entries
         made: dict[str, Agent[..., Any]] = {}
         for entry in entries:

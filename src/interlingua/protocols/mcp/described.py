@@ -13,7 +13,7 @@ from ...model.errors import DefinitionError
 from ...model.schemas import Validator, check_refs_local
 from . import wire
 
-_KNOWN = ("name", "description", "inputSchema", "outputSchema", "version")
+_KNOWN = ("name", "description", "inputSchema", "outputSchema", "configSchema", "version")
 
 
 def card_of(entry: dict[str, Any], source: str) -> AgentCard:
@@ -32,6 +32,7 @@ def card_of(entry: dict[str, Any], source: str) -> AgentCard:
         description=description if isinstance(description, str) else "",
         input=input_,
         output=output,
+        config=_object_schema(entry["configSchema"]) if "configSchema" in entry else None,
         input_text=text_field(input_),
         output_text=text_field(output),
         streams=True,

@@ -28,7 +28,7 @@ class Mirror:
         self._here: Joiner | None = None  # the output as it stands in our log, while that is not the same
         self._deltas = 0
         self._joins = True
-        self._warned = False
+        self._warnings: set[str] = set()  # that were shown
         self._gave = False  # what came beside the output was shown
 
     async def begin_again(self) -> None:
@@ -38,7 +38,7 @@ class Mirror:
             if isinstance(body, OutputDelta):
                 here.add(body.delta)
             elif isinstance(body, Warned):
-                self._warned = True
+                self._warnings.add(body.message)
             elif isinstance(body, ArtifactAdded):
                 self._gave = True
             await self._mounted.show(body)
@@ -57,7 +57,7 @@ class Mirror:
             self._there.add(require_object(delta))
         except DeltaError as error:
             self._joins = False
-            await self._mismatch(f"a delta does not join what came before ({error}); the result is what counts")
+            await self.warned(f"a delta does not join what came before ({error}); the result is what counts")
             return
         if self._here is None:
             await self._mounted.show(OutputDelta(delta, _PLACE))
@@ -73,7 +73,7 @@ class Mirror:
     async def compare(self, output: dict[str, Any]) -> None:
         """With the result, which is what counts."""
         if self._deltas and self._joins and not _same(self._there.value, output):
-            await self._mismatch("the deltas do not join to the result; the result is what counts")
+            await self.warned("the deltas do not join to the result; the result is what counts")
 
     async def given(self, result: dict[str, Any]) -> None:
         """Show the files and data that came beside the output, once."""
@@ -84,9 +84,10 @@ class Mirror:
             self._gave = True
             await self._mounted.show(ArtifactAdded(Artifact("beside", parts), _PLACE))
 
-    async def _mismatch(self, message: str) -> None:
-        if not self._warned:
-            self._warned = True
+    async def warned(self, message: str) -> None:
+        """Show a warning that is told again whenever the run is met again."""
+        if message not in self._warnings:
+            self._warnings.add(message)
             await self.warn(message)
 
     async def warn(self, message: str, details: Any = None) -> None:

@@ -48,6 +48,7 @@ class Listener(Protocol):
     """Who hears a run."""
 
     async def told(self, delta: Any) -> None: ...
+    async def warned(self, message: str) -> None: ...
     async def asked(self, params: dict[str, Any]) -> dict[str, Any]: ...
     async def not_asked(self) -> None: ...
 
@@ -97,6 +98,7 @@ class Peer:
         self.info: dict[str, Any] = {}
         self.able: dict[str, Any] = {}
         self.agents: dict[str, dict[str, Any]] | None = None  # by name; None before they were listed
+        self.templates: dict[str, dict[str, Any]] = {}  # by name: agents are made from them, with a config
         self.changed = True  # they must be listed (again)
         self.forgotten = False  # the server has ended our session
         self.listeners: dict[str, Listener] = {}  # by the progress token of their run
@@ -231,19 +233,40 @@ class Peer:
             if self.declares_agents:
                 raise Unsuitable(f"{self.name} declares agents, and answers agents/list with {error}") from error
             raise Unsuitable(f"{none} (agents/list was answered with {error})") from error
+        self.templates = await self._list_templates()
         if self.note is not None:
             log.warning("%s", self.note)
         self.agents = agents
 
+    @property
+    def offered(self) -> dict[str, dict[str, Any]]:
+        """Agents and templates, by name. Where an agent of ours is a template, too, it may have a config."""
+        agents = self.agents or {}
+        more = {name: entry for name, entry in self.templates.items() if self.ours or name not in agents}
+        return {**agents, **more}
+
     async def _list(self) -> dict[str, dict[str, Any]]:
         self.agents = None  # whatever goes wrong, they are listed anew
+        self.changed = False  # what is told from here on may be newer than what is listed
+        return await self._pages("agents/list", "agents")
+
+    async def _list_templates(self) -> dict[str, dict[str, Any]]:
+        """Only of a server that declares them: others may end at the question."""
+        if not _object(self.able.get("agents")).get("templates"):
+            return {}
+        try:
+            return await self._pages("agents/templates/list", "agentTemplates")
+        except RpcError as error:
+            log.warning("%s declares templates, and answers agents/templates/list with %s", self.name, error)
+            return {}
+
+    async def _pages(self, method: str, member: str) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
         cursor: str | None = None
         seen: set[str] = set()
-        self.changed = False  # what is told from here on may be newer than what is listed
         for _ in range(_MAX_PAGES):
-            told = _object(await self.request("agents/list", {} if cursor is None else {"cursor": cursor}))
-            entries = told.get("agents")
+            told = _object(await self.request(method, {} if cursor is None else {"cursor": cursor}))
+            entries = told.get(member)
             for entry in entries if isinstance(entries, list) else []:
                 if isinstance(entry, dict) and isinstance(entry.get("name"), str) and entry["name"]:
                     found.setdefault(entry["name"], entry)
@@ -258,11 +281,14 @@ class Peer:
 
     def noticed(self, notice: Notice) -> Awaitable[None] | None:
         params = notice.params if isinstance(notice.params, dict) else {}
+        token = params.get("progressToken")
+        listener = self.listeners.get(token) if isinstance(token, str) else None
         if notice.method == _PROGRESS:
-            token = params.get("progressToken")
-            listener = self.listeners.get(token) if isinstance(token, str) else None
             # One that comes after the result, or for nobody, is nothing.
             return listener.told(params.get("delta")) if listener is not None else None
+        if notice.method == "notifications/progress":  # the text of ours is a warning of the run
+            message = params.get("message")
+            return listener.warned(message) if listener is not None and self.ours and isinstance(message, str) else None
         if notice.method == "notifications/agents/list_changed":
             self.changed = True  # the next run lists them first
         elif notice.method == "notifications/message":

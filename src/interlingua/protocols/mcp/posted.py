@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from ...model.errors import InterlinguaError
 from ...transports import json_text
 from ...transports.jsonrpc import INVALID_PARAMS, PARSE_ERROR, Id, problem
+from ...transports.rpc_http import id_of
 from . import wire
 from .streams import Refused
 
@@ -35,16 +38,29 @@ class Asked(msgspec.Struct):
 
 def by_name(raw: list[tuple[bytes, bytes]]) -> dict[str, str]:
     """Headers as the server has them, read once: starlette's mapping goes through all of them for each one that is
-    asked for. The first of several counts, as there."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(raw)}
+    asked for. The first of several counts, as there. Blanks around a value are no part of it, and not every server
+    removes them."""
+    return {name.decode("latin-1"): value.decode("latin-1").strip(" \t") for name, value in reversed(raw)}
+
+
+@contextlib.contextmanager
+def about(body: bytes) -> Iterator[None]:
+    """Gives every refusal inside the id of the request in this body."""
+    try:
+        yield
+    except Refused as error:
+        error.id = id_of(body) if error.id is None else error.id
+        raise
+    except InterlinguaError as error:
+        error.unread = error.unread or body
+        raise
 
 
 def read(body: bytes, max_batch: int) -> Asked:
     try:
         told = json_text.decode(body, numbers="refuse")
     except json_text.Unreadable as error:
-        seen = json_text.glimpse(body)
-        raise Refused(400, str(error), PARSE_ERROR, id_=seen.id if seen.kind == "request" else None) from None
+        raise Refused(400, str(error), PARSE_ERROR) from None
     batch = isinstance(told, list)
     messages = told if batch else [told]
     if not messages:
@@ -54,7 +70,7 @@ def read(body: bytes, max_batch: int) -> Asked:
     for message in messages:
         wrong = problem(message)
         if wrong is not None:
-            raise Refused(400, wrong, id_=message.get("id") if isinstance(message, dict) and not batch else None)
+            raise Refused(400, wrong)
     if batch and 0 < sum("method" in message for message in messages) < len(messages):
         raise Refused(400, "a batch has requests and notifications, or answers; not both")
     return Asked(messages, batch)

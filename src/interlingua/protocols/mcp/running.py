@@ -32,6 +32,7 @@ from ...security import scopes
 from ...transports.jsonrpc import INVALID_PARAMS, Call, RpcError
 from ...transports.rpc import ConnectionLost
 from . import translate, wire
+from .unasked import mark_of
 
 if TYPE_CHECKING:
     from .server import McpConnection
@@ -77,6 +78,8 @@ class Running:
         self._text_timer: asyncio.Handle | None = None
         self._asks: dict[str, asyncio.Task[None]] = {}
         self._withdrawn: list[asyncio.Task[None]] = []  # of questions that need no answer any more
+        self._mark: str | None = None  # of a request whose client cannot be asked: the next one like it joins its run
+        self._waited = False  # it has joined a run, which may have been left waiting
         self.given = Given()  # beside its output
         self.run = ""
         self._takes_along = True  # a request that is taken back takes its run along
@@ -86,6 +89,10 @@ class Running:
         joins = self._named(wire.META_RUN)
         if joins is not None:
             await self.join(joins)
+            self._waited = True
+            return
+        key = self._named(wire.META_KEY) or None
+        if key is None and not self._can_ask and await self._join_waiting(input_, config):
             return
         thread = self._named(wire.META_THREAD)
         if thread is not None:
@@ -93,7 +100,7 @@ class Running:
         request = request_of(self.card, input_, config, self.connection.caller, self.meta)
         if thread is not None:
             request.thread, request.create_thread = thread, True
-        request.key = self._named(wire.META_KEY) or None
+        request.key = key
         submitting = asyncio.ensure_future(self.engine.submit(request, follow=True))
         try:
             self.run = (await asyncio.shield(submitting)).id
@@ -107,6 +114,26 @@ class Running:
         if value is not None and not isinstance(value, str):
             raise RpcError(INVALID_PARAMS, f"_meta {key!r} is {value!r}; it is a string")
         return value
+
+    @property
+    def _can_ask(self) -> bool:
+        may = scopes.may(self.connection.caller, "answer", self.card.key)
+        return may.allowed and self.connection.asks(self.call)
+
+    async def _join_waiting(self, input_: dict[str, Any], config: Any) -> bool:
+        """Join the run that an earlier request like this one has left waiting."""
+        unasked, caller = self.connection.door.unasked, self.connection.caller
+        self._mark = mark_of(caller.id, self.card, input_, config, self.meta)
+        run = await unasked.find(self.card, self._mark)
+        if run is None:
+            return False
+        try:
+            await self.join(run)
+        except RunNotFound:
+            await unasked.forget(run)
+            return False
+        self._waited = True
+        return True
 
     async def _check_thread(self, thread: str) -> None:
         """A thread that is somebody else's is not there: its state would be told. One that holds the state of another
@@ -132,7 +159,10 @@ class Running:
         """Follow the run to its end. A client that takes its request back takes the run along; when it only goes, the
         run goes on, and can be joined again."""
         try:
-            return await self._follow()
+            finished = await self._follow()
+            if self._waited:
+                await self.connection.door.unasked.forget(self.run)
+            return finished
         except asyncio.CancelledError:
             await asyncio.shield(self._cancel())
             raise
@@ -231,6 +261,8 @@ class Running:
         else:
             if isinstance(body, Warned):
                 self.connection.warn(self.card.name, body.message, about=self.call.id)
+                if not self.tool and self.wants and self._has_messages:  # deltas have no place for it
+                    self._progress(body.message)
             if self.tool and self.wants and (line := translate.activity(body)) is not None:
                 self._tell_text()  # what came before it
                 self._progress(line)
@@ -284,9 +316,14 @@ class Running:
     def _progress(self, message: str) -> None:
         self._told += 1
         params: dict[str, Any] = {"progressToken": self.token, "progress": self._told}
-        if self.version >= "2025-03-26":
+        if self._has_messages:
             params["message"] = message
         self.connection.rpc.notify("notifications/progress", params, about=self.call.id)
+
+    @property
+    def _has_messages(self) -> bool:
+        """Whether progress has text in this revision."""
+        return self.version >= "2025-03-26"
 
     def _last_delta(self, finished: RunFinished) -> None:
         """What leads from the deltas that were sent to the output, where a delta can."""
@@ -312,9 +349,11 @@ class Running:
         _, state, _ = await self.engine.question(question.id)
         if state != "open":
             return  # a run that is joined again tells what was asked before
-        may = scopes.may(self.connection.caller, "answer", self.card.key)
-        if not may or not self.connection.asks(self.call):
-            raise translate.question_open(question, self.run)
+        if not self._can_ask:
+            if self._mark is not None:
+                await self.connection.door.unasked.note(self.card, self._mark, self.run)
+            lacks = self.version == wire.MODERN and not self.connection.asks(self.call)
+            raise translate.question_open(question, self.run, lacks=lacks)
         if self.version == wire.MODERN:
             raise InputWanted(question, self.run)
         await self._elicit(question, translate.elicitation(question, self.version))

@@ -34,7 +34,9 @@ from ...transports.jsonrpc import (
 from ...transports.rpc import Connection, Trace
 from . import translate, wire
 from .listening import Listening
+from .request_state import RequestStates
 from .running import InputWanted, Running, failed
+from .unasked import Unasked
 
 log = logging.getLogger("interlingua.mcp")
 
@@ -56,6 +58,8 @@ class McpDoor:
     def __init__(self, engine: Engine, settings: McpSettings | None = None) -> None:
         self.engine = engine
         self.settings = settings or McpSettings()
+        self.states = RequestStates(engine)
+        self.unasked = Unasked(engine)
         self.connections: set[McpConnection] = set()
         self.stopping = False  # what is open ends, and no run because of that
         self._tasks: set[asyncio.Task[None]] = set()
@@ -327,7 +331,7 @@ class McpConnection:
         try:
             finished = await running.end()
         except InputWanted as wanted:
-            return self._input_required(wanted)
+            return await self._input_required(call, wanted)
         info = failed(finished)
         if info is not None:
             raise translate.error(info, running.run)
@@ -337,7 +341,7 @@ class McpConnection:
         scopes.require(self.caller, "run", known.card.key)
         running = Running(self, call, known.card, self.spoken(call), tool=tool)
         state = call.params.get("requestState") if isinstance(call.params, dict) else None
-        if isinstance(state, str) and running.version == wire.MODERN:
+        if state is not None and running.version == wire.MODERN:
             again = await self._take_up(running, call, state)
             if again is not None:
                 return again
@@ -352,7 +356,7 @@ class McpConnection:
 
     # -- questions of the revision without requests of ours ---------------------------------------------------
 
-    def _input_required(self, wanted: InputWanted, problem: str = "") -> dict[str, Any]:
+    async def _input_required(self, call: Call, wanted: InputWanted, problem: str = "") -> dict[str, Any]:
         """The request comes again with the answer, to any process that has this store. `problem` is what was wrong with
         the one before."""
         params = translate.elicitation(wanted.question, wire.MODERN)
@@ -361,26 +365,25 @@ class McpConnection:
         return {
             "resultType": "input_required",
             "inputRequests": {wanted.question.id: {"method": "elicitation/create", "params": params}},
-            "requestState": f"{wanted.run}.{wanted.question.id}",
+            "requestState": await self.door.states.seal(self.caller.id, call, wanted.run, wanted.question.id),
             "_meta": {wire.META_RUN: wanted.run},
         }
 
-    async def _take_up(self, running: Running, call: Call, state: str) -> dict[str, Any] | None:
+    async def _take_up(self, running: Running, call: Call, state: Any) -> dict[str, Any] | None:
         """The answer to what was asked before, and the run that goes on. A result where it must be asked again."""
-        run, _, question_id = state.partition(".")
+        run, question_id = await self.door.states.open(self.caller.id, call, state)
         await running.join(run)
-        # Looked for among the run's own: the state has been in the client's hands.
         question = next((q for q in await self.engine.questions(run=run, limit=1000) if q.id == question_id), None)
         if question is None:
             return None  # answered meanwhile, and whatever the run asks now is asked
         responses = call.params.get("inputResponses")
         told = responses.get(question_id) if isinstance(responses, dict) else None
         if told is None:
-            return self._input_required(InputWanted(question, run))
+            return await self._input_required(call, InputWanted(question, run))
         try:
             given = await running.give(question, params_.read(told, wire.ElicitResult))
         except InvalidAnswer as error:
-            return self._input_required(InputWanted(question, run), error.message)
+            return await self._input_required(call, InputWanted(question, run), error.message)
         if not given:
             raise translate.question_open(question, run)
         return None
@@ -451,7 +454,7 @@ class McpConnection:
         try:
             finished = await running.end()
         except InputWanted as wanted:
-            return self._input_required(wanted)
+            return await self._input_required(call, wanted)
         info = failed(finished)
         told = (
             translate.tool_failure(info)

@@ -42,6 +42,11 @@ QUESTION_OPEN = -32010
 
 _UNSAID = AgentCard("").version  # of agents whose authors gave none
 
+_MAX_TWICE = 768 * 1024
+"""Bytes of a result as text and as structure together. Beyond that only the structure is whole: PyPI mcp 2.3 reads
+events of up to 1 MiB."""
+_BEGINNING = 10_000  # characters of a text that is not sent whole
+
 ERRORS: dict[str, int] = {
     "invalid": INVALID_PARAMS, "invalid_input": INVALID_PARAMS, "invalid_config": INVALID_PARAMS,
     "invalid_answer": INVALID_PARAMS, "invalid_request": INVALID_PARAMS, "too_large": INVALID_PARAMS,
@@ -82,7 +87,7 @@ def instance_name(made: Instance, taken: Collection[str] = ()) -> str:
 
 
 def tool(card: AgentCard, name: str, title: str, version: str) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": name, "inputSchema": _object(card.input)}
+    told: dict[str, Any] = {"name": name, "inputSchema": _without_headers(_object(card.input))}
     if card.description:
         told["description"] = card.description
     if version >= "2025-06-18":
@@ -107,6 +112,28 @@ def tool_names(names: list[str]) -> dict[str, str]:
             short = f"{short[:55]}_{mark}"
         found[name] = short
     return found
+
+
+def _without_headers(schema: Any) -> Any:
+    """A schema that asks for no headers: a client would send what this door does not check, and drops the tool where
+    the mark is wrong."""
+    if isinstance(schema, list):
+        return [_without_headers(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _NAMED and isinstance(value, dict):
+            found[key] = {name: _without_headers(one) for name, one in value.items()}
+        elif key in _VALUES:
+            found[key] = value
+        elif key != "x-mcp-header":
+            found[key] = _without_headers(value)
+    return found
+
+
+_NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")  # schemas, by their names
+_VALUES = ("const", "enum", "default", "examples")
 
 
 def _object(schema: Schema) -> Schema:
@@ -157,11 +184,21 @@ def tool_result(output: Any, card: AgentCard, version: str, given: list[Part]) -
     text = output.get(card.output_text) if card.output_text and isinstance(output, dict) else None
     if not isinstance(text, str) or len(output) > 1:
         text = json.dumps(output, ensure_ascii=False)
+    structured = version >= "2025-06-18"
+    if structured and _too_large_twice(text, output):
+        text = f"{text[:_BEGINNING]}…\n\n({len(text)} characters in all; structuredContent has the whole result)"
     content = [{"type": "text", "text": text}, *(block(part, version) for part in given)]
     told: dict[str, Any] = {"content": content, "isError": False}
-    if version >= "2025-06-18":
+    if structured:
         told["structuredContent"] = output
     return told
+
+
+def _too_large_twice(text: str, output: Any) -> bool:
+    if len(text) < _BEGINNING:
+        return False
+    encode = msgspec.json.encode
+    return len(encode(text)) + len(encode(output)) > _MAX_TWICE
 
 
 def block(part: Part, version: str) -> dict[str, Any]:
@@ -297,8 +334,9 @@ def _chosen(offered: Choices, content: dict[str, Any], meta: Any) -> Any:
     return {**beside.answer(filled), **whole} if filled else whole
 
 
-def question_open(question: Question, run: str) -> RpcError:
-    told = {
+def question_open(question: Question, run: str, *, lacks: bool = False) -> RpcError:
+    """`lacks`: the client did not say in its request that it can be asked, where the revision has an error for that."""
+    told: dict[str, Any] = {
         "code": "question_open",
         "transient": False,
         "run": run,
@@ -311,6 +349,9 @@ def question_open(question: Question, run: str) -> RpcError:
     asked = question.prompt or question.type
     again = f'{{"{wire.META_RUN}": "{run}"}}'
     say = f"the run waits for an answer: {asked}; answer it elsewhere, and ask again with _meta {again}"
+    if lacks:
+        told["requiredCapabilities"] = {"elicitation": {"form": {}}}
+        return RpcError(wire.MISSING_CAPABILITY, f"this client cannot be asked (elicitation); {say}", told)
     return RpcError(QUESTION_OPEN, say, told)
 
 

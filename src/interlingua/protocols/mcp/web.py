@@ -26,10 +26,10 @@ from ...model.run import Caller
 from ...security.auth import Authenticator
 from ...security.shares import has_share
 from ...store.shelf import Document
-from ...transports.http import read_body
+from ...transports.http import began, read_body
 from ...transports.rpc_http import refusal, refused
 from . import noted, wire
-from .posted import SESSION, VERSION, Asked, accepts, by_name, check_modern, is_modern, read
+from .posted import SESSION, VERSION, Asked, about, accepts, by_name, check_modern, is_modern, read
 from .server import McpDoor, McpSettings
 from .sessions import OldSession, Session, Single
 from .streams import Refused, WebSettings
@@ -122,10 +122,11 @@ class WebDoor:
 
     async def endpoint(self, request: Request) -> ASGIApp:
         try:
-            caller = await self.auth.authenticate(request.headers)
+            caller = await self._caller(request)
             if request.method == "POST":
                 return await self._post(request, caller)
-            version = request.headers.get(VERSION)
+            headers = by_name(request.scope["headers"])
+            version = headers.get(VERSION)
             if version == wire.MODERN:
                 return _not_allowed("POST")
             if request.method not in _METHODS:
@@ -133,23 +134,38 @@ class WebDoor:
             if version is not None and version not in wire.LEGACY:
                 raise Refused(400, f"revision {version!r} is not spoken here", wire.UNSUPPORTED_VERSION)
             if request.method == "DELETE":
-                session = self._session(request.headers, caller)
+                session = self._session(headers, caller)
                 self.forget(session)
                 await self.placed.drop(session.id)  # nobody makes it anew
                 return Response(status_code=204)
-            _check_stream(request.headers)
-            return self._session(request.headers, caller).listen(request.headers.get("last-event-id"))
+            _check_stream(headers)
+            return self._session(headers, caller).listen(headers.get("last-event-id"))
         except Refused as error:
             return refusal(error.status, error.error, id_=error.id)
         except InterlinguaError as error:
             return refused(error)
 
+    async def _caller(self, request: Request) -> Caller:
+        try:
+            return await self.auth.authenticate(request.headers)
+        except InterlinguaError as error:
+            error.unread = await began(request)
+            raise
+
     async def _post(self, request: Request, caller: Caller) -> ASGIApp:
         raw = request.scope["headers"]
         headers = by_name(raw)
-        if not accepts(headers, "application/json", "text/event-stream"):
-            raise Refused(406, "an answer may be JSON or an event stream; accept application/json, text/event-stream")
-        asked, body = await self._read(request, headers)
+        body = await read_body(request, self.settings.http)
+        with about(body):
+            if not accepts(headers, "application/json", "text/event-stream"):
+                told = "an answer may be JSON or an event stream; accept application/json, text/event-stream"
+                raise Refused(406, told)
+            return await self._taken(raw, headers, body, caller)
+
+    async def _taken(
+        self, raw: list[tuple[bytes, bytes]], headers: Mapping[str, str], body: bytes, caller: Caller
+    ) -> ASGIApp:
+        asked = self._read(headers, body)
         if is_modern(headers, asked):
             check_modern(raw, headers, asked)
             if not asked.ids:  # nothing can be told without a session
@@ -170,12 +186,11 @@ class WebDoor:
         self.singles.add(single)
         return await single.answer(asked, body)
 
-    async def _read(self, request: Request, headers: Mapping[str, str]) -> tuple[Asked, bytes]:
+    def _read(self, headers: Mapping[str, str], body: bytes) -> Asked:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused(415, f"the body is {kind or 'of no type'!r}; send application/json")
-        body = await read_body(request, self.settings.http)
-        return read(body, self.mcp.settings.limits.max_batch), body
+        return read(body, self.mcp.settings.limits.max_batch)
 
     async def _initialize(self, asked: Asked, body: bytes, caller: Caller) -> Response:
         self._make_room(caller)
@@ -224,7 +239,7 @@ class WebDoor:
 
     async def old_stream(self, request: Request) -> ASGIApp:
         try:
-            caller = await self.auth.authenticate(request.headers)
+            caller = await self._caller(request)
             if request.method != "GET":  # starlette takes HEAD for one
                 return _not_allowed("GET")
             _check_stream(request.headers)
@@ -239,15 +254,16 @@ class WebDoor:
 
     async def old_post(self, request: Request) -> ASGIApp:
         try:
-            caller = await self.auth.authenticate(request.headers)
-            wanted = request.query_params.get("session_id")
-            if wanted is None:
-                raise Refused(400, "session_id is missing; the stream tells where to send to")
-            found = self.sessions.get(wanted)
-            if not isinstance(found, OldSession) or not _same(found.caller, caller):
-                raise Refused(404, "there is no such session; open the stream again")
-            asked, body = await self._read(request, request.headers)
-            return await found.post(asked, body)
+            caller = await self._caller(request)
+            body = await read_body(request, self.settings.http)
+            with about(body):
+                wanted = request.query_params.get("session_id")
+                if wanted is None:
+                    raise Refused(400, "session_id is missing; the stream tells where to send to")
+                found = self.sessions.get(wanted)
+                if not isinstance(found, OldSession) or not _same(found.caller, caller):
+                    raise Refused(404, "there is no such session; open the stream again")
+                return await found.post(self._read(request.headers, body), body)
         except Refused as error:
             return refusal(error.status, error.error, id_=error.id)
         except InterlinguaError as error:
@@ -261,7 +277,7 @@ def _named(scope: Scope) -> str | None:
         return found[0] if found else None
     for name, value in scope["headers"]:
         if name == _SESSION:
-            told: str = value.decode("latin-1")
+            told: str = value.decode("latin-1").strip(" \t")
             return told
     return None
 

@@ -65,6 +65,7 @@ EXTENSION = "interlingua/agents"
 """Under capabilities.extensions: where peers look that know extensions and not the agents capability."""
 
 HEADER_MISMATCH = -32020
+MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
