@@ -7,6 +7,8 @@
     stop REASON         ends the turn with a reason       fail JSON      ends it with an error
     late TEXT           says something after the answer   env NAME       says a variable
     seen                says what was asked of it so far  pid            says its process id
+    later PATH          says after the answer what comes
+                        out of a pipe
     hear PATH           says what comes out of a pipe     twice ...      a call that asks again before the first is
                                                                          answered, and says what the second was
 
@@ -172,6 +174,9 @@ class Agent:
             self.write({"id": id_, **result})
         for words in late:
             self.say(session, words)
+        for line in text.splitlines():
+            if line.startswith("later "):
+                self.say(session, Path(line[6:]).read_text())
 
     def play(self, session: str, script: str) -> None:
         for line in script.splitlines():

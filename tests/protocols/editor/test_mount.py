@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,35 @@ async def test_updates_before_the_session_is_known_and_behind_the_answer_are_tak
         assert [skill.id for skill in (await eng.card(AGENT)).skills] == ["early"]
         run = await finish(eng, AGENT, script("say on time", "late , and late"))
         assert run.output == {"text": "on time, and late"}
+
+
+async def test_text_that_comes_a_moment_after_the_answer_is_output(store: Path, tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    async with mounted(store, silence_after_answer=2.0) as (eng, _):
+        run = await submit(eng, AGENT, script("say on time", f"later {pipe}"))
+        await asyncio.to_thread(pipe.write_text, ", and later")  # waits until the agent reads, after its answer
+        assert (await eng.wait(run.id, timeout=20)).output == {"text": "on time, and later"}
+
+
+@pytest.mark.parametrize("thread", ["t", None])
+async def test_text_that_comes_when_the_run_is_over_is_a_warning(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, thread: str | None
+) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    async with mounted(store, silence_after_answer=0.0) as (eng, _):
+        first = await finish(
+            eng, AGENT, script("say on time", f"later {pipe}"), thread=thread, create_thread=thread is not None
+        )
+        assert first.output == {"text": "on time"}
+        await asyncio.to_thread(pipe.write_text, "too late")
+        async with asyncio.timeout(20):
+            while f"after run {first.id} was over" not in caplog.text:
+                await asyncio.sleep(0.01)
+        second = await finish(eng, AGENT, script("say next"), thread=thread)
+        assert second.output == {"text": "next"}
+        warned = [(one.message, one.details) for one in await bodies(eng, second.id, Warned)]
+        said = f"the agent said more after run {first.id} was over"
+        assert warned == ([(said, {"run": first.id, "text": "too late"})] if thread is not None else [])
 
 
 async def test_noise_on_its_output_is_skipped_and_told_once(store: Path) -> None:

@@ -54,6 +54,8 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     """Seconds for whoever shall allow something; then it is rejected."""
     ask_again_within: float = 10.0
     """Seconds for an agent that died to ask again what it had asked."""
+    silence_after_answer: float = 0.3
+    """Seconds of silence after the answer to a prompt with which its turn is over: many agents send text after it."""
     quiet_after: float = 5.0
     """Seconds of silence after which a turn that was taken up again counts as over, in version 1."""
 

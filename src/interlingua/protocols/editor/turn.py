@@ -39,8 +39,7 @@ from .peer import Peer, Place, Session
 from .translate import AUTH_REQUIRED
 
 _STEP = "turn"  # what all that is shown belongs to; it is never recorded, so that it can always be shown again
-_LATE = 0.03  # seconds of silence after the answer: some agents send updates behind it
-_LATEST = 1.0
+_SILENCES = 10  # times the silence that a turn has to end with: an agent that never stops talking ends no turn
 _OURS = "interlingua"  # in the `_meta` of an answer: what no other agent says
 _STILL_BUSY = 30.0  # seconds for the turn before, which was cancelled and has not ended yet
 
@@ -74,6 +73,7 @@ class Turn:
         self._notes: list[str] = []
         self._over = False
         self._ended_there = False
+        self._spoke_at = 0.0  # by the loop's clock
 
     async def run(self, text: str) -> dict[str, Any]:
         with self._host.using():
@@ -113,6 +113,9 @@ class Turn:
         blocks, lost = prompt_of(text, ctx.messages, image=able.image, audio=able.audio, embedded=able.embedded)
         for note in (*self._notes, *lost):
             await self._warn(note)
+        if (late := self._session.take_late()) is not None:
+            run, said = late
+            await self._warn(f"the agent said more after run {run} was over", {"run": run, "text": said})
         await self._mounted.committed()
         self._send(blocks)
         assert self._prompting is not None
@@ -216,6 +219,7 @@ class Turn:
         meta = {wire.META_METADATA: self._ctx.metadata} if self._ctx.metadata else {}
         prompt = self._session.prompt(blocks, {**meta, **self._trace})
         self._prompting = self._session.prompting = asyncio.ensure_future(prompt)
+        self._session.run = self._ctx.run_id
         self._prompting.add_done_callback(_noticed)
 
     # -- after a death ------------------------------------------------------------------------------------
@@ -268,7 +272,7 @@ class Turn:
         if _OURS in (ended.get("_meta") or {}):
             session.peer.ours = True  # it says everything before the answer
         else:
-            await self._hear_the_rest(session)
+            await self._hear_the_rest()
         self._ended_there = True
         await self._tell_noise()
         for late in self._mounted.unused(_STEP):
@@ -290,12 +294,16 @@ class Turn:
             await self._warn(_STOPPED.get(str(reason), f"the agent stopped: {reason}"), {"stop_reason": reason})
         return {"text": self._incoming.text}
 
-    async def _hear_the_rest(self, session: Session) -> None:
-        loop = asyncio.get_running_loop()
-        deadline, seen = loop.time() + _LATEST, -1
-        while session.news != seen and loop.time() < deadline:
-            seen = session.news
-            await asyncio.sleep(_LATE)
+    async def _hear_the_rest(self, within: float | None = None) -> None:
+        """Wait until the agent has said nothing for a moment: many send text after the answer to a prompt."""
+        loop, silence = asyncio.get_running_loop(), self._host.settings.silence_after_answer
+        answered_at = loop.time()
+        latest = answered_at + (_SILENCES * silence if within is None else within)
+        while True:
+            end = min(latest, max(answered_at, self._spoke_at) + silence)
+            if end <= loop.time():
+                return
+            await asyncio.sleep(end - loop.time())
 
     async def _name_thread(self, title: str) -> None:
         thread, engine = self._ctx.thread_id, self._mounted.engine
@@ -338,8 +346,9 @@ class Turn:
             session.cancel()
         await self._asking.settle()
         if prompting is not None:
-            await asyncio.wait({prompting}, timeout=0.8 * self._mounted.engine.settings.cancel_grace)
-            await self._hear_the_rest(session)
+            grace = self._mounted.engine.settings.cancel_grace
+            await asyncio.wait({prompting}, timeout=0.8 * grace)
+            await self._hear_the_rest(within=0.1 * grace)
 
     async def _leave(self) -> None:
         self._over = True
@@ -371,6 +380,7 @@ class Turn:
             self._calls.setdefault(id_, {}).update(given)
         try:
             for body in self._incoming.take(update):
+                self._spoke_at = asyncio.get_running_loop().time()
                 if not self._over:
                     await self._mounted.show(body)
         except asyncio.CancelledError:
