@@ -168,6 +168,8 @@ class Agent:
             self.play(session, text)
         except Done as done:
             result = done.args[0]
+        if "ended" in self.given:
+            result = {"result": self.given["ended"]}
         if self.version == 2:
             self.update(session, {"sessionUpdate": "state_update", "state": "idle", **result.get("result", {})})
         else:

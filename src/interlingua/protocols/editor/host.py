@@ -201,9 +201,13 @@ class Host:
         self.starts += 1
         self._use.rest()
 
-    def _servant(self, place: Place) -> LocalWork:
+    @property
+    def policies(self) -> Policies:
         s = self.settings
-        return LocalWork(place, Policies(read=s.read, write=s.write, terminal=s.terminal))
+        return Policies(read=s.read, write=s.write, terminal=s.terminal)
+
+    def _servant(self, place: Place) -> LocalWork:
+        return LocalWork(place, self.policies)
 
     async def why(self) -> str:
         """Why the agent is gone."""
@@ -311,10 +315,10 @@ class Host:
     def refusal(self, error: RpcError, peer: Peer, what: str) -> Exception:
         if error.code == AUTH_REQUIRED:
             return AuthenticationNeeded(
-                f"{self.source.name} wants you to log in: {error.message}. {self._how_to_log_in(peer)}"
+                f"{self.source.name} wants you to log in: {error.full_message}. {self._how_to_log_in(peer)}"
             )
         if error.code in (-32001, -32003) or (isinstance(error.data, dict) and error.data.get("code") == "denied"):
-            return Denied(f"{self.source.name} refused {what}: {error.message}")
+            return Denied(f"{self.source.name} refused {what}: {error.full_message}")
         return Unavailable(f"{self.source.name} answered {what} with {error}", transient=False)
 
     def _how_to_log_in(self, peer: Peer) -> str:

@@ -21,7 +21,7 @@ from ...transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOU
 from ...transports.rpc import Connection, ConnectionLost, Trace
 from . import translate, wire
 from .batches import send_batch
-from .described import Option, listed, options_of
+from .described import Listed, Option, listed, options_of
 
 log = logging.getLogger("interlingua.editor")
 
@@ -273,7 +273,7 @@ class Peer:
         self.version = 1
         self.able = Abilities()
         self.info: dict[str, Any] = {}
-        self.agents: dict[str, list[str]] = {}  # that it names, and the servers that each has come by
+        self.agents: dict[str, Listed] = {}  # that it names
         self.capabilities: dict[str, Any] = {}
         self.auth_methods: list[dict[str, Any]] = []
         self._servants = servants  # makes one for a place

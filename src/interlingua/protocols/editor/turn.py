@@ -28,7 +28,7 @@ from ...model.errors import (
 )
 from ...model.events import ToolCall, Warned
 from ...model.run import Option
-from ...transports.jsonrpc import CANCELLED, INVALID_PARAMS, Call
+from ...transports.jsonrpc import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, Call
 from ...transports.rpc import ConnectionLost, RpcError
 from . import wire
 from .asking import Asking
@@ -330,7 +330,7 @@ class Turn:
             return ours
         code, transient = told.get("code"), told.get("transient")
         return RemoteError(
-            error.message,
+            error.full_message,
             code=code if isinstance(code, str) else "invalid_input" if error.code == INVALID_PARAMS else None,
             transient=transient is True,
             details={"code": error.code, **({} if error.data is None else {"data": error.data})},
@@ -419,7 +419,7 @@ def _reported(ended: dict[str, Any]) -> RemoteError:
     message = told.get("message")
     message = message if isinstance(message, str) else "the agent stopped because of an error"
     return our_failure(message, told.get("data")) or RemoteError(
-        message,
+        RpcError(INTERNAL_ERROR, message, told.get("data")).full_message,
         details={"code": told.get("code"), "data": told.get("data")} if told else None,
     )
 
