@@ -24,8 +24,8 @@ from ..model.run import Option, RunRequest
 from ..model.run import Question as AskedQuestion
 from . import exits, tracing
 from .ids import now
+from .questions import EXPIRED, Question, QuestionCodec
 from .questions import Gone as Gone
-from .questions import Question, QuestionCodec
 from .record_keys import place_of
 
 if TYPE_CHECKING:
@@ -151,6 +151,15 @@ class Mounted:
     def asked(self) -> list[str]:
         """The keys of all questions that this run had asked when its handler was entered."""
         return [place.removeprefix("ask:") for place in self._run.replay.questions]
+
+    def withdrawn(self) -> list[str]:
+        """The keys of those that had been taken back by then."""
+        past = self._run.replay.questions.items()
+        return [
+            place.removeprefix("ask:")
+            for place, one in past
+            if one.answer is None and not one.open and one.reason not in ("", EXPIRED)
+        ]
 
     def open(self) -> list[str]:
         """The keys of the questions that wait for an answer now."""

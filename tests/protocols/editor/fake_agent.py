@@ -86,6 +86,8 @@ class Agent:
 
     def answer(self, message: dict[str, Any]) -> None:
         method, params = message["method"], message.get("params") or {}
+        if method in self.given.get("holds", []):
+            return
         errors = self.given.get("errors", {})
         if method in errors:
             self.write({"id": message["id"], "error": errors[method]})

@@ -54,6 +54,8 @@ class Handle(msgspec.Struct):
     """Where the turn is. What is recorded before it begins."""
 
     session: str
+    asks_again: bool = False
+    """The agent is at a server of ours: that knows what was open, and asks it again after a restart."""
 
 
 class Turn:
@@ -84,6 +86,10 @@ class Turn:
                 raise RemoteError(
                     error.message, code=error.code, transient=error.transient, details=error.details
                 ) from failure
+            except RunLost:
+                for late in self._mounted.unused(_STEP):
+                    await self._mounted.show(late)
+                raise
             except asyncio.CancelledError:
                 if self._mounted.leaving_for_good:
                     await self._cancel()
@@ -99,7 +105,7 @@ class Turn:
         if session is not None:
             self._trace = self._mounted.onward()
             self._adopt(session)
-            self._mounted.record("session", handle := Handle(session.id))
+            self._mounted.record("session", handle := _handle(session))
         else:
             handle = await ctx.step("session", self._open, key="session")
         if self._session is None:
@@ -122,7 +128,8 @@ class Turn:
         try:
             ended = await self._until_done(self._prompting)
         except ConnectionLost:
-            ended = await self._take_up(handle, f"the agent died: {await self._host.why()}")
+            lost = "the agent died" if self._host.source.command else "the agent was lost"
+            ended = await self._take_up(handle, f"{lost}: {await self._host.why()}")
         return await self._finish(ended)
 
     async def _until_done(self, ending: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
@@ -154,7 +161,7 @@ class Turn:
             if not done:
                 raise Unavailable("the agent is still busy with a turn that was cancelled")
         self._adopt(session)
-        return Handle(session.id)
+        return _handle(session)
 
     async def _at_hand(self) -> Session | None:
         """A session that can be prompted at once, where nothing has to be asked for it."""
@@ -226,6 +233,8 @@ class Turn:
 
     async def _take_up(self, handle: Handle, why: str) -> dict[str, Any]:
         """Go on with a turn that was cut off, if the agent does."""
+        if not handle.asks_again:
+            self._asking.withdraw(why)
         if not self._asking.unheard:
             raise RunLost(f"{why}, in the middle of a turn")
         settings = self._host.settings
@@ -403,6 +412,10 @@ class Turn:
                 await self.told({"status": "pending", **about, "sessionUpdate": "tool_call_update"})
             known = self._calls.get(str(about.get("toolCallId")), about)
         return await self._asking.answer(call, known, self._incoming)
+
+
+def _handle(session: Session) -> Handle:
+    return Handle(session.id, bool(session.peer.agents))
 
 
 def place_of(host: Host, ctx: Context[Any, Any] | None) -> Place:
