@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from ..model import carrier
 from ..model.card import ANY_OBJECT, AgentCard, Schema
 from ..model.content import DataPart, Part, TextPart
-from ..model.errors import ErrorInfo, Invalid, InvalidInput, RunError
+from ..model.errors import ErrorInfo, InterlinguaError, Invalid, InvalidInput, RunError
 from ..model.events import Emission, Recorded, Warned
 from ..model.prompts import prompt_input
 from ..model.run import Option, RunRequest
@@ -307,6 +307,16 @@ class Mounted:
                 self.record(_passed_on(key), None)
                 found.append(self.too_late(key, step=step, answered=False))
         return found
+
+    @contextlib.asynccontextmanager
+    async def telling_unused(self) -> AsyncIterator[None]:
+        """Warn of answers that were never passed on, where a run fails: whoever gave them learns it from the log."""
+        try:
+            yield
+        except InterlinguaError:
+            for late in self.unused("late"):
+                await self.show(late)
+            raise
 
     async def _wake(self, key: str) -> None:
         """What is set aside with this is entered again at that time, and looks. The longer it has waited, the less it

@@ -80,16 +80,13 @@ class Turn:
     async def run(self, text: str) -> dict[str, Any]:
         with self._host.using():
             try:
-                return await self._run(text)
+                async with self._mounted.telling_unused():
+                    return await self._run(text)
             except StepFailed as failure:
                 error = failure.error
                 raise RemoteError(
                     error.message, code=error.code, transient=error.transient, details=error.details
                 ) from failure
-            except RunLost:
-                for late in self._mounted.unused(_STEP):
-                    await self._mounted.show(late)
-                raise
             except asyncio.CancelledError:
                 if self._mounted.leaving_for_good:
                     await self._cancel()
@@ -128,8 +125,8 @@ class Turn:
         try:
             ended = await self._until_done(self._prompting)
         except ConnectionLost:
-            lost = "the agent died" if self._host.source.command else "the agent was lost"
-            ended = await self._take_up(handle, f"{lost}: {await self._host.why()}")
+            ended_how = "the agent died" if self._host.source.command else "the agent was lost"
+            ended = await self._take_up(handle, f"{ended_how}: {await self._host.why()}")
         return await self._finish(ended)
 
     async def _until_done(self, ending: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:

@@ -77,7 +77,8 @@ class Attachment:
     async def run(self, input_: dict[str, Any]) -> dict[str, Any]:
         with self._host.using():
             try:
-                return await self._run(input_)
+                async with self._mounted.telling_unused():
+                    return await self._run(input_)
             except StepFailed as failure:
                 error = failure.error
                 raise RemoteError(
