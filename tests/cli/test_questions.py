@@ -236,7 +236,7 @@ async def test_the_watch_tells_what_happens_to_questions_of_every_process(
         await eng.wait(run.id, timeout=20)
         await eng.cancel(before.run)
         gone = await line(watch, "withdrawn")
-        assert (gone["id"], gone["reason"]) == (before.id, "the run cancelled")
+        assert (gone["id"], gone["reason"]) == (before.id, "the run was cancelled")
         watch.send_signal(signal.SIGINT)
         async with asyncio.timeout(20):
             assert await asyncio.to_thread(watch.wait) == 130

@@ -289,6 +289,54 @@ async def test_finishing_with_an_open_question_withdraws_it(store: Path) -> None
         assert await eng.questions() == []
 
 
+@pytest.mark.parametrize(("how", "why"), [("cancel", "the run was cancelled"), ("timeout", "the run timed out")])
+async def test_no_answer_is_accepted_once_the_run_is_being_left(store: Path, how: str, why: str) -> None:
+    """The handler takes its time to stop, and could hear no answer."""
+    left, go_on = asyncio.Event(), asyncio.Event()
+
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        try:
+            asking = asyncio.ensure_future(ctx.ask(il.Confirm("Go on?")))
+            while how == "timeout" and not asking.done():  # only running counts
+                await ctx.step("work", asyncio.sleep, 0.01)
+            await asking
+        except asyncio.CancelledError:
+            left.set()
+            await go_on.wait()
+            raise
+        return "heard"
+
+    settings = il.Settings(park_after=60, cancel_grace=60, sweep_every=0.05, stall_warning=0)
+    async with engine(store, agent, settings=settings) as eng, asyncio.timeout(60):
+        run = await submit(eng, "agent", timeout=1.0 if how == "timeout" else None)
+        while not (asked := await eng.questions(run=run.id)):
+            await asyncio.sleep(0.01)
+        if how == "cancel":
+            await eng.cancel(run.id)
+        await left.wait()
+        with pytest.raises(AlreadyAnswered, match=f"withdrawn already: {why}"):
+            await eng.answer(asked[0].id, {"approved": True})
+        assert not (await eng.run(run.id)).status.final
+        go_on.set()
+        assert (await eng.wait(run.id)).status.final
+        assert len(await bodies(eng, run.id, QuestionWithdrawn)) == 1
+
+
+async def test_a_question_of_a_run_that_fails_is_withdrawn_with_the_reason(store: Path) -> None:
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        asking = asyncio.ensure_future(ctx.ask(il.Confirm("Go on?")))
+        await asyncio.sleep(0.01)
+        asking.cancel()
+        raise ValueError("the disk is full")
+
+    async with engine(store, agent, settings=PATIENT) as eng:
+        run = await finish(eng, "agent")
+        (withdrawn,) = await bodies(eng, run.id, QuestionWithdrawn)
+        assert withdrawn.reason == "the run failed: ValueError: the disk is full"
+
+
 async def test_an_answer_that_comes_while_the_run_is_being_parked_is_not_forgotten(store: Path) -> None:
     leaving, may_go = asyncio.Event(), asyncio.Event()
 

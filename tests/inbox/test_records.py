@@ -87,8 +87,8 @@ async def test_a_withdrawn_question_keeps_its_reason(store: Path) -> None:
         await eng.cancel(run.id)
         await eng.wait(run.id, timeout=20)
         record = await eng.question_record(asked.id)
-        assert (record.state, record.reason, record.answer) == ("withdrawn", "the run cancelled", None)
-        with pytest.raises(AlreadyAnswered, match="withdrawn already: the run cancelled"):
+        assert (record.state, record.reason, record.answer) == ("withdrawn", "the run was cancelled", None)
+        with pytest.raises(AlreadyAnswered, match="withdrawn already: the run was cancelled"):
             await eng.answer(asked.id, {"approved": True})
 
 

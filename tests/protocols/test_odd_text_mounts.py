@@ -52,13 +52,19 @@ async def thinker(text: str, ctx: il.Context[None, None]) -> str:
 async def counts(text: str) -> dict[str, Any]:
     """Gives back what it is told as a value, beside a number of 70 bits."""
     return {"n": text, "large": 2**70}
+
+
+@il.agent
+async def measures(text: str) -> str:
+    """Says how long it is, what it is told."""
+    return str(len(text))
 '''
 
 
 def agents() -> list[il.Agent[..., Any]]:
     made: dict[str, Any] = {}
     exec(SOURCE, made)
-    return [made["odd"], made["thinker"], made["counts"]]
+    return [made["odd"], made["thinker"], made["counts"], made["measures"]]
 
 
 def _address(scheme: str, path: str) -> Any:

@@ -700,3 +700,22 @@ def test_damaged_messages_give_only_valid_frames(message: Any, data: st.DataObje
             rpc.answer(came, came.params)
     sent(rpc)
     assert rpc.open_calls == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "data", "shown"),
+    [
+        ("Internal error", {"details": "no credit"}, "Internal error: no credit"),
+        ("Internal error", "no credit", "Internal error: no credit"),
+        ("Internal error", {"message": " no credit "}, "Internal error: no credit"),
+        ("", {"reason": "no credit"}, "no credit"),
+        ("there is no credit", {"details": "no credit"}, "there is no credit"),
+        ("Internal error", {"details": {"a": 1}}, "Internal error"),
+        ("Internal error", None, "Internal error"),
+    ],
+)
+def test_an_error_shows_the_reason_that_its_data_tells(message: str, data: Any, shown: str) -> None:
+    error = RpcError(INTERNAL_ERROR, message, data)
+    assert error.full_message == shown
+    assert str(error) == f"{shown} ({INTERNAL_ERROR})"
+    assert error.plain()["message"] == message, "what is sent on stays as it is"

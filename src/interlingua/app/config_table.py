@@ -177,7 +177,9 @@ SETTINGS: tuple[Setting, ...] = (
         "limits.max_pending", "whole", 100_000, "Runs that may wait for a slot before new ones are refused.", least=1,
     ),
     _S(
-        "limits.max_input_bytes", "whole", 16 * MIB, "Of one input, config, answer or message, as JSON.", least=1,
+        "limits.max_input_bytes", "whole", 16 * MIB,
+        "Of one input, config, answer or message, as JSON. Each is counted by itself: a prompt that is input and "
+        "message at once counts once.", least=1,
     ),
     _S(
         "limits.max_log_bytes", "whole", 1024 * MIB,

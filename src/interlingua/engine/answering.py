@@ -62,8 +62,8 @@ class Answering:
         if asked.answerer is not None and asked.answerer != by.id:
             raise Denied(f"question {question} is for {asked.answerer} to answer")
         Validator(asked.answer_schema, what="answer").check(value, InvalidAnswer)
-        if len(values.encode(value)) > self.settings.max_input_bytes:
-            raise TooLarge(f"the answer is larger than {self.settings.max_input_bytes} bytes")
+        if (weight := len(values.encode(value))) > (most := self.settings.max_input_bytes):
+            raise TooLarge(f"the answer is larger than {most} bytes: as JSON it has {weight}")
         run, _, owner = await self.store.answer(question, value, by.id, now(), door)
         if owner == self.worker.id or owner is None or self.worker.others is not None:
             self.worker.told(run, owner=owner)

@@ -408,12 +408,18 @@ class Engine(Threads, Teams, Answering):
         self._counted = await self.store.count_pending(self.settings.max_pending + 1)
 
     def _check_sizes(self, request: RunRequest, whole: int) -> None:
+        """Each part may have the limit. The input is often the text of the messages, which must not count twice."""
         limit = self.settings.max_input_bytes
-        for what, value in (("input", request.input), ("config", request.config), ("metadata", request.metadata)):
-            if value and len(values.encode(value)) > limit:
-                raise TooLarge(f"the {what} is larger than {limit} bytes", path=f"/{what}")
+        for what, value in (
+            ("input", request.input), ("config", request.config), ("metadata", request.metadata),
+            ("messages", request.messages),
+        ):  # fmt: skip
+            weight = len(values.encode(value)) if value else 0
+            if weight > limit:
+                raise TooLarge(f"the {what} is larger than {limit} bytes: as JSON it has {weight}", path=f"/{what}")
+            whole -= weight
         if whole > limit + _ENVELOPE:
-            raise TooLarge(f"the request is larger than {limit} bytes")
+            raise TooLarge(f"what comes with the input is larger than {limit} bytes: as JSON it has {whole}")
 
     def _check(self, request: RunRequest, card: AgentCard, agent: Agent[..., Any] | None) -> None:
         for what, id_, path in (
@@ -619,7 +625,8 @@ class Engine(Threads, Teams, Answering):
         values.check(plain, InvalidRequest, what="message")
         body = values.encode(message)
         if kind != "passed" and len(body) > self.settings.max_input_bytes:  # else it was weighed when it came
-            raise TooLarge(f"the message is larger than {self.settings.max_input_bytes} bytes")
+            most = self.settings.max_input_bytes
+            raise TooLarge(f"the message is larger than {most} bytes: as JSON it has {len(body)}")
         _, owner = await self.store.deliver(run, kind, body, now())
         self.worker.told(run, owner=owner)
 

@@ -95,6 +95,14 @@ _LONGEST_PAUSE = 1.0
 _NOT_WORTH_PARKING = 50_000  # microseconds until something is due
 ITSELF = ErrorInfo("agent_crashed", "the agent cancelled itself")
 Leaving = Literal["cancel", "timeout", "park", "hand_back", "block", "exit", "full"]
+_FOR_GOOD: dict[Leaving, str] = {
+    "cancel": "the run was cancelled", "timeout": "the run timed out", "full": "the log of the run is full",
+}  # fmt: skip
+_OVER = {
+    Status.CANCELLED: "the run was cancelled", Status.TIMED_OUT: "the run timed out", Status.FAILED: "the run failed",
+    Status.SUCCEEDED: "the run succeeded",
+}  # fmt: skip
+_REASON_HAS = 1000  # characters
 
 
 class Execution(Operations):
@@ -288,6 +296,7 @@ class Execution(Operations):
             return
         if self.cancelling:
             self.leaving = "cancel"  # nothing may come between
+        self._withdraw_all(_FOR_GOOD["cancel"] if self.cancelling else f"the run failed: {error}"[:_REASON_HAS])
         if self._grace is not None:
             self._grace.cancel()
         with contextlib.suppress(InterlinguaError):  # what the store refuses ends this execution: it is over then
@@ -411,6 +420,8 @@ class Execution(Operations):
         if self.over or self.leaving in ("cancel", "timeout", "full") or self.leaving == how:
             return
         self.leaving = how
+        if how in _FOR_GOOD:
+            self._withdraw_all(_FOR_GOOD[how])  # the handler has time to stop, and hears no answer any more
         self._news_at_leave = self.news
         self.release_waits()
         if self.task is None:
@@ -619,8 +630,7 @@ class Execution(Operations):
                     self.put(half)
         if status is Status.CANCELLED and log.status is not Status.CANCELLING:
             log.append(CancelRequested())
-        for question in list(self.open_questions):
-            self.withdraw(question, f"the run {status.value.replace('_', ' ')}")
+        self._withdraw_all(self._why_over(status, error))
         for question, run in list(self.replay.relayed.items()):
             del self.replay.relayed[question]
             body = QuestionWithdrawn(question, "the run that called for it is over", bool(self.replay.relayed), run)
@@ -655,6 +665,16 @@ class Execution(Operations):
         row.ran = self.ran
         log.append(RunFinished(status, output, error, self._usage, checkpoint), *changes)
         self._end()
+
+    def _withdraw_all(self, reason: str) -> None:
+        for question in list(self.open_questions):
+            self.withdraw(question, reason)
+
+    def _why_over(self, status: Status, error: ErrorInfo | None) -> str:
+        """Why nobody need answer any more. What is wrong with a run that nobody may read stays there."""
+        if status is Status.FAILED and error is not None and not self.log.row.sealed:
+            return f"the run failed: {error.message}"[:_REASON_HAS]
+        return _OVER[status]
 
     def _said(self, output: Any) -> list[Message]:
         """What this run adds to the conversation of its thread."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -18,15 +18,15 @@ from ..model import carried_scope, carrier
 from ..model.card import ANY_OBJECT, AgentCard, Schema
 from ..model.carried_scope import CarriedScope
 from ..model.content import DataPart, Part, TextPart
-from ..model.errors import Denied, ErrorInfo, Invalid, InvalidInput, RunError, RunNotFound
+from ..model.errors import Denied, ErrorInfo, InterlinguaError, Invalid, InvalidInput, RunError, RunNotFound
 from ..model.events import Emission, Recorded, Warned
 from ..model.prompts import prompt_input
 from ..model.run import Option, RunRequest
 from ..model.run import Question as AskedQuestion
 from . import exits, tracing
 from .ids import now
+from .questions import EXPIRED, Question, QuestionCodec
 from .questions import Gone as Gone
-from .questions import Question, QuestionCodec
 from .record_keys import place_of
 from .ways import VIA
 
@@ -178,6 +178,15 @@ class Mounted:
         """The keys of all questions that this run had asked when its handler was entered."""
         return [place.removeprefix("ask:") for place in self._run.replay.questions]
 
+    def withdrawn(self) -> list[str]:
+        """The keys of those that had been taken back by then."""
+        past = self._run.replay.questions.items()
+        return [
+            place.removeprefix("ask:")
+            for place, one in past
+            if one.answer is None and not one.open and one.reason not in ("", EXPIRED)
+        ]
+
     def open(self) -> list[str]:
         """The keys of the questions that wait for an answer now."""
         return [question.key.removeprefix("ask:") for question in self._run.open_questions.values()]
@@ -324,6 +333,16 @@ class Mounted:
                 self.record(_passed_on(key), None)
                 found.append(self.too_late(key, step=step, answered=False))
         return found
+
+    @contextlib.asynccontextmanager
+    async def telling_unused(self) -> AsyncIterator[None]:
+        """Warn of answers that were never passed on, where a run fails: whoever gave them learns it from the log."""
+        try:
+            yield
+        except InterlinguaError:
+            for late in self.unused("late"):
+                await self.show(late)
+            raise
 
     async def _wake(self, key: str) -> None:
         """What is set aside with this is entered again at that time, and looks. The longer it has waited, the less it

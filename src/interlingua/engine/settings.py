@@ -20,7 +20,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     max_pending: int = 100_000
     """Runs that may wait for a slot before new ones are refused."""
     max_input_bytes: int = 16 * 1024 * 1024
-    """Of one input, config, answer or message, as JSON."""
+    """Of one input, config, answer or message, as JSON. Each is counted by itself."""
     max_log_bytes: int = 1024 * 1024 * 1024
     """Of the whole log of one run, with its records, over all its entries; beyond that it fails with too_large."""
     keep_live_bytes: int = 4 * 1024 * 1024

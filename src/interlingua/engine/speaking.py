@@ -125,7 +125,7 @@ class Speaking(Inbox):
             message.metadata[RESULT_HASH] = hash_
         body, most = values.encode(message), self.worker.settings.max_input_bytes
         if len(body) > most:
-            raise TooLarge(f"the message to {recipient} is larger than {most} bytes")
+            raise TooLarge(f"the message to {recipient} is larger than {most} bytes: as JSON it has {len(body)}")
         mail = PutInbox(found.run, "message", body)
         self.say_once(place, "message", task, authority.me, recipient, message, held=held, also=[mail])
         await self.log.flush()  # it is on its way

@@ -40,6 +40,10 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
+_REASONS = ("details", "message", "reason")  # members of an error's data that may say what was wrong
+_REASON_HAS = 2000  # characters
+
+
 class RpcError(Exception):
     """An error as JSON-RPC carries it: raise it in a handler to answer with it; requests raise the peer's."""
 
@@ -50,7 +54,19 @@ class RpcError(Exception):
         self.data = data
 
     def __str__(self) -> str:
-        return f"{self.message} ({self.code})"
+        return f"{self.full_message} ({self.code})"
+
+    @property
+    def full_message(self) -> str:
+        """The message, and the reason in `data` where that says more: the published SDKs of agents and editors answer
+        "Internal error", and tell in `data.details` what it was."""
+        found = [self.data] if isinstance(self.data, str) else []
+        if isinstance(self.data, dict):
+            found = [self.data[name] for name in _REASONS if isinstance(self.data.get(name), str)]
+        reason = found[0].strip()[:_REASON_HAS] if found else ""
+        if not reason or reason in self.message:
+            return self.message
+        return f"{self.message}: {reason}" if self.message else reason
 
     def plain(self) -> dict[str, Any]:
         told: dict[str, Any] = {"code": self.code, "message": self.message}

@@ -7,6 +7,8 @@
     stop REASON         ends the turn with a reason       fail JSON      ends it with an error
     late TEXT           says something after the answer   env NAME       says a variable
     seen                says what was asked of it so far  pid            says its process id
+    later PATH          says after the answer what comes
+                        out of a pipe
     hear PATH           says what comes out of a pipe     twice ...      a call that asks again before the first is
                                                                          answered, and says what the second was
 
@@ -84,6 +86,8 @@ class Agent:
 
     def answer(self, message: dict[str, Any]) -> None:
         method, params = message["method"], message.get("params") or {}
+        if method in self.given.get("holds", []):
+            return
         errors = self.given.get("errors", {})
         if method in errors:
             self.write({"id": message["id"], "error": errors[method]})
@@ -166,12 +170,17 @@ class Agent:
             self.play(session, text)
         except Done as done:
             result = done.args[0]
+        if "ended" in self.given:
+            result = {"result": self.given["ended"]}
         if self.version == 2:
             self.update(session, {"sessionUpdate": "state_update", "state": "idle", **result.get("result", {})})
         else:
             self.write({"id": id_, **result})
         for words in late:
             self.say(session, words)
+        for line in text.splitlines():
+            if line.startswith("later "):
+                self.say(session, Path(line[6:]).read_text())
 
     def play(self, session: str, script: str) -> None:
         for line in script.splitlines():

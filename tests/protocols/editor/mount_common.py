@@ -18,6 +18,7 @@ from tests.engine.common import engine
 
 FAKE = Path(__file__).with_name("fake_agent.py")
 AGENT = "fake-agent"
+SILENCE = 0.05  # seconds; the fake agent says what it has to say at once
 SETTINGS = il.Settings(cancel_grace=5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
 
 
@@ -26,7 +27,7 @@ def command(given: dict[str, Any] | None = None) -> str:
 
 
 def mount(given: dict[str, Any] | None = None, *, line: str | None = None, **settings: Any) -> Mount:
-    made = MountSettings(**settings)
+    made = MountSettings(**{"silence_after_answer": SILENCE, **settings})
     return Mount(ProcessSource(line or command(given), made), made)
 
 

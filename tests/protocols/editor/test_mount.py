@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 import interlingua as il
@@ -27,6 +30,8 @@ from interlingua.model.events import (
 )
 from interlingua.protocols.editor.host import MountSettings
 from tests.engine.common import bodies, finish, question, submit
+from tests.protocols.connect.test_door import up
+from tests.rpc_client import INTERLINGUA
 
 from .mount_common import AGENT, PERMISSION, act, command, mount, mounted, script, seen, update
 
@@ -65,6 +70,22 @@ async def test_the_card_says_what_the_agent_says_of_itself(monkeypatch: pytest.M
     assert [(s.id, s.description, s.examples) for s in card.skills] == [("plan", "Make a plan", ["what for"])]
     assert card.metadata["mounted_from"].startswith("editor:")
     assert card.metadata["capabilities"] == {"loadSession": True}
+
+
+async def test_the_connect_descriptor_says_that_it_interrupts(store: Path) -> None:
+    agent = await mount().agent()
+    async with up(store, agent) as s:
+        (found,) = await s.post("/agents/search", {"name": AGENT})
+        specs = (await s.get(f"/agents/{found['agent_id']}/descriptor"))["specs"]
+        assert specs["capabilities"]["interrupts"] is True
+        listed = {one["interrupt_type"]: one for one in specs["interrupts"]}
+        assert set(listed) == {"permission", "elicitation", "visit", "write_permission", "terminal_permission"}
+        asks = {"agent_id": found["agent_id"], "input": script(PERMISSION)}
+        told = (await s.post("/runs/wait", asks))["output"]
+        assert told["type"] == "interrupt"
+        (payload,) = [told["interrupt"][name] for name in told["interrupt"] if name in listed]
+        assert jsonschema_rs.is_valid(listed["permission"]["interrupt_payload"], payload)
+        assert jsonschema_rs.is_valid(listed["permission"]["resume_payload"], {"choice": "yes"})
 
 
 async def test_modes_are_config_where_there_are_no_options(store: Path) -> None:
@@ -215,6 +236,35 @@ async def test_updates_before_the_session_is_known_and_behind_the_answer_are_tak
         assert run.output == {"text": "on time, and late"}
 
 
+async def test_text_that_comes_a_moment_after_the_answer_is_output(store: Path, tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    async with mounted(store, silence_after_answer=2.0) as (eng, _):
+        run = await submit(eng, AGENT, script("say on time", f"later {pipe}"))
+        await asyncio.to_thread(pipe.write_text, ", and later")  # waits until the agent reads, after its answer
+        assert (await eng.wait(run.id, timeout=20)).output == {"text": "on time, and later"}
+
+
+@pytest.mark.parametrize("thread", ["t", None])
+async def test_text_that_comes_when_the_run_is_over_is_a_warning(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, thread: str | None
+) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    async with mounted(store, silence_after_answer=0.0) as (eng, _):
+        first = await finish(
+            eng, AGENT, script("say on time", f"later {pipe}"), thread=thread, create_thread=thread is not None
+        )
+        assert first.output == {"text": "on time"}
+        await asyncio.to_thread(pipe.write_text, "too late")
+        async with asyncio.timeout(20):
+            while f"after run {first.id} was over" not in caplog.text:
+                await asyncio.sleep(0.01)
+        second = await finish(eng, AGENT, script("say next"), thread=thread)
+        assert second.output == {"text": "next"}
+        warned = [(one.message, one.details) for one in await bodies(eng, second.id, Warned)]
+        said = f"the agent said more after run {first.id} was over"
+        assert warned == ([(said, {"run": first.id, "text": "too late"})] if thread is not None else [])
+
+
 async def test_noise_on_its_output_is_skipped_and_told_once(store: Path) -> None:
     async with mounted(store, {"noise": ["Welcome!", '{"level": "info"}']}) as (eng, _):
         run = await finish(eng, AGENT, script("say a", "raw not json", "raw ", "say b"))
@@ -243,6 +293,45 @@ async def test_an_error_of_the_agent_fails_the_run_with_its_code(store: Path) ->
         run = await finish(eng, AGENT, script(act("fail", code=-32050, message="no")))
         assert run.error is not None
         assert (run.error.code, run.error.transient, run.error.details) == ("remote_failed", False, {"code": -32050})
+
+
+REASON = {"code": -32603, "message": "Internal error", "data": {"details": "the model is overloaded"}}
+SAID = "Internal error: the model is overloaded"
+
+
+async def test_the_agents_own_reason_is_in_the_error_of_the_run(store: Path) -> None:
+    async with mounted(store) as (eng, _):
+        run = await finish(eng, AGENT, script(act("fail", **REASON)))
+        assert run.error is not None
+        assert (run.error.message, run.error.code) == (SAID, "remote_failed")
+        assert run.error.details == {"code": -32603, "data": REASON["data"]}
+    ended = {"stopReason": "error", "error": {"message": "Internal error", "data": REASON["data"]}}
+    async with mounted(store, version=2, given={"version": 2, "ended": ended}) as (eng, _):
+        run = await finish(eng, AGENT, script("say x"))
+        assert run.error is not None
+        assert run.error.message == SAID
+
+
+@pytest.mark.parametrize("method", ["initialize", "session/new"])
+async def test_the_agents_own_reason_is_in_a_refusal_to_start(method: str) -> None:
+    with pytest.raises(Unavailable, match=SAID):
+        await mount({"errors": {method: REASON}}).agent()
+
+
+async def test_the_agents_own_reason_is_in_the_refusal_of_a_setting(store: Path) -> None:
+    given = {"new": {"configOptions": OPTIONS}, "errors": {"session/set_config_option": REASON}}
+    async with mounted(store, given) as (eng, _):
+        run = await finish(eng, AGENT, script("say x"), config={"web": True})
+        assert run.error is not None
+        assert SAID in run.error.message
+
+
+async def test_the_command_line_shows_the_agents_own_reason(tmp_path: Path) -> None:
+    words = [INTERLINGUA, "run", "--store", str(tmp_path / "store.db"), f"editor:{command()}", act("fail", **REASON)]
+    process = await asyncio.create_subprocess_exec(*words, stdout=PIPE, stderr=PIPE, cwd=tmp_path)
+    _, said = await process.communicate()
+    assert process.returncode == 1
+    assert SAID in said.decode()
 
 
 async def test_prompt_content_goes_as_the_agent_can_take_it(store: Path) -> None:

@@ -220,11 +220,13 @@ async def test_an_agent_that_forgot_a_thread_starts_anew_and_says_so(store: Path
 
     async with mounted(store) as (eng, _):
         await finish(eng, AGENT, script("say one"), thread="t", create_thread=True)
-    async with mounted(store, {"errors": {"session/load": {"code": -32602, "message": "unknown"}}}) as (eng, _):
+    forgot = {"code": -32602, "message": "unknown", "data": {"details": "it was archived"}}
+    async with mounted(store, {"errors": {"session/load": forgot}}) as (eng, _):
         run = await finish(eng, AGENT, script("say two"), thread="t")
         assert run.output == {"text": "two"}
         (warning,) = await bodies(eng, run.id, Warned)
         assert "does not remember this thread" in warning.message
+        assert "unknown: it was archived" in warning.message
         again = await finish(eng, AGENT, script("say three"), thread="t")
         assert await bodies(eng, again.id, Warned) == []
 

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from interlingua.model.errors import AlreadyAnswered
 from interlingua.model.events import OutputDelta, QuestionAsked, RunRestarted
+from interlingua.model.run import Question as AskedQuestion
 from tests.engine.common import bodies, crash, engine, finish, question, submit
 
 from .mount_common import AGENT, PERMISSION, SETTINGS, act, mount, mounted, script, seen
@@ -36,16 +38,30 @@ def kill_agent(eng: il.Engine, made: Any) -> None:
     os.kill(made.host._link._child.pid, signal.SIGKILL)
 
 
-async def test_a_permission_that_was_open_is_matched_when_the_agent_asks_again(store: Path) -> None:
+async def asked_next(eng: il.Engine, run: str, before: AskedQuestion) -> AskedQuestion:
+    """Wait for the question that a run asks after another."""
+    async with asyncio.timeout(20):
+        async for event in eng.events(run):
+            if event.kind == "asked" and event.body.question.id != before.id:
+                return event.body.question
+    raise AssertionError("the run ended, and asked nothing else")
+
+
+DIED = "the agent died: it was ended by SIGKILL"
+
+
+async def test_a_permission_of_an_agent_that_is_killed_is_withdrawn_at_once_and_asked_anew(store: Path) -> None:
     async with mounted(store, AGAIN, quiet_after=0.3) as (eng, made):
         run = await submit(eng, AGENT, script("say before ", PERMISSION))
         asked = await question(eng, run.id)
         kill_agent(eng, made)
-        async with asyncio.timeout(20):
-            while made.host.starts < 2:
-                await asyncio.sleep(0.01)
-        assert (await eng.question(asked.id))[1] == "open", "the question stays the same"
-        await eng.answer(asked.id, {"choice": "yes"})
+        withdrawn = (await seen(eng, run.id, "withdrawn")).body
+        assert (withdrawn.question, withdrawn.reason) == (asked.id, DIED)
+        with pytest.raises(AlreadyAnswered, match=DIED):
+            await eng.answer(asked.id, {"choice": "yes"})
+        second = await asked_next(eng, run.id, asked)
+        assert second.payload == asked.payload
+        await eng.answer(second.id, {"choice": "yes"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         assert ended.output is not None
@@ -59,10 +75,8 @@ async def test_version_2_tells_the_end_of_a_turn_that_was_taken_up_again(store: 
         run = await submit(eng, AGENT, script("say before ", PERMISSION))
         asked = await question(eng, run.id)
         kill_agent(eng, made)
-        async with asyncio.timeout(20):  # one that died before it could hear the answer, and not after
-            while made.host.starts < 2:
-                await asyncio.sleep(0.01)
-        await eng.answer(asked.id, {"choice": "no"})
+        second = await asked_next(eng, run.id, asked)
+        await eng.answer(second.id, {"choice": "no"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         assert ended.output is not None
@@ -79,7 +93,33 @@ async def test_an_agent_that_does_not_ask_again_fails_the_run_as_transient(store
         assert ended.error is not None
         assert (ended.error.code, ended.error.transient) == ("run_lost", True)
         assert "the agent does not ask again" in ended.error.message
-        assert (await eng.question(asked.id))[1] == "withdrawn"
+        assert (await eng.question_record(asked.id)).reason == DIED
+
+
+async def test_nobody_can_answer_while_the_agent_that_asked_is_started_again(store: Path) -> None:
+    async with mounted(store, {"holds": ["session/load"]}) as (eng, made):
+        run = await submit(eng, AGENT, script(PERMISSION))
+        asked = await question(eng, run.id)
+        kill_agent(eng, made)
+        await seen(eng, run.id, "withdrawn")
+        with pytest.raises(AlreadyAnswered, match=DIED):
+            await eng.answer(asked.id, {"choice": "yes"})
+        assert not (await eng.run(run.id)).status.final, "the agent has not taken up its session yet"
+        await eng.cancel(run.id)
+        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+
+
+async def test_a_session_that_is_gone_after_a_crash_is_told_with_the_agents_reason(store: Path) -> None:
+    gone = {"code": -32603, "message": "Internal error", "data": {"details": "no such session on disk"}}
+    async with mounted(store, {"errors": {"session/load": gone}}) as (eng, made):
+        run = await submit(eng, AGENT, script(PERMISSION))
+        await question(eng, run.id)
+        kill_agent(eng, made)
+        ended = await eng.wait(run.id, timeout=20)
+        assert ended.error is not None
+        assert ended.error.code == "run_lost"
+        assert DIED in ended.error.message
+        assert "Internal error: no such session on disk" in ended.error.message
 
 
 async def test_something_else_than_was_asked_is_another_question(store: Path) -> None:
@@ -89,11 +129,7 @@ async def test_something_else_than_was_asked_is_another_question(store: Path) ->
         run = await submit(eng, AGENT, script(PERMISSION))
         asked = await question(eng, run.id)
         kill_agent(eng, made)
-        async with asyncio.timeout(20):
-            async for event in eng.events(run.id):
-                if event.kind == "asked" and event.body.question.id != asked.id:
-                    second = event.body.question
-                    break
+        second = await asked_next(eng, run.id, asked)
         assert second.payload["input"] == {"path": "/b"}
         assert (await eng.question(asked.id))[1] == "withdrawn"
         await eng.answer(second.id, {"choice": "no"})
@@ -150,15 +186,17 @@ async def restarted(store: Path, given: dict[str, Any], **settings: Any) -> tupl
     return eng, made
 
 
-async def test_after_our_own_crash_an_open_permission_is_the_same_question(store: Path) -> None:
+async def test_after_our_own_crash_an_open_permission_is_withdrawn_and_asked_anew(store: Path) -> None:
     eng, made = await restarted(store, AGAIN, quiet_after=0.3)
     run = await submit(eng, AGENT, script("say before ", PERMISSION))
     asked = await question(eng, run.id)
     await crash(eng)
     await made.close()
     async with mounted(store, AGAIN, quiet_after=0.3) as (again, _):
-        assert [q.id for q in (await again.run(run.id)).questions] == [asked.id]
-        await again.answer(asked.id, {"choice": "yes"})
+        second = await asked_next(again, run.id, asked)
+        record = await again.question_record(asked.id)
+        assert (record.state, record.reason) == ("withdrawn", "this process ended while the agent worked")
+        await again.answer(second.id, {"choice": "yes"})
         ended = await again.wait(run.id, timeout=20)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         assert ended.output is not None

@@ -39,6 +39,9 @@ async def test_where_there_are_several_each_is_an_agent(tmp_path: Path, store: P
         assert {name: [skill.id for skill in card.skills] for name, card in cards.items()} == {
             "plain": [], "styled": ["count"], "careful": [],
         }  # fmt: skip
+        assert {name: [asks.type for asks in card.questions][:1] for name, card in cards.items()} == {
+            "plain": [], "styled": [], "careful": ["permission"],
+        }, "an agent of ours says whether it asks"  # fmt: skip
         assert cards["plain"].config is None
         assert list((cards["styled"].config or {})["properties"]) == ["tone"]
         async with engine(store, *found, settings=SETTINGS) as eng:

@@ -75,7 +75,8 @@ class Attachment(Acting):
 
     async def run(self, input_: dict[str, Any]) -> Any:
         try:
-            return await self._run(input_)
+            async with self._mounted.telling_unused():
+                return await self._run(input_)
         except StepFailed as failure:
             error = failure.error
             raise _failure(error) from failure

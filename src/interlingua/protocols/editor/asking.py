@@ -1,8 +1,10 @@
 """What a mounted agent asks while a turn runs, as questions of the run: permissions, forms, addresses to visit.
 
-Any door may answer. Nobody answering in time rejects, and never allows. An agent that died and asks the same again (the
-same title and the same options) is given the question that is open, or the answer that it did not live to hear. The
-same goes for one that was started again so quickly that its connection has outlived it.
+Any door may answer. Nobody answering in time rejects, and never allows. When an agent dies, what it asked is withdrawn
+at once: only a server of ours has it in its store, and asks it again. An agent that asks the same again (the same title
+and the same options) is given the question that is open, or the answer that it did not live to hear; where the question
+was withdrawn, it is asked anew. One that was started again so quickly that its connection has outlived it asks the same
+question, too.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ class Asking:
         self._open: dict[str, _Open] = {}  # by key
         self._uses: dict[str, int] = {}
         self.unheard: list[str] = []  # keys of what was asked, and whose answer the agent did not live to hear
+        self._withdrawn = set(mounted.withdrawn())  # of these: the same again is a new question
         self.asked_again = asyncio.Event()
         self.silent = False  # the run is only set aside: what is asked stays open, there too
         self.agent_is_gone: Callable[[], bool] = lambda: False
@@ -70,6 +73,19 @@ class Asking:
     @property
     def busy(self) -> bool:
         return bool(self._open)
+
+    def withdraw(self, reason: str) -> None:
+        """The agent is gone, and nobody would hear an answer. One that comes back may ask the same again."""
+        for key in list(self._open):
+            self._open.pop(key).wait.cancel()
+            self._lost(key)
+        for key in self._mounted.open():
+            self._mounted.withdraw(key, reason)
+            self._withdrawn.add(key)
+
+    def _lost(self, key: str) -> None:
+        if key not in self.unheard:
+            self.unheard.append(key)
 
     async def settle(self) -> None:
         """The turn is over: whoever waits is told that there is no answer."""
@@ -105,7 +121,7 @@ class Asking:
         except asyncio.CancelledError:
             if me is not None and me.cancelling():
                 if one.asker is me and self.agent_is_gone():
-                    self.unheard.append(key)  # it may come back, and ask again
+                    self._lost(key)  # it may come back, and ask again
                 elif one.asker is me:
                     self._give_up(key, one)
                 raise
@@ -134,7 +150,9 @@ class Asking:
             if key.startswith(f"{mark}-"):
                 self.unheard.remove(key)
                 self.asked_again.set()
-                return key
+                if key not in self._withdrawn:
+                    return key
+                break
         for key, one in self._open.items():
             # For the same tool call, and word for word: one that was started again asks what is open once more. What
             # has been answered is not the same any more: an agent may ask twice for one tool call.

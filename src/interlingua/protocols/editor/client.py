@@ -21,7 +21,7 @@ from ...security.redaction import redact_text
 from ...transports.access import Access
 from ...transports.links import Source
 from ...transports.rpc import ConnectionLost, RpcError
-from .described import Choice, agents_of, card_of
+from .described import Choice, agents_of, card_of, questions_of
 from .host import AddressSource, Host, MountSettings, ProcessSource
 from .peer import Session
 from .turn import Turn, place_of
@@ -110,13 +110,17 @@ class Mount:
         peer = session.peer
         options = [option for option in session.options if choice is None or option.id != "agent"]
         fallback = self.source.command[0].rpartition("/")[2] if self.source.command else "agent"
+        named = peer.agents.get(choice.value) if choice is not None else next(iter(peer.agents.values()), None)
+        asks = not peer.agents or (named is not None and named.asks)  # others do not say, and may ask at any time
         card = card_of(
             redact_text(f"editor:{self.source.name}" if self.source.command else f"editor+{self.source.name}"),
             peer.info, peer.version, peer.capabilities, peer.auth_methods, options, session.commands, fallback,
+            questions_of(self.host.policies, ours=bool(peer.agents)) if asks else [],
         )  # fmt: skip
         if choice is not None:
             return self._agent(choice.of(card), choice.value)
-        card.metadata |= ways.came(peer.agents.get(card.key))
+        if card.key in peer.agents:
+            card.metadata |= ways.came(peer.agents[card.key].via)
         return self._agent(card, None)
 
     def _agent(self, card: AgentCard, choice: str | None) -> Agent[..., Any]:

@@ -9,9 +9,10 @@ import msgspec
 
 from ...engine import ways
 from ...engine.mounting import MOUNTED_FROM
-from ...model.card import AgentCard, Schema, Skill
+from ...model.card import ANY_OBJECT, AgentCard, QuestionType, Schema, Skill
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
 from . import translate, wire
+from .served import Policies
 
 _NO_NAME, _NO_VERSION = r"[^A-Za-z0-9._-]+", r"[^0-9A-Za-z.+-]+"
 
@@ -60,13 +61,19 @@ def _option(entry: Any) -> Option | None:
     return Option(id_, name, current, choices, description) if choices else None
 
 
-def listed(told: dict[str, Any]) -> dict[str, list[str]]:
-    """The agents that an answer to `initialize` names, as those of ours do: by the value that chooses each, the servers
-    that it has come by."""
+class Listed(msgspec.Struct, frozen=True):
+    """An agent that a server of ours names."""
+
+    via: list[str] = []  # the servers that it has come by
+    asks: bool = False
+
+
+def listed(told: dict[str, Any]) -> dict[str, Listed]:
+    """The agents that an answer to `initialize` names, as those of ours do, by the value that chooses each."""
     meta = told.get("_meta")
     agents = meta.get(wire.META_AGENTS) if isinstance(meta, dict) else None
     return {
-        f"{one.get('name')}@{one.get('version')}": ways.read(one.get("via"))
+        f"{one.get('name')}@{one.get('version')}": Listed(ways.read(one.get("via")), one.get("asks") is True)
         for one in (agents if isinstance(agents, list) else [])
         if isinstance(one, dict)
     }
@@ -96,14 +103,14 @@ class Choice(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
 
-def agents_of(options: list[Option], known: dict[str, list[str]], wanted: str | None) -> list[Choice]:
+def agents_of(options: list[Option], known: dict[str, Listed], wanted: str | None) -> list[Choice]:
     """The choices that are an agent each: the one that a name means, or all that are known to be agents. What others
     call so may be anything, and stays an option of one agent."""
     for option in options:
         if option.id == "agent":
             named = [one for one in option.choices if wanted in (one[0], one[1], one[0].partition("@")[0])][:1]
             found = named or [one for one in option.choices if one[0] in known]
-            return [Choice(value, description, known.get(value, [])) for value, _, description in found]
+            return [Choice(value, description, known.get(value, Listed()).via) for value, _, description in found]
     return []
 
 
@@ -112,7 +119,7 @@ def agents_of(options: list[Option], known: dict[str, list[str]], wanted: str | 
 
 def card_of(
     source: str, info: dict[str, Any], version: int, capabilities: dict[str, Any], auth: list[dict[str, Any]],
-    options: list[Option], commands: list[dict[str, Any]], fallback: str,
+    options: list[Option], commands: list[dict[str, Any]], fallback: str, questions: list[QuestionType],
 ) -> AgentCard:  # fmt: skip
     name = _plain(info.get("name"), _NO_NAME) or _plain(fallback, _NO_NAME) or "agent"
     return AgentCard(
@@ -129,6 +136,7 @@ def card_of(
         input_text="text",
         output_text="text",
         streams=True,
+        questions=questions,
         skills=[_skill(command) for command in commands if isinstance(command.get("name"), str)],
         metadata={
             MOUNTED_FROM: source,
@@ -141,6 +149,30 @@ def card_of(
             ],
         },
     )
+
+
+_CHOICE: Schema = {"type": "object", "properties": {"choice": {"type": "string"}}, "required": ["choice"]}
+_LOCAL: dict[str, str] = {
+    "read": "May the agent read this file?", "write": "May the agent write this file?",
+    "terminal": "May the agent run this command?",
+}  # fmt: skip
+
+
+def questions_of(policies: Policies, *, ours: bool) -> list[QuestionType]:
+    """What an agent may ask: permissions, forms, addresses to visit, and what is only allowed here when asked. An agent
+    of ours has answers of any shape; each question tells its own."""
+    text: Schema = {"type": "string"}
+    titled: Schema = {"type": "object", "properties": {"title": text}, "required": ["title"]}
+    worded: Schema = {"type": "object", "properties": {"message": text}, "required": ["message"]}
+    visit: Schema = {"type": "object", "properties": {"message": text, "url": text}, "required": ["message", "url"]}
+    choice, form = ({}, {}) if ours else (_CHOICE, dict(ANY_OBJECT))
+    local = [kind for kind in _LOCAL if getattr(policies, kind) == "ask"]
+    return [
+        QuestionType("permission", titled, choice, "May the agent do this? The choices are its own."),
+        QuestionType("elicitation", worded, form, "The agent asks for values."),
+        QuestionType("visit", visit, _CHOICE, "The agent asks to open an address."),
+        *(QuestionType(f"{kind}_permission", dict(ANY_OBJECT), _CHOICE, _LOCAL[kind]) for kind in local),
+    ]
 
 
 def _schema(options: list[Option]) -> Schema | None:

@@ -54,6 +54,8 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     """Seconds for whoever shall allow something; then it is rejected."""
     ask_again_within: float = 10.0
     """Seconds for an agent that died to ask again what it had asked."""
+    silence_after_answer: float = 0.3
+    """Seconds of silence after the answer to a prompt with which its turn is over: many agents send text after it."""
     quiet_after: float = 5.0
     """Seconds of silence after which a turn that was taken up again counts as over, in version 1."""
 
@@ -199,9 +201,13 @@ class Host:
         self.starts += 1
         self._use.rest()
 
-    def _servant(self, place: Place) -> LocalWork:
+    @property
+    def policies(self) -> Policies:
         s = self.settings
-        return LocalWork(place, Policies(read=s.read, write=s.write, terminal=s.terminal))
+        return Policies(read=s.read, write=s.write, terminal=s.terminal)
+
+    def _servant(self, place: Place) -> LocalWork:
+        return LocalWork(place, self.policies)
 
     async def why(self) -> str:
         """Why the agent is gone."""
@@ -309,10 +315,10 @@ class Host:
     def refusal(self, error: RpcError, peer: Peer, what: str) -> Exception:
         if error.code == AUTH_REQUIRED:
             return AuthenticationNeeded(
-                f"{self.source.name} wants you to log in: {error.message}. {self._how_to_log_in(peer)}"
+                f"{self.source.name} wants you to log in: {error.full_message}. {self._how_to_log_in(peer)}"
             )
         if error.code in (-32001, -32003) or (isinstance(error.data, dict) and error.data.get("code") == "denied"):
-            return Denied(f"{self.source.name} refused {what}: {error.message}")
+            return Denied(f"{self.source.name} refused {what}: {error.full_message}")
         return Unavailable(f"{self.source.name} answered {what} with {error}", transient=False)
 
     def _how_to_log_in(self, peer: Peer) -> str:

@@ -21,11 +21,14 @@ from ...transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOU
 from ...transports.rpc import Connection, ConnectionLost, Trace
 from . import translate, wire
 from .batches import send_batch
-from .described import Option, listed, options_of
+from .described import Listed, Option, listed, options_of
 
 log = logging.getLogger("interlingua.editor")
 
 _EARLY = 1000  # updates that are kept for sessions which are not known yet
+_CLOSED = 100  # sessions that are remembered after they were closed, because their agents may still say something
+_LATE_KEEPS = 1000  # characters of what an agent says after its turn
+_SAYS = ("agent_message_chunk", "agent_message")
 
 __all__ = ["AuthenticationNeeded", "ConnectionLost", "Listener", "Peer", "Session", "Unsuitable"]
 
@@ -123,6 +126,8 @@ class Session:
         self._idle: asyncio.Future[dict[str, Any]] | None = None  # version 2: the end of the turn
         self._ran = False
         self.prompting: asyncio.Future[Any] | None = None
+        self.run: str | None = None  # the last run that prompted
+        self._late = ""  # what the agent said after that run was over
 
     # -- asking -------------------------------------------------------------------------------------------
 
@@ -202,9 +207,23 @@ class Session:
             case "state_update":
                 self._state(update)
                 return None
-        if self.replaying or self.listener is None:
-            return None
-        return self.listener.told(update)
+        if self.listener is not None and not self.replaying:
+            return self.listener.told(update)
+        if self.run is not None and not self.replaying and update.get("sessionUpdate") in _SAYS:
+            self._said_late(update.get("content"))
+        return None
+
+    def _said_late(self, content: Any) -> None:
+        blocks = content if isinstance(content, list) else [content]
+        text = "".join(str(block["text"]) for block in blocks if isinstance(block, dict) and block.get("text"))
+        if text and not self._late:
+            log.warning("an agent says more after run %s was over; that is no part of its output: %s", self.run, text)
+        self._late = (self._late + text)[:_LATE_KEEPS]
+
+    def take_late(self) -> tuple[str, str] | None:
+        """Give what the agent said after the last run was over, and that run, once."""
+        late, self._late = self._late, ""
+        return (self.run, late) if late and self.run is not None else None
 
     def _state(self, update: dict[str, Any]) -> None:
         state = update.get("state")
@@ -235,7 +254,7 @@ class Session:
 
     async def close(self) -> None:
         """Tell the agent that nobody needs this session any more."""
-        self.peer.sessions.pop(self.id, None)
+        self.peer.forget(self)
         await self.servant.close()
         if self.peer.able.close and not self.peer.rpc.lost:
             try:
@@ -254,11 +273,12 @@ class Peer:
         self.version = 1
         self.able = Abilities()
         self.info: dict[str, Any] = {}
-        self.agents: dict[str, list[str]] = {}  # that it names, and the servers that each has come by
+        self.agents: dict[str, Listed] = {}  # that it names
         self.capabilities: dict[str, Any] = {}
         self.auth_methods: list[dict[str, Any]] = []
         self._servants = servants  # makes one for a place
         self._early: dict[str, list[dict[str, Any]]] = {}
+        self._closed: dict[str, Session] = {}
         self._opening = 0  # sessions that are being opened
         self.ours = False  # a server like this one, as its answers tell
 
@@ -357,6 +377,13 @@ class Peer:
         self.sessions[session.id] = session
         return session
 
+    def forget(self, session: Session) -> None:
+        """Let a session go. What its agent still says is only logged."""
+        self.sessions.pop(session.id, None)
+        self._closed[session.id] = session
+        if len(self._closed) > _CLOSED:
+            del self._closed[next(iter(self._closed))]
+
     def _where(self, place: Place) -> dict[str, Any]:
         servers = [_server(server, self.version) for server in place.mcp_servers]
         told: dict[str, Any] = {"cwd": place.cwd, "mcpServers": [server for server in servers if server is not None]}
@@ -372,7 +399,7 @@ class Peer:
         id_, update = notice.params.get("sessionId"), notice.params.get("update")
         if not isinstance(update, dict) or not isinstance(id_, str):
             return None
-        session = self.sessions.get(id_)
+        session = self.sessions.get(id_) or self._closed.get(id_)
         if session is not None:
             return session.take(update)
         if self._opening and sum(len(kept) for kept in self._early.values()) < _EARLY:

@@ -180,7 +180,10 @@ class EditorConnection:
         if len(cards) == 1:
             info = {"name": cards[0].name, "version": cards[0].version, "title": cards[0].name}
         agents = [
-            {"name": c.name, "version": c.version, "description": c.description, "via": self.engine.way(c)}
+            {
+                "name": c.name, "version": c.version, "description": c.description, "via": self.engine.way(c),
+                "asks": bool(c.questions),
+            }
             for c in cards
         ]  # fmt: skip
         self._ready = True

@@ -28,7 +28,7 @@ from ...model.errors import (
 )
 from ...model.events import ToolCall, Warned
 from ...model.run import Option
-from ...transports.jsonrpc import CANCELLED, INVALID_PARAMS, Call
+from ...transports.jsonrpc import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, Call
 from ...transports.rpc import ConnectionLost, RpcError
 from . import wire
 from .asking import Asking
@@ -39,8 +39,7 @@ from .peer import Peer, Place, Session
 from .translate import AUTH_REQUIRED
 
 _STEP = "turn"  # what all that is shown belongs to; it is never recorded, so that it can always be shown again
-_LATE = 0.03  # seconds of silence after the answer: some agents send updates behind it
-_LATEST = 1.0
+_SILENCES = 10  # times the silence that a turn has to end with: an agent that never stops talking ends no turn
 _OURS = "interlingua"  # in the `_meta` of an answer: what no other agent says
 _STILL_BUSY = 30.0  # seconds for the turn before, which was cancelled and has not ended yet
 
@@ -55,6 +54,8 @@ class Handle(msgspec.Struct):
     """Where the turn is. What is recorded before it begins."""
 
     session: str
+    asks_again: bool = False
+    """The agent is at a server of ours: that knows what was open, and asks it again after a restart."""
 
 
 class Turn:
@@ -74,11 +75,13 @@ class Turn:
         self._notes: list[str] = []
         self._over = False
         self._ended_there = False
+        self._spoke_at = 0.0  # by the loop's clock
 
     async def run(self, text: str) -> dict[str, Any]:
         with self._host.using():
             try:
-                return await self._run(text)
+                async with self._mounted.telling_unused():
+                    return await self._run(text)
             except StepFailed as failure:
                 error = failure.error
                 raise RemoteError(
@@ -99,7 +102,7 @@ class Turn:
         if session is not None:
             self._trace = self._mounted.onward()
             self._adopt(session)
-            self._mounted.record("session", handle := Handle(session.id))
+            self._mounted.record("session", handle := _handle(session))
         else:
             handle = await ctx.step("session", self._open, key="session")
         if self._session is None:
@@ -113,13 +116,17 @@ class Turn:
         blocks, lost = prompt_of(text, ctx.messages, image=able.image, audio=able.audio, embedded=able.embedded)
         for note in (*self._notes, *lost):
             await self._warn(note)
+        if (late := self._session.take_late()) is not None:
+            run, said = late
+            await self._warn(f"the agent said more after run {run} was over", {"run": run, "text": said})
         await self._mounted.committed()
         self._send(blocks)
         assert self._prompting is not None
         try:
             ended = await self._until_done(self._prompting)
         except ConnectionLost:
-            ended = await self._take_up(handle, f"the agent died: {await self._host.why()}")
+            ended_how = "the agent died" if self._host.source.command else "the agent was lost"
+            ended = await self._take_up(handle, f"{ended_how}: {await self._host.why()}")
         return await self._finish(ended)
 
     async def _until_done(self, ending: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
@@ -151,7 +158,7 @@ class Turn:
             if not done:
                 raise Unavailable("the agent is still busy with a turn that was cancelled")
         self._adopt(session)
-        return Handle(session.id)
+        return _handle(session)
 
     async def _at_hand(self) -> Session | None:
         """A session that can be prompted at once, where nothing has to be asked for it."""
@@ -216,12 +223,15 @@ class Turn:
         meta = {wire.META_METADATA: self._ctx.metadata} if self._ctx.metadata else {}
         prompt = self._session.prompt(blocks, {**meta, **self._trace})
         self._prompting = self._session.prompting = asyncio.ensure_future(prompt)
+        self._session.run = self._ctx.run_id
         self._prompting.add_done_callback(_noticed)
 
     # -- after a death ------------------------------------------------------------------------------------
 
     async def _take_up(self, handle: Handle, why: str) -> dict[str, Any]:
         """Go on with a turn that was cut off, if the agent does."""
+        if not handle.asks_again:
+            self._asking.withdraw(why)
         if not self._asking.unheard:
             raise RunLost(f"{why}, in the middle of a turn")
         settings = self._host.settings
@@ -268,7 +278,7 @@ class Turn:
         if _OURS in (ended.get("_meta") or {}):
             session.peer.ours = True  # it says everything before the answer
         else:
-            await self._hear_the_rest(session)
+            await self._hear_the_rest()
         self._ended_there = True
         await self._tell_noise()
         for late in self._mounted.unused(_STEP):
@@ -290,12 +300,16 @@ class Turn:
             await self._warn(_STOPPED.get(str(reason), f"the agent stopped: {reason}"), {"stop_reason": reason})
         return {"text": self._incoming.text}
 
-    async def _hear_the_rest(self, session: Session) -> None:
-        loop = asyncio.get_running_loop()
-        deadline, seen = loop.time() + _LATEST, -1
-        while session.news != seen and loop.time() < deadline:
-            seen = session.news
-            await asyncio.sleep(_LATE)
+    async def _hear_the_rest(self, within: float | None = None) -> None:
+        """Wait until the agent has said nothing for a moment: many send text after the answer to a prompt."""
+        loop, silence = asyncio.get_running_loop(), self._host.settings.silence_after_answer
+        answered_at = loop.time()
+        latest = answered_at + (_SILENCES * silence if within is None else within)
+        while True:
+            end = min(latest, max(answered_at, self._spoke_at) + silence)
+            if end <= loop.time():
+                return
+            await asyncio.sleep(end - loop.time())
 
     async def _name_thread(self, title: str) -> None:
         thread, engine = self._ctx.thread_id, self._mounted.engine
@@ -322,7 +336,7 @@ class Turn:
             return ours
         code, transient = told.get("code"), told.get("transient")
         return RemoteError(
-            error.message,
+            error.full_message,
             code=code if isinstance(code, str) else "invalid_input" if error.code == INVALID_PARAMS else None,
             transient=transient is True,
             details={"code": error.code, **({} if error.data is None else {"data": error.data})},
@@ -338,8 +352,9 @@ class Turn:
             session.cancel()
         await self._asking.settle()
         if prompting is not None:
-            await asyncio.wait({prompting}, timeout=0.8 * self._mounted.engine.settings.cancel_grace)
-            await self._hear_the_rest(session)
+            grace = self._mounted.engine.settings.cancel_grace
+            await asyncio.wait({prompting}, timeout=0.8 * grace)
+            await self._hear_the_rest(within=0.1 * grace)
 
     async def _leave(self) -> None:
         self._over = True
@@ -371,6 +386,7 @@ class Turn:
             self._calls.setdefault(id_, {}).update(given)
         try:
             for body in self._incoming.take(update):
+                self._spoke_at = asyncio.get_running_loop().time()
                 if not self._over:
                     await self._mounted.show(body)
         except asyncio.CancelledError:
@@ -395,6 +411,10 @@ class Turn:
         return await self._asking.answer(call, known, self._incoming)
 
 
+def _handle(session: Session) -> Handle:
+    return Handle(session.id, bool(session.peer.agents))
+
+
 def place_of(host: Host, ctx: Context[Any, Any] | None) -> Place:
     """Where a run works: where its editor is, or where the mount is told to."""
     editor = ctx.editor if ctx is not None else None
@@ -409,7 +429,7 @@ def _reported(ended: dict[str, Any]) -> RemoteError:
     message = told.get("message")
     message = message if isinstance(message, str) else "the agent stopped because of an error"
     return our_failure(message, told.get("data")) or RemoteError(
-        message,
+        RpcError(INTERNAL_ERROR, message, told.get("data")).full_message,
         details={"code": told.get("code"), "data": told.get("data")} if told else None,
     )
 

@@ -20,9 +20,9 @@ META_AGENT = "interlingua/agent"
 """In the `_meta` of session/new: the choice of the option `agent`, as if it had been set right after. In that of the
 answer, and of those to session/load and session/resume: who it is, also where there is nothing to choose."""
 META_AGENTS = "interlingua/agents"
-"""In the `_meta` of the answer to `initialize`: the agents that there are, each with name, version, description, and
-`via`, the servers that it has come by, this one last. Of several, each is the choice NAME@VERSION of the option
-`agent`."""
+"""In the `_meta` of the answer to `initialize`: the agents that there are, each with name, version, description,
+`via`, the servers that it has come by, this one last, and `asks`, whether it may ask questions. Of several, each is the
+choice NAME@VERSION of the option `agent`."""
 META_METADATA = "interlingua/metadata"
 """In the `_meta` of a prompt: metadata of the run, for names that `_meta` itself must not have."""
 META_DEADLINE = "interlingua/deadline"

@@ -62,7 +62,7 @@ class ClientEditor:
             raise Unavailable(f"the editor is gone: {method}") from error
         except RpcError as error:
             kind = NotFound if error.code == -32002 else InvalidRequest
-            raise kind(f"the editor answered {method} with {error.message} ({error.code})") from error
+            raise kind(f"the editor answered {method} with {error}") from error
 
     def _absolute(self, path: str) -> str:
         return str(PurePath(self.cwd) / path)

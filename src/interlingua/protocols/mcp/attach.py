@@ -77,7 +77,8 @@ class Attachment:
     async def run(self, input_: dict[str, Any]) -> dict[str, Any]:
         with self._host.using():
             try:
-                return await self._run(input_)
+                async with self._mounted.telling_unused():
+                    return await self._run(input_)
             except StepFailed as failure:
                 error = failure.error
                 raise RemoteError(
@@ -397,12 +398,12 @@ def failure(error: RpcError) -> RunError:
     told = error.data if isinstance(error.data, dict) else {}
     code, transient = told.get("code"), told.get("transient")
     if code == "cancelled":
-        return RunCancelled(f"the remote run was cancelled: {error.message}")
+        return RunCancelled(f"the remote run was cancelled: {error.full_message}")
     if code == "timed_out":
         return RunTimedOut(error.message)
     details = {"code": error.code, **({} if error.data is None else {"data": error.data})}
     return RemoteError(
-        error.message or "the server answered with an error and no words",
+        error.full_message or "the server answered with an error and no words",
         code=code if isinstance(code, str) else None,
         transient=transient is True,
         details=details,

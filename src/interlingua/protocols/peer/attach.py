@@ -98,7 +98,8 @@ class Attachment:
 
     async def run(self, input_: dict[str, Any]) -> dict[str, Any]:
         try:
-            return await self._run(input_)
+            async with self._mounted.telling_unused():
+                return await self._run(input_)
         except StepFailed as failure:
             error = failure.error
             raise RemoteError(
