@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 
 from interlingua.protocols.peer import links
 
-from .common import Running, echo, painter, promptly, running_node, shout, stuck, text
+from .common import WAIT, Running, echo, painter, promptly, running_node, shout, stuck, text
 from .reference import Reference
 
 MEGABYTE = 1024 * 1024
@@ -190,6 +190,17 @@ async def test_nonsense_of_every_kind_ends_nothing_and_is_answered_for_a_while_o
 
 
 # -- strangers --------------------------------------------------------------------------------------------------
+
+
+async def test_two_hundred_peers_that_connect_at_once_are_all_greeted() -> None:
+    async with crowd() as them:
+        peers = await asyncio.gather(*(connect(address(them.host), ping_interval=None) for _ in range(200)))
+        try:
+            for peer in peers:
+                assert json.loads(await asyncio.wait_for(peer.recv(), WAIT))["type"] == "acp.agent_card"
+        finally:
+            for peer in peers:
+                peer.transport.abort()
 
 
 async def test_many_who_begin_a_handshake_and_do_not_go_on() -> None:

@@ -83,7 +83,8 @@ class DoorSending:
             first = await node.journal.letter(node.journal.box_asked, _key(surface, id_))
             if first is None:
                 raise InvalidRequest(
-                    f"/message_id: {id_} was used before, so long ago that its answer is no longer kept", path="/message_id"
+                    f"/message_id: {id_} was used before, so long ago that its answer is no longer kept",
+                    path="/message_id",
                 )
             return await self._again(first, wanted, surface)
         answer = self._answer(begun, wanted, task)
