@@ -158,7 +158,7 @@ class Listener:
             timer.cancel()
 
     async def turn_down(self, wire: Wire, why: bytes = INVALID_TOKEN) -> None:
-        """Tell why, and close. Of a WebSocket the upgrade itself has succeeded by then: the reference (2.19) does it so,
+        """Tell why, and close. Of a WebSocket the upgrade has succeeded by then: the reference (2.19) does it so,
         and its clients would take a refused upgrade for a host that is down, and try again for ever."""
         self.refused += 1
         wire.send(why)
