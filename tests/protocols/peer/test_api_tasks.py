@@ -67,7 +67,7 @@ async def test_a_new_task_is_submitted_however_quick_its_agent_is() -> None:
 
 
 async def test_a_task_that_is_created_twice_at_once_is_new_once() -> None:
-    async with at_door(echo) as (node, http):
+    async with at_door(echo) as (_, http):
         body = {"role": "user", "text": "hello", "task_id": "task_1"}
         answers = await asyncio.gather(*(http.post("/tasks", json=body) for _ in range(5)))
         assert sorted(answer.status_code for answer in answers) == [200] * 4 + [201]

@@ -94,6 +94,23 @@ async def test_one_that_asks_much_and_reads_no_answer() -> None:
         await all_.unharmed()
 
 
+async def test_a_send_to_one_that_does_not_read_says_that_it_is_queued() -> None:
+    async with crowd() as all_, all_.rude(max_queue=(1, 1)) as rude:
+        host = all_.host
+        [id_] = [peer["id"] for peer in (await host.get("/peers"))["peers"] if peer["name"] == "Rude"]
+        large, sent = {"role": "user", "text": "x" * 500_000, "peer_id": id_}, []
+        for n in range(60):  # the buffers between hold a few of these
+            sent.append(await host.post("/message:send", {**large, "message_id": f"msg_{n}"}))
+            if sent[-1]["queued"]:
+                break
+        assert [answer["queued"] for answer in sent] == [False] * (len(sent) - 1) + [True]
+        last = sent[-1]["message_id"]
+        again = await host.post("/message:send", {**large, "message_id": last})
+        assert (again["deduplicated"], again["queued"], again["delivered"]) == (True, True, False)
+        await all_.unharmed()
+        await heard(rude, "acp.message", message_id=last)  # it reads now
+
+
 async def test_one_that_sends_what_nobody_reads() -> None:
     """A node without agents keeps what comes until its owner reads it, and no more of one peer than it has room for."""
     async with running_node("Host", max_unread=10) as host, running_node("Guest", agents=[shout]) as guest:

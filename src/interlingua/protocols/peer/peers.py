@@ -338,6 +338,11 @@ class Outbox:
     def in_flight(self, number: int) -> bool:
         return number in self._flying
 
+    def holds(self, number: int) -> bool:
+        """Whether a letter that has not arrived waits here: on the shelf, or behind what the peer does not read."""
+        session = self._peer.session
+        return number not in self._unwritten and (number not in self._flying or session is None or session.congested)
+
 
 class Peers:
     """All of them, by id."""
@@ -436,7 +441,6 @@ class Peers:
         return token
 
     def named(self, name: str) -> list[Peer]:
-        """Peers that are called so, or call themselves so."""
         return [peer for peer in self if name in (peer.name, (peer.known.card or {}).get("name"))]
 
     def same(self, name: str) -> Peer | None:
