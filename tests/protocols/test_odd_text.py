@@ -21,13 +21,15 @@ import interlingua as il
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.protocols.cap.stdio import StdioDoor
 from interlingua.protocols.peer import links
+from interlingua.protocols.peer.piped import serve_pipes
+from interlingua.protocols.peer.relay import RelaySettings, relay_app
 from interlingua.transports.jsonrpc import Limits
 from interlingua.transports.pipes import PipeChannel
 from tests.engine.common import QUICK, engine
 
 from .editor import common as editor_common
 from .mcp import common as mcp_common
-from .peer.common import running_node
+from .peer.common import listening, running_node
 from .peer.reference import Reference
 
 PATIENCE = 60.0
@@ -333,9 +335,20 @@ def _frames(send: Callable[[bytes], Awaitable[None]], receive: Callable[[], Awai
                 if frame["type"] == "error":
                     return Answer(error=frame["message"], id=frame.get("message_id"))
                 if frame["type"] == "acp.reply" and frame["correlation_id"] == id_:
-                    return Answer(frame["parts"][0]["content"])
+                    return _replied(frame)
 
     return talk
+
+
+def _replied(frame: dict[str, Any]) -> Answer:
+    if (error := frame.get("error")) is not None:  # the reference is told so: it knows no error frames
+        return Answer(error=error["message"], id=frame["correlation_id"])
+    return Answer(frame["parts"][0]["content"])
+
+
+def introduction() -> str:
+    """The card of one that knows error frames."""
+    return json.dumps({"type": "acp.agent_card", "card": {"name": "Odd", "capabilities": {"task_delegation": True}}})
 
 
 @contextlib.asynccontextmanager
@@ -344,7 +357,7 @@ async def peer_socket(store: Path) -> AsyncIterator[Talk]:
         running_node("Host", agents=[echo], store=store) as host,
         connect(str(host.node.link).replace("acp://", "ws://"), max_size=None) as socket,
     ):
-        await socket.send(Reference("Odd").introduction())
+        await socket.send(introduction())
         yield _frames(lambda frame: socket.send(frame, text=True), socket.recv)
 
 
@@ -364,6 +377,58 @@ async def peer_lines(store: Path) -> AsyncIterator[Talk]:
         writer.close()
 
 
+@contextlib.asynccontextmanager
+async def peer_stdio(store: Path) -> AsyncIterator[Talk]:
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+    async with engine(store, echo) as eng:
+        channel, peer = PipeChannel(theirs_in, theirs_out), PipeChannel(ours_in, ours_out)
+        serving_ = asyncio.ensure_future(serve_pipes(eng, channel, None))
+        waiting: list[bytes] = []
+
+        async def send(frame: bytes) -> None:
+            peer.send(frame)
+
+        async def receive() -> bytes:
+            while not waiting:
+                waiting.extend(await peer.receive())
+            return waiting.pop(0)
+
+        await send(introduction().encode())
+        yield _frames(send, receive)
+        await peer.close_writing()
+        await serving_
+        await peer.close()
+
+
+@contextlib.asynccontextmanager
+async def peer_relay(store: Path) -> AsyncIterator[Talk]:
+    """The reference behind a relay, which reads what it posts and refuses what it cannot read."""
+    async with (
+        listening(relay_app(RelaySettings())) as base,
+        running_node("Host", agents=[echo], store=store, relay=base.replace("http://", "acp+ws://")) as host,
+        httpx2.AsyncClient(base_url=f"{base}/acp/{host.node.token}", timeout=PATIENCE) as http,
+    ):
+        assert host.node.relay is not None
+        await host.node.relay.ready()
+        await posted(http, "/join", json.dumps({"name": "Odd", "card": Reference("Odd").card()}).encode())
+
+        async def talk(said: bytes, id_: str) -> Answer:
+            answer = await posted(http, "/send", filled(FRAME, said, id_))
+            if not answer.is_success:
+                return Answer(error=answer.json()["hint"], id=id_)  # HTTP says which request it answers
+            last = str(answer.json()["id"])
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    polled = (await http.get(f"/poll?wait=5&after_id={last}")).json()
+                    for frame in polled["messages"]:
+                        if frame["type"] == "acp.reply" and frame["correlation_id"] == id_:
+                            return _replied(frame)
+                    last = polled["last_id"]
+
+        yield talk
+
+
 DOORS: dict[str, Any] = {
     "connect, wait": connect_wait,
     "connect, stream": connect_stream,
@@ -378,6 +443,8 @@ DOORS: dict[str, Any] = {
     "peer, HTTP": peer_http,
     "peer, WebSocket": peer_socket,
     "peer, TCP": peer_lines,
+    "peer, stdio": peer_stdio,
+    "peer, relay": peer_relay,
 }
 _numbers = itertools.count(1)
 

@@ -9,6 +9,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -250,6 +251,42 @@ async def test_the_oldest_letters_of_some_states_are_forgotten(store: Path | str
         assert await s.forget_letters("in", time, ["read", "sent"]) == 0
         assert keys(await s.letters("in")) == ["1", "4", "5"]
         assert await s.count_letters("other") == 1
+
+
+class _Paused:
+    """A connection that lets something happen after its first statement, before the next one."""
+
+    def __init__(self, conn: Any, between: Callable[[], None]) -> None:
+        self.dialect = conn.dialect
+        self._conn = conn
+        self._between: Callable[[], None] | None = between
+
+    def execute(self, *statement: Any) -> Any:
+        rows = self._conn.execute(*statement).fetchall()
+        between, self._between = self._between, None
+        if between is not None:
+            between()
+        return _Rows(rows)
+
+
+class _Rows(list[Any]):
+    def fetchone(self) -> Any:
+        return self[0] if self else None
+
+
+async def test_a_letter_that_comes_while_old_ones_are_looked_for_is_not_forgotten(
+    store: Path | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(store) as s:
+        loop, read = asyncio.get_running_loop(), s._read
+
+        def written() -> None:
+            asyncio.run_coroutine_threadsafe(post(s, Post("in", "young", b"", state="done")), loop).result(60)
+
+        monkeypatch.setattr(s, "_read", lambda fn: read(lambda conn: fn(_Paused(conn, written))))  # type: ignore[arg-type]
+        assert await s.forget_letters("in", int(time.time() * 1_000_000) - 60_000_000, ["done"]) == 0
+        monkeypatch.undo()
+        assert keys(await s.letters("in")) == ["young"]
 
 
 # -- feeds -----------------------------------------------------------------------------------------------------

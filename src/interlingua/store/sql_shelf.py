@@ -19,6 +19,7 @@ from .sql_keep import LETTER, Unit, chunks, find_letter, keep, marks, touched
 
 _MOST = 2000  # lists of changes per transaction: others wait for it
 _TRIMMED = 2000  # news per transaction
+_NO_NUMBER = 2**62  # no letter has a number as high as this
 _BY_STATE = {"documents": "documents_state", "letters": "letters_ranked"}
 _DOCUMENT = ", ".join(Document.__struct_fields__)
 _TOLD = ", ".join(Told.__struct_fields__)
@@ -184,14 +185,13 @@ class ShelfQueries(Queries):
         state = self.dialect.unindexed("state")
 
         def old(conn: Connection) -> list[int]:
-            # Numbers rise with time: from the first young one on, nothing need be looked at.
-            young = conn.execute(
-                "SELECT number FROM letters WHERE box=? AND time>=? ORDER BY number LIMIT 1", (box, before)
-            ).fetchone()
-            upto, args = ("", list[Any]()) if young is None else (" AND number<?", [young[0]])
+            # Numbers rise with time: from the first young one on, nothing need be looked at. This is one statement,
+            # because a letter that comes between two would count as older than the first young one.
             rows = conn.execute(
-                f"SELECT number FROM letters WHERE box=?{upto} AND {state} IN {marks(wanted)} ORDER BY number LIMIT ?",
-                [box, *args, *wanted, limit],
+                "SELECT number FROM letters WHERE box=? AND number<COALESCE("
+                "(SELECT number FROM letters WHERE box=? AND time>=? ORDER BY number LIMIT 1), ?) "
+                f"AND {state} IN {marks(wanted)} ORDER BY number LIMIT ?",
+                [box, box, before, _NO_NUMBER, *wanted, limit],
             )
             return [row[0] for row in rows]
 

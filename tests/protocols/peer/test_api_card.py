@@ -64,6 +64,14 @@ async def test_a_card_names_no_endpoint_that_is_not_there() -> None:
         assert set(there) - set(named) == {"peers", "peer_send", "peers_connect", "discover"}
 
 
+async def test_a_card_says_multi_session_where_peers_are_listed() -> None:
+    async with at_door(echo) as (node, http):
+        for client_, there in ((node.http, True), (http, False)):
+            card = checked(await client_.get("/.well-known/acp.json"), 200)
+            assert card["capabilities"]["multi_session"] is there
+            assert ((await client_.get("/peers")).status_code == 200) is there
+
+
 async def test_an_identity_is_on_the_card_in_the_key_set_and_in_the_did_document(tmp_path: Path) -> None:
     async with at_door(echo, identity=tmp_path / "keys" / "identity.json") as (node, http):
         for client_ in (node.http, http):

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -538,6 +539,43 @@ async def test_a_message_can_make_a_task_and_the_same_one_when_it_is_sent_again(
         assert again["task"]["id"] == first["task"]["id"]
         assert again["task"]["artifact"]["parts"] == text("you said hi")
         assert len(checked(await http.get("/tasks"), 200)["tasks"]) == 1
+
+
+async def test_a_message_that_comes_while_old_ones_are_forgotten_is_the_same_when_it_is_sent_again() -> None:
+    """A message can come between two reads of the upkeep, which begins with the node."""
+    async with at_door(echo) as (node, http):
+        store, box = node.node.engine.store, node.node.journal.box_asked
+        loop, read = asyncio.get_running_loop(), store._read  # type: ignore[attr-defined]
+        body = {"role": "user", "text": "hi", "create_task": True, "message_id": "msg_1", "sync": True}
+        firsts: list[Any] = []
+
+        class Reading:
+            """A connection after whose first statement a client sends its message."""
+
+            def __init__(self, conn: Any) -> None:
+                self.dialect, self._conn = conn.dialect, conn
+
+            def execute(self, *statement: Any) -> Any:
+                rows = self._conn.execute(*statement).fetchall()
+                if not firsts:
+                    sent = asyncio.run_coroutine_threadsafe(http.post("/message:send", json=body), loop)
+                    firsts.append(sent.result(WAIT))
+                return _Rows(rows)
+
+        def once(fn: Any) -> Any:
+            store._read = read  # type: ignore[attr-defined]
+            return read(lambda conn: fn(Reading(conn)))
+
+        store._read = once  # type: ignore[attr-defined]
+        await store.forget_letters(box, int(time.time() * 1_000_000) - 60_000_000, ["done", "run"])
+        first = checked(firsts[0], 200)
+        again = checked(await http.post("/message:send", json=body), 200)
+        assert (again["deduplicated"], again["task"], again["reply"]) == (True, first["task"], first["reply"])
+
+
+class _Rows(list[Any]):
+    def fetchone(self) -> Any:
+        return self[0] if self else None
 
 
 async def test_a_run_that_fails_is_a_reply_with_an_error_and_one_that_takes_too_long_a_timeout() -> None:

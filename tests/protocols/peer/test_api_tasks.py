@@ -49,6 +49,32 @@ async def test_a_task_is_executed_by_an_agent_and_holds_its_result() -> None:
         assert checked(await http.get(f"/tasks/{task['id']}"), 200) == done
 
 
+async def test_a_new_task_is_submitted_however_quick_its_agent_is() -> None:
+    async with at_door(echo) as (node, http):
+        working = node.node.working
+        begin = working.begin
+
+        async def ended(*args: Any, **more: Any) -> Any:
+            """The answer is late: by then the task has ended."""
+            begun = await begin(*args, **more)
+            await node.state(more["task"].id, "completed")
+            return begun
+
+        working.begin = ended  # type: ignore[method-assign]
+        made = await _create(http, text="hello")
+        assert (made["status"], "artifact" in made["task"]) == ("submitted", False)
+        assert (await _ended(http, made["id"]))["status"] == "completed"
+
+
+async def test_a_task_that_is_created_twice_at_once_is_new_once() -> None:
+    async with at_door(echo) as (_, http):
+        body = {"role": "user", "text": "hello", "task_id": "task_1"}
+        answers = await asyncio.gather(*(http.post("/tasks", json=body) for _ in range(5)))
+        assert sorted(answer.status_code for answer in answers) == [200] * 4 + [201]
+        assert {answer.json()["task"]["id"] for answer in answers} == {"task_1"}
+        assert len(checked(await http.get("/tasks"), 200)["tasks"]) == 1
+
+
 async def test_a_task_can_be_created_in_every_shape_that_clients_have() -> None:
     async with at_door(echo) as (_, http):
         for body in (

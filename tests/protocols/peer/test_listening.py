@@ -15,7 +15,7 @@ import pytest
 import websockets.asyncio.client as stock
 from hypothesis import given
 from hypothesis import strategies as st
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
@@ -85,7 +85,7 @@ async def listening(
         yield host
     finally:
         await asyncio.wait_for(host.listener.close(), PATIENCE)
-        assert host.listener.connections == 0
+        assert (host.listener.connections, host.listener.strangers) == (0, 0)
 
 
 async def frames_of(channel: Channel, count: int) -> list[bytes]:
@@ -98,13 +98,17 @@ async def frames_of(channel: Channel, count: int) -> list[bytes]:
     return found
 
 
-async def raw_websocket(host: Host) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A WebSocket without any library behind it, which does what we tell it and nothing else."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", host.listener.port)
-    writer.write(
+def handshake(host: Host) -> bytes:
+    return (
         f"GET /{TOKEN} HTTP/1.1\r\nHost: {host.address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
     )
+
+
+async def raw_websocket(host: Host) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A WebSocket without any library behind it, which does what we tell it and nothing else."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", host.listener.port)
+    writer.write(handshake(host))
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     assert b" 101 " in head
     assert b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in head
@@ -205,7 +209,7 @@ async def test_strangers_who_say_nothing_do_not_keep_others_out() -> None:
         assert host.listener.refused == 16  # the oldest, for each that came when there were five
         for reader, writer in knocking[:15]:
             with contextlib.suppress(ConnectionResetError):
-                assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+                assert (await asyncio.wait_for(reader.read(), PATIENCE)).startswith(b"HTTP/1.1 503 ")
             writer.close()
         for _, writer in knocking[15:]:
             writer.close()
@@ -220,10 +224,45 @@ async def test_a_stranger_has_a_short_time(how: Callable[..., Any]) -> None:
         writer.close()
 
 
-async def test_more_connections_than_allowed_are_not_taken() -> None:
+async def test_many_peers_that_connect_at_once_are_all_taken() -> None:
+    many_at_once = 200
+    async with listening(echo) as host:
+        peers = [socket.create_connection(("127.0.0.1", host.listener.port)) for _ in range(many_at_once)]
+        try:
+            for one in peers:  # all have asked before the host's loop has its next turn
+                one.sendall(handshake(host))
+            for _ in peers:
+                await host.channel()
+            assert (host.listener.refused, host.listener.connections) == (0, many_at_once)
+            for one in peers:
+                assert one.recv(12) == b"HTTP/1.1 101"
+        finally:
+            for one in peers:
+                one.close()
+
+
+@pytest.mark.parametrize("how", [listen_ws, listen_tcp])
+async def test_more_connections_than_allowed_are_not_taken_and_get_an_answer(how: Callable[..., Any]) -> None:
+    hello = json.dumps({"type": "acp.hello", "token": TOKEN}).encode() + b"\n"
+    async with listening(echo, how=how, limits=ListenLimits(connections=2)) as host:
+        first = handshake(host) if how is listen_ws else hello
+        taken = [await asyncio.open_connection("127.0.0.1", host.listener.port) for _ in range(2)]
+        for _, writer in taken:
+            writer.write(first)
+            await host.channel()
+        reader, writer = await asyncio.open_connection("127.0.0.1", host.listener.port)
+        writer.write(first)
+        answer = await asyncio.wait_for(reader.read(), PATIENCE)
+        assert answer.startswith(b"HTTP/1.1 503 ") if how is listen_ws else b"too_many_connections" in answer
+        assert (host.listener.connections, host.listener.refused) == (2, 1)
+        for _, open_ in [*taken, (reader, writer)]:
+            open_.close()
+
+
+async def test_when_a_peer_leaves_the_next_one_is_taken() -> None:
     async with listening(echo, limits=ListenLimits(connections=2)) as host:
         async with stock.connect(host.url), stock.connect(host.url):
-            with pytest.raises((ConnectionError, InvalidHandshake)):
+            with pytest.raises(InvalidStatus):
                 await stock.connect(host.url)
             assert host.listener.connections == 2
         async with asyncio.timeout(PATIENCE):

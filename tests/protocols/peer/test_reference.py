@@ -140,6 +140,20 @@ async def test_a_wrong_token_is_told_to_it_as_it_tells_others() -> None:
         assert list(ours.node.peers) == []
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_errors_are_told_to_it_as_answers_and_not_as_messages(version: Version) -> None:
+    async with together(WAYS[0], version) as (ours, ref):
+        await ref.raw('{"type":"acp.message","role":"user","parts":[]}')  # has no id: there is nobody to be told
+        await ref.raw('{"type":"acp.message","message_id":"msg_odd","role":"robot","parts":[]}')
+        refused = await ref.came("acp.reply")
+        assert (refused["correlation_id"], refused["error"]["code"]) == ("msg_odd", "invalid_frame")
+        assert "refused: " in refused["parts"][0]["content"]
+        await ref.send("still here")
+        await ours.message(direction="inbound")
+        assert ref.recv == []
+        assert [frame for frame in ref.frames if frame["type"] == "error"] == []
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_the_older_one_is_sent_nothing_that_it_would_take_for_a_message(way: str) -> None:
     async with together(way, "2.19") as (ours, ref):

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 
 from interlingua.protocols.peer import links
 
-from .common import Running, echo, painter, promptly, running_node, shout, stuck, text
+from .common import WAIT, Running, echo, painter, promptly, running_node, shout, stuck, text
 from .reference import Reference
 
 MEGABYTE = 1024 * 1024
@@ -92,6 +92,23 @@ async def test_one_that_asks_much_and_reads_no_answer() -> None:
                 await all_.unharmed()
         await all_.host.until(lambda event: event.get("correlation_id") == "msg_59" and event["direction"] != "inbound")
         await all_.unharmed()
+
+
+async def test_a_send_to_one_that_does_not_read_says_that_it_is_queued() -> None:
+    async with crowd() as all_, all_.rude(max_queue=(1, 1)) as rude:
+        host = all_.host
+        [id_] = [peer["id"] for peer in (await host.get("/peers"))["peers"] if peer["name"] == "Rude"]
+        large, sent = {"role": "user", "text": "x" * 500_000, "peer_id": id_}, []
+        for n in range(60):  # the buffers between hold a few of these
+            sent.append(await host.post("/message:send", {**large, "message_id": f"msg_{n}"}))
+            if sent[-1]["queued"]:
+                break
+        assert [answer["queued"] for answer in sent] == [False] * (len(sent) - 1) + [True]
+        last = sent[-1]["message_id"]
+        again = await host.post("/message:send", {**large, "message_id": last})
+        assert (again["deduplicated"], again["queued"], again["delivered"]) == (True, True, False)
+        await all_.unharmed()
+        await heard(rude, "acp.message", message_id=last)  # it reads now
 
 
 async def test_one_that_sends_what_nobody_reads() -> None:
@@ -173,8 +190,13 @@ NONSENSE: list[str | bytes] = [
 ]  # fmt: skip
 
 
-async def test_nonsense_of_every_kind_ends_nothing_and_is_answered_for_a_while_only() -> None:
+@pytest.mark.parametrize("ours", [True, False])
+async def test_nonsense_of_every_kind_ends_nothing_and_is_answered_for_a_while_only(ours: bool) -> None:
+    """A peer that is the reference gets no error frames: it would show them as messages."""
     async with crowd() as all_, all_.rude() as rude:
+        if ours:
+            card = {"name": "Rude", "capabilities": {"task_delegation": True}}
+            await rude.send(json.dumps({"type": "acp.agent_card", "card": card}))
         for odd in NONSENSE:
             await rude.send(odd)
         await rude.send(message("msg_ok", "and now?", correlation_id="msg_ok"))
@@ -185,11 +207,22 @@ async def test_nonsense_of_every_kind_ends_nothing_and_is_answered_for_a_while_o
             ] != "msg_ok":
                 complaints += frame["type"] == "error"
         assert frame["parts"] == text("you said and now?")
-        assert 1 <= complaints <= 20
+        assert 1 <= complaints <= 20 if ours else not complaints
         await all_.unharmed()
 
 
 # -- strangers --------------------------------------------------------------------------------------------------
+
+
+async def test_two_hundred_peers_that_connect_at_once_are_all_greeted() -> None:
+    async with crowd() as them:
+        peers = await asyncio.gather(*(connect(address(them.host), ping_interval=None) for _ in range(200)))
+        try:
+            for peer in peers:
+                assert json.loads(await asyncio.wait_for(peer.recv(), WAIT))["type"] == "acp.agent_card"
+        finally:
+            for peer in peers:
+                peer.transport.abort()
 
 
 async def test_many_who_begin_a_handshake_and_do_not_go_on() -> None:

@@ -14,15 +14,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
+import interlingua as il
 from interlingua.protocols.peer import discovery
 from interlingua.protocols.peer.relay import RelaySettings, relay_app
 
 from ...cli.conftest import env  # noqa: F401 - a fixture
 from ...cli.nodes import node as node_process
-from .common import Running, echo, listening, running_door, running_node, shout, text
+from .common import WAIT, Running, checked, echo, listening, running_door, running_node, shout, text
 from .processes import free_port
 from .reference import Reference
 
@@ -119,6 +121,95 @@ async def test_what_a_card_says_about_ways_is_advice_and_unknown_ways_are_passed
         await ours.post("/peers/connect", {"link": ref.link})
         assert await kind_of(ours) == "p2p_direct"
         assert (await ours.post("/message:send", ASK))["reply"]["content"] == "reached"
+
+
+class AtRelay:
+    """The reference (2.19) behind a relay: it posts plain messages, and reads what others post."""
+
+    def __init__(self, http: httpx2.AsyncClient) -> None:
+        self._http = http
+        self._last = ""
+
+    async def join(self, name: str = "Ref") -> None:
+        checked(await self._http.post("/join", json={"name": name, "card": Reference(name).card()}), 200)
+
+    async def send(self, words: str, **more: Any) -> str:
+        message = {"type": "acp.message", "from": "Ref", "role": "user", "parts": text(words), **more}
+        return str(checked(await self._http.post("/send", json=message), 200)["id"])
+
+    async def answers(self, *ids: str) -> list[tuple[str, str]]:
+        """The answers that came, in order, once there is one for each of these messages."""
+        found: list[tuple[str, str]] = []
+        async with asyncio.timeout(WAIT):
+            while not set(ids) <= {asked for asked, _ in found}:
+                polled = checked(await self._http.get("/poll?limit=200"), 200)["messages"]
+                said = [one for one in polled if one.get("from") == "Host" and one.get("correlation_id")]
+                found = [(one["correlation_id"], one["parts"][0]["content"]) for one in said]
+        return found
+
+
+@contextlib.asynccontextmanager
+async def reference_at(relay: str, host: Running) -> AsyncIterator[AtRelay]:
+    base = relay.replace("acp+ws://", "http://")
+    async with httpx2.AsyncClient(base_url=f"{base}/acp/{host.node.token}", trust_env=False, verify=False) as http:
+        yield AtRelay(http)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_what_is_left_at_a_relay_while_the_host_is_away_is_answered_once_when_it_is_back(
+    tmp_path: Path, strict: bool
+) -> None:
+    async with a_relay() as relay, contextlib.AsyncExitStack() as stack:
+        again = {"store": tmp_path / "s.db", "strict": strict}
+        async with at_relay(relay, **again) as host:
+            ref = await stack.enter_async_context(reference_at(relay, host))
+            await ref.join()
+            await ref.send("one", message_id="msg_1")
+            await ref.answers("msg_1")
+        await ref.send("two", message_id="msg_2")
+        unnamed = await ref.send("three")  # the relay gives it an id
+        async with at_relay(relay, **again):
+            await ref.answers("msg_2", unnamed)
+        async with at_relay(relay, **again):
+            await ref.send("four", message_id="msg_4")
+            answers = await ref.answers("msg_4")
+        said = {"msg_1": "ONE", "msg_2": "TWO", unnamed: "THREE", "msg_4": "FOUR"}
+        assert sorted(answers) == sorted(said.items())
+
+
+async def test_an_answer_that_the_host_owes_when_it_ends_reaches_the_relay_when_it_is_back(tmp_path: Path) -> None:
+    """The reference only listens by then."""
+    may = asyncio.Event()
+
+    @il.agent
+    async def slow(text: str) -> str:
+        await may.wait()
+        return text.upper()
+
+    settings: dict[str, Any] = {"agents": [slow], "store": tmp_path / "s.db"}
+    async with a_relay() as relay, contextlib.AsyncExitStack() as stack:
+        async with running_node("Host", relay=relay, **settings) as host:
+            ref = await stack.enter_async_context(reference_at(relay, host))
+            await ref.join()
+            await ref.send("hello", message_id="msg_1")
+            await host.message(direction="inbound")
+        may.set()
+        async with running_node("Host", relay=relay, **settings):
+            assert await ref.answers("msg_1") == [("msg_1", "HELLO")]
+
+
+async def test_what_a_guest_wants_to_say_while_the_host_is_away_is_answered_when_it_is_back(tmp_path: Path) -> None:
+    modes = {"transport_modes": ("relay",)}
+    async with a_relay() as relay, running_node("Guest", relay=relay, **modes) as guest:
+        async with at_relay(relay, store=tmp_path / "s.db", **modes) as host:
+            await guest.post("/peers/connect", {"link": (await host.get("/link"))["relay_link"]})
+            await guest.until(lambda event: event.get("event") == "card")
+        await guest.until(lambda event: event.get("event") == "disconnected")
+        waits = await guest.post("/message:send", {"role": "user", "text": "hi", "message_id": "msg_1"}, 503)
+        assert waits["queued"] is True
+        async with at_relay(relay, store=tmp_path / "s.db", **modes):
+            answer = await guest.message(direction="inbound", correlation_id="msg_1")
+            assert answer["parts"] == text("HI")
 
 
 # -- what is signed ---------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def _flags(facts: CardFacts) -> dict[str, Any]:
         "max_msg_bytes": facts.max_msg_bytes,
         "query_skill": True,
         "server_seq": True,
-        "multi_session": True,
+        "multi_session": not facts.door,  # the peers of a node are its owner's, and GET /peers is not at the door
         "error_codes": True,
         "hmac_signing": facts.hmac,
         "lan_discovery": facts.lan_discovery,

@@ -82,7 +82,10 @@ class DoorSending:
         if begun.stale:  # the same message came twice at once
             first = await node.journal.letter(node.journal.box_asked, _key(surface, id_))
             if first is None:
-                raise InvalidRequest(f"/message_id: {id_} was used before", path="/message_id")
+                raise InvalidRequest(
+                    f"/message_id: {id_} was used before, so long ago that its answer is no longer kept",
+                    path="/message_id",
+                )
             return await self._again(first, wanted, surface)
         answer = self._answer(begun, wanted, task)
         if not wanted.sync:

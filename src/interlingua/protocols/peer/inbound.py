@@ -202,6 +202,11 @@ class Inbound:
         """By what a message is known when it comes again. Ids are the senders' choice: each peer has its own."""
         return f"{peer.known.id}|{id_}"
 
+    async def has(self, peer: Peer, message_id: str) -> bool:
+        """Whether a message of a peer came before."""
+        journal = self._node.journal
+        return await journal.letter(journal.box_in, self._key(peer, message_id)) is not None
+
     def takes_texts(self, peer: Peer, count: int) -> bool:
         """Whether so many messages of text could be taken as they are: nothing to check, to run, or to wait for."""
         limit = self._node.settings.max_unread

@@ -1,8 +1,9 @@
 """Where peers reach us: listeners for WebSockets (the token is the path) and for lines over TCP (the token is in the
 first line). They decide who comes in, and hand over a channel; what is said on it is not their business.
 
-Strangers, who have not shown the token, are few at a time and for a short time; when more come, the oldest of them
-goes, so that nobody can keep others out by knocking.
+Strangers, who have not shown the token, have places of their own, and for a short time; when more come, the oldest of
+them goes, so that nobody can keep others out by knocking. A peer that shows the token when all places of peers are
+taken gets an answer that says so.
 """
 
 from __future__ import annotations
@@ -43,9 +44,15 @@ OnConnection = Callable[[Channel, Incoming], Awaitable[None]]
 """Called once per connection that was let in; the connection is closed when it returns."""
 
 
+_TOO_MANY = "there are too many connections"
+_TOO_MANY_LINE = b'{"type":"error","code":"too_many_connections"}'
+_LAST_WORDS = 2.0  # seconds for a connection to take why it is ended
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
 class ListenLimits(msgspec.Struct, kw_only=True, frozen=True):
     connections: int = 1000
-    strangers: int = 64
+    strangers: int = 512  # all that connect in one turn of the loop are strangers until the next one
     stranger_seconds: float = 10.0
     ping_every: float = 20.0
     pong_within: float = 20.0
@@ -68,13 +75,23 @@ class Listener:
         self._on_connection = on_connection
         self._server: asyncio.Server | None = None
         self._open: set[Wire] = set()
+        self._admitted: set[Wire] = set()
         self._strangers: dict[Wire, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def connections(self) -> int:
-        """How many are open, strangers included."""
-        return len(self._open)
+        """The number of peers that were let in and are still here."""
+        return len(self._admitted)
+
+    @property
+    def strangers(self) -> int:
+        """The number of connections that have not shown the token yet."""
+        return len(self._strangers)
+
+    @property
+    def full(self) -> bool:
+        return len(self._admitted) >= self.limits.connections
 
     async def close(self) -> None:
         """Take no more, and end those that are open."""
@@ -110,32 +127,22 @@ class Listener:
 
     # -- for connections ----------------------------------------------------------------------------------
 
-    def knocked(self, wire: Wire) -> bool:
-        """Somebody connects. Whether there is room."""
-        if len(self._open) >= self.limits.connections:
-            if not self._strangers:
-                self.refused += 1
-                wire.abort("there are too many connections")
-                return False
-            self._turn_away()
-        elif len(self._strangers) >= self.limits.strangers:
-            self._turn_away()
+    def knocked(self, wire: Wire) -> None:
+        """Somebody connects."""
+        if len(self._strangers) >= self.limits.strangers:
+            oldest = next(iter(self._strangers))
+            self._strangers.pop(oldest).cancel()
+            self.refused += 1
+            oldest.turn_away("others are waiting")
         self._open.add(wire)
         loop = asyncio.get_running_loop()
         self._strangers[wire] = loop.call_later(self.limits.stranger_seconds, wire.abort, "it did not say who it is")
-        return True
-
-    def _turn_away(self) -> None:
-        oldest = next(iter(self._strangers))
-        self._strangers.pop(oldest).cancel()
-        self._open.discard(oldest)
-        self.refused += 1
-        oldest.abort("others are waiting")
 
     def admitted(self, wire: Wire, incoming: Incoming) -> None:
         timer = self._strangers.pop(wire, None)
         if timer is not None:
             timer.cancel()
+        self._admitted.add(wire)
         self.run(self._serve(wire, incoming))
 
     def run(self, work: Awaitable[None]) -> None:
@@ -145,15 +152,16 @@ class Listener:
 
     def left(self, wire: Wire) -> None:
         self._open.discard(wire)
+        self._admitted.discard(wire)
         timer = self._strangers.pop(wire, None)
         if timer is not None:
             timer.cancel()
 
-    async def turn_down(self, wire: Wire) -> None:
-        """Tell why, and close. The upgrade itself has succeeded by then: the reference (2.19) does it so, and its
-        clients would take a refused upgrade for a host that is down, and try again for ever."""
+    async def turn_down(self, wire: Wire, why: bytes = INVALID_TOKEN) -> None:
+        """Tell why, and close. Of a WebSocket the upgrade has succeeded by then: the reference (2.19) does it so,
+        and its clients would take a refused upgrade for a host that is down, and try again for ever."""
         self.refused += 1
-        wire.send(INVALID_TOKEN)
+        wire.send(why)
         await wire.close()
 
     async def _serve(self, wire: Wire, incoming: Incoming) -> None:
@@ -203,6 +211,15 @@ class _ServedWebSocket(WebSocket):
         super().connection_lost(exc)
         self._listener.left(self)
 
+    def turn_away(self, why: str) -> None:
+        if self._open or self._transport is None:
+            self.abort(why)
+            return
+        self.why, self._closed = why, True
+        self._transport.write(_BUSY)
+        self._transport.close()
+        self._loop.call_later(_LAST_WORDS, self.abort)
+
     def handshake(self, head: bytes) -> None:
         protocol = self._server
         protocol.receive_data(head)
@@ -219,6 +236,10 @@ class _ServedWebSocket(WebSocket):
                 self._policy.check(headers)
             except InterlinguaError as error:
                 response = protocol.reject(http.HTTPStatus.FORBIDDEN, f"{error}\n")
+        token = unquote(request.path.partition("?")[0].strip("/"))
+        known = self._listener.check_token(token)
+        if known and self._listener.full and response.status_code == http.HTTPStatus.SWITCHING_PROTOCOLS:
+            response = protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{_TOO_MANY}\n")
         protocol.send_response(response)
         if response.status_code != http.HTTPStatus.SWITCHING_PROTOCOLS:
             self._listener.refused += 1
@@ -226,8 +247,7 @@ class _ServedWebSocket(WebSocket):
             return
         self._hand_over()
         self.opened()
-        token = unquote(request.path.partition("?")[0].strip("/"))
-        if self._listener.check_token(token):
+        if known:
             self._listener.admitted(self, Incoming(self.remote, headers, "ws"))
         else:
             self._listener.run(self._listener.turn_down(self))
@@ -258,8 +278,8 @@ class _ServedLines(LineSocket):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._listener.knocked(self):
-            self._listener.run(self._greet())
+        self._listener.knocked(self)
+        self._listener.run(self._greet())
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -274,9 +294,9 @@ class _ServedLines(LineSocket):
             welcome = hello.type == "acp.hello" and self._listener.check_token(hello.token)
         except ValueError:
             welcome = False
-        if not welcome:
+        if not welcome or self._listener.full:
             with contextlib.suppress(ConnectionError):
-                await self._listener.turn_down(self)
+                await self._listener.turn_down(self, _TOO_MANY_LINE if welcome else INVALID_TOKEN)
             return
         self.give_back(frames[1:])
         self._listener.admitted(self, Incoming(self.remote, {}, "tcp"))

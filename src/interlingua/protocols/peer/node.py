@@ -115,8 +115,9 @@ class Node:
                 link = self.relay_link(self.token)
                 assert link is not None
                 self.relay = await listen_relay(
-                    link, self._came_by_relay, name=self.name, max_bytes=settings.max_msg_bytes, tls=self.tls_out
-                )
+                    link, self._came_by_relay, name=self.name, max_bytes=settings.max_msg_bytes, tls=self.tls_out,
+                    takes_left=self._takes_left,
+                )  # fmt: skip
             await self.working.start()
             await self.tasking.start()
         except BaseException:
@@ -260,6 +261,14 @@ class Node:
 
     async def _came_by_relay(self, channel: Any, incoming: Incoming) -> None:
         await self.serve(Session(self, channel, binding="relay", inbound=True, remote="the relay"))
+
+    async def _takes_left(self, name: str, message_id: str) -> bool:
+        """Whether a message that was left at the relay is to be taken. One that was taken before is read again only for
+        its sender to be there for the answer: it is dropped as known."""
+        for peer in self.peers.named(name):
+            if await self.inbound.has(peer, message_id):
+                return self.peers.same(name) is peer
+        return True
 
     async def serve(self, session: Session) -> None:
         """A connection, until it ends."""

@@ -338,6 +338,11 @@ class Outbox:
     def in_flight(self, number: int) -> bool:
         return number in self._flying
 
+    def holds(self, number: int) -> bool:
+        """Whether a letter that has not arrived waits here: on the shelf, or behind what the peer does not read."""
+        session = self._peer.session
+        return number not in self._unwritten and (number not in self._flying or session is None or session.congested)
+
 
 class Peers:
     """All of them, by id."""
@@ -435,23 +440,28 @@ class Peers:
         self.write_down(peer)
         return token
 
+    def named(self, name: str) -> list[Peer]:
+        return [peer for peer in self if name in (peer.name, (peer.known.card or {}).get("name"))]
+
+    def same(self, name: str) -> Peer | None:
+        """The peer that a connection is taken for which shows nothing better than a name."""
+        if self._node.settings.strict:
+            return None
+        # The reference proves nothing when it comes back. What waits for it would never arrive if its name were
+        # not enough; one that has shown a key, or was given something to come back with, is never taken for it.
+        return self.find(
+            lambda peer: (
+                peer.name == name
+                and not peer.connected
+                and peer.known.did is None
+                and peer.known.resume is None
+                and peer.known.link is None
+            )
+        )
+
     def identify(self, name: str) -> Peer:
         """The peer behind a connection that somebody else opened, and that shows nothing better than its card."""
-        if not self._node.settings.strict:
-            # The reference proves nothing when it comes back. What waits for it would never arrive if its name were
-            # not enough; one that has shown a key, or was given something to come back with, is never taken for it.
-            same = self.find(
-                lambda peer: (
-                    peer.name == name
-                    and not peer.connected
-                    and peer.known.did is None
-                    and peer.known.resume is None
-                    and peer.known.link is None
-                )
-            )
-            if same is not None:
-                return same
-        return self.new(name)
+        return self.same(name) or self.new(name)
 
     # -- keeping ------------------------------------------------------------------------------------------
 

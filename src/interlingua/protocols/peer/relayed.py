@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ...model.errors import InterlinguaError
 from ...transports.channel import Channel
 from .dialing import Backoff
 from .links import Link
@@ -147,10 +148,12 @@ async def listen_relay(
     tls: ssl.SSLContext | None = None,
     times: RelayTimes | None = None,
     on_change: Callable[[bool, str], None] | None = None,
+    takes_left: Callable[[str, str], Awaitable[bool]] | None = None,
 ) -> RelayListener:
     """Wait for guests at a relay. Does not wait for the relay itself: see `RelayListener.ready`; `on_change` is told
-    when the relay is there, and when and why it is not."""
-    room = _Host(link, name, max_bytes, times or RelayTimes(), tls, on_connection, on_change)
+    when the relay is there, and when and why it is not. `takes_left` says, by the sender's name and the message id,
+    whether a message is to be taken that was left at the relay while the host was away; without it, none is."""
+    room = _Host(link, name, max_bytes, times or RelayTimes(), tls, on_connection, on_change, takes_left)
     room.begin()
     return RelayListener(room)
 
@@ -167,8 +170,10 @@ class _Host(Room):
         tls: ssl.SSLContext | None,
         on_connection: OnConnection,
         on_change: Callable[[bool, str], None] | None,
+        takes_left: Callable[[str, str], Awaitable[bool]] | None,
     ) -> None:
         super().__init__(link, name, max_bytes, times, tls)
+        self._takes_left = takes_left
         self._on_connection = on_connection
         self._on_change = on_change
         self.there = asyncio.Event()
@@ -239,6 +244,16 @@ class _Host(Room):
         channel = self.channels.get(name) or self._open(name, ours=False)
         if channel is not None:
             channel.took_plain(message)
+
+    async def takes_left(self, message: dict[str, Any]) -> bool:
+        name, id_ = message.get("from"), message.get("message_id", message.get("id"))
+        if self._takes_left is None or not isinstance(name, str) or not isinstance(id_, str):
+            return False
+        try:
+            return await self._takes_left(name, id_)
+        except InterlinguaError as error:
+            log.warning("whether %s was taken before is not known: %s", id_, error)
+            return True  # if it was, it is known when it comes
 
     def reference_joined(self, name: str, card: Any, *, before: bool) -> None:
         if not before and isinstance(card, dict):

@@ -237,8 +237,8 @@ class Room:
             await self._ask("POST", "new", params={"token": self.link.token})
             card = {"name": self.name, "relay_sender": self.sender}
             answer = await self._ask("POST", f"{self.link.token}/join", json={"name": self.name, "card": card})
-            # What was there before is not for us; but who comes back after the relay forgot everything has missed
-            # what others said since, and knows by `n` what is new.
+            # What was there before is for us only where we are who was meant; but who comes back after the relay forgot
+            # everything has missed what others said since, and knows by `n` what is new.
             seq = answer.get("seq")
             self._joined_at = seq if not self._joins and isinstance(seq, int) else 0
             wait = answer.get("wait")
@@ -302,7 +302,7 @@ class Room:
             self.relay_back()
             messages = answer.get("messages")
             for message in messages if isinstance(messages, list) else ():
-                if isinstance(message, dict):
+                if isinstance(message, dict) and (not self._is_left(message) or await self.takes_left(message)):
                     self._one(message)
             for channel in list(self.channels.values()):
                 await channel.taken()
@@ -330,21 +330,34 @@ class Room:
             self._cursor = last
         return answer
 
+    def _is_left(self, message: dict[str, Any]) -> bool:
+        """Whether a message of a reference was left before we came in."""
+        seq = message.get("seq")
+        return (
+            isinstance(seq, int)
+            and seq <= self._joined_at
+            and message.get("type") == "acp.message"
+            and not isinstance(message.get("sender"), str)
+        )
+
     def _one(self, message: dict[str, Any]) -> None:
         sender, seq, kind = message.get("sender"), message.get("seq"), message.get("type")
-        if isinstance(seq, int) and seq <= self._joined_at:
-            if kind == "acp.agent_joined":
-                self._was_joined(message, before=True)
+        before = isinstance(seq, int) and seq <= self._joined_at
+        if kind == "acp.agent_joined" and not isinstance(sender, str):
+            self._was_joined(message, before=before)
             return
         if isinstance(sender, str):
             to = message.get("to")
-            if sender != self.sender and (to is None or to == self.sender):
+            # What was said to the one before us, or by one of those who spoke with it, is said again to us.
+            if not before and sender != self.sender and (to is None or to == self.sender):
                 self.came(sender, message)
-        elif kind == "acp.agent_joined":
-            self._was_joined(message, before=False)
-        elif isinstance(name := message.get("from"), str) and name != self.name:
+            return
+        name = message.get("from")
+        if isinstance(name, str) and name != self.name and (not before or kind == "acp.message"):
             message.pop("seq", None)
-            message.pop("id", None)
+            id_ = message.pop("id", None)
+            if kind == "acp.message" and isinstance(id_, str):
+                message.setdefault("message_id", id_)  # by which it is known when it is read again
             self.came_plain(f"name:{name}"[:100], message)
 
     def _was_joined(self, message: dict[str, Any], *, before: bool) -> None:
@@ -397,6 +410,10 @@ class Room:
 
     def came_plain(self, name: str, message: dict[str, Any]) -> None:
         raise NotImplementedError
+
+    async def takes_left(self, message: dict[str, Any]) -> bool:
+        """Whether a message of a reference, left at the relay before we came in, is for us."""
+        return False
 
     def reference_joined(self, name: str, card: Any, *, before: bool) -> None:
         """One that has no `sender` came in, before us or just now."""

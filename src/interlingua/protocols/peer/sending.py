@@ -187,6 +187,7 @@ class Sending:
                 )  # fmt: skip
             answer: dict[str, Any] = {
                 "ok": True, "message_id": id_, "server_seq": number, "peer_id": peer.known.id,
+                "queued": peer.outbox.holds(number),  # the peer does not read, or not fast enough
                 "task": task.view() if task is not None else None,
             }  # fmt: skip
             if waiting is not None:
@@ -262,7 +263,8 @@ class Sending:
                 NOT_CONNECTED, 503, "the peer is not connected; the message waits for it", queued=True, **told
             )
         frame = msgspec.json.decode(letter.body)
-        answer = {"ok": True, **told, "delivered": delivered, "task": None}
+        queued = not delivered and peer is not None and peer.outbox.holds(letter.number)
+        answer = {"ok": True, **told, "delivered": delivered, "queued": queued, "task": None}
         if frame.get("task_id") is not None:
             task = await self._node.journal.task_anywhere(frame["task_id"])
             answer["task"] = task.view() if task is not None else None
@@ -356,8 +358,9 @@ class Sending:
         peer.check_size(len(data))
         post = Post(journal.box_out, frame["message_id"], data, 1, peer.id, QUEUED, "")
         kept = await journal.keep([post, journal.event("message", event)])
-        peer.outbox.posted(kept.numbers[0] or 0, frame)
-        return {"ok": True, "message_id": frame["message_id"], "peer_id": peer.id, "queued": not peer.connected}
+        number = kept.numbers[0] or 0
+        peer.outbox.posted(number, frame)
+        return {"ok": True, "message_id": frame["message_id"], "peer_id": peer.id, "queued": peer.outbox.holds(number)}
 
     async def broadcast(self, body: Any) -> dict[str, Any]:
         """One message to several peers: each gets its own, with an id of its own."""

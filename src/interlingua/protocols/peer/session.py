@@ -19,7 +19,7 @@ from ...model import values
 from ...model.errors import Invalid, InvalidRequest
 from ...transports import json_text
 from ...transports.channel import Channel, TooLong, size
-from . import frames, plain
+from . import frames, parts, plain
 from .extensions import missing_required
 
 if TYPE_CHECKING:
@@ -339,7 +339,19 @@ class Session:
         )  # fmt: skip
         if self._complaints <= _COMPLAINTS and (frame or {}).get("type") != "error":
             id_ = (frame or {}).get("message_id")
-            self.send(frames.error(code, message, message_id=id_ if isinstance(id_, str) else None, ts=frames.now_z()))
+            told = self._refusal(code, message, id_ if isinstance(id_, str) else None)
+            if told is not None:
+                self.send(told)
+
+    def _refusal(self, code: str, message: str, id_: str | None) -> dict[str, Any] | None:
+        """The frame that tells the peer of an error. The reference shows an error frame to its owner as a message; an
+        answer to what it sent reaches whoever waits for one, and nobody else."""
+        if self.card is None or (self.peer is not None and self.peer.ours):
+            return frames.error(code, message, message_id=id_, ts=frames.now_z())
+        if id_ is None:
+            return None
+        error = {"code": code, "message": message}
+        return frames.reply(self.node.name, id_, parts=[parts.text(f"refused: {message}")], error=error)
 
     def _frame(self, frame: dict[str, Any]) -> Taking | None:
         """Act upon a frame, or begin to keep it."""

@@ -145,6 +145,10 @@ class Wire(asyncio.BufferedProtocol):
         else:
             self._transport.abort()
 
+    def turn_away(self, why: str) -> None:
+        """End a connection that has shown no token, in favour of another one."""
+        self.abort(why)
+
     # -- for those below ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

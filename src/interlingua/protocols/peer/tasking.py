@@ -70,11 +70,11 @@ class Tasking:
         if known is not None:
             return known, False
         if surface.door:
-            task = await self._for_agents(task, given, surface, trace)
+            task, new = await self._for_agents(task, given, surface, trace)
         else:
-            task = await self._for_peer(task, given, body.get("peer_id"))
-        self._node.tasks_created += 1
-        return task, True
+            task, new = await self._for_peer(task, given, body.get("peer_id"))
+        self._node.tasks_created += new
+        return task, new
 
     def _described(self, body: Any, surface: Surface) -> tuple[Task, list[dict[str, Any]]]:
         """A task as it is wanted, and what there is to work on."""
@@ -117,18 +117,19 @@ class Tasking:
 
     async def _for_agents(
         self, task: Task, given: list[dict[str, Any]], surface: Surface, trace: Carrier | None
-    ) -> Task:
+    ) -> tuple[Task, bool]:
+        """The task, and whether it is new. A new one is `submitted`, however quick its agent is."""
         node = self._node
         origin, card = self._asked(task, surface)
         trace = trace or carrier.read(task.metadata)
         begun = await node.working.begin(
             origin, card, given, surface.caller, task=task, trace=trace, metadata=task.metadata
         )  # fmt: skip
-        if not begun.stale and begun.task is not None:
-            return begun.task
-        return await node.journal.task(task.scope, task.id) or task
+        if begun.stale:
+            return await node.journal.task(task.scope, task.id) or task, False
+        return task, True
 
-    async def _for_peer(self, task: Task, given: list[dict[str, Any]], named: Any) -> Task:
+    async def _for_peer(self, task: Task, given: list[dict[str, Any]], named: Any) -> tuple[Task, bool]:
         node, journal = self._node, self._node.journal
         peer = node.sending.choose(named)
         task.kind, task.peer = "delegated", peer.id
@@ -147,11 +148,11 @@ class Tasking:
         post = Post(journal.box_out, frame["message_id"], data, 1, peer.id, QUEUED, "")
         kept = await journal.keep([journal.put_task(task), post, status_event(node, task, "submitted")])
         if kept.stale is not None:
-            return await journal.task(task.scope, task.id) or task
+            return await journal.task(task.scope, task.id) or task, False
         task.version = 1
         node.inbound.delegated[task.id] = task
         peer.outbox.posted(kept.numbers[1] or 0, frame)
-        return task
+        return task, True
 
     # -- looking ------------------------------------------------------------------------------------------
 

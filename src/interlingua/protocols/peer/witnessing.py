@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from ...model.errors import Unavailable
 from ...model.events import Event, RunFinished
 from ...store.shelf import Change, Follow, Kept
-from .tasks import Task
 from .telling import Draft, Outcome, Telling
 
 if TYPE_CHECKING:
@@ -50,10 +49,6 @@ class Witnessed:
     @property
     def outcome(self) -> Outcome | None:
         return self._telling.outcome
-
-    @property
-    def task(self) -> Task | None:
-        return self._telling.task
 
     # -- told by the log ----------------------------------------------------------------------------------
 

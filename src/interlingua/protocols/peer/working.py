@@ -71,17 +71,11 @@ class Begun(Protocol):
         """What it has come to, where that is known already."""
         ...
 
-    @property
-    def task(self) -> Task | None:
-        """As it was kept last, where that is known."""
-        ...
-
 
 class Usual:
     """A run whose log is read when it is there."""
 
     outcome = None
-    task = None
 
     def __init__(self, run: str, kept: Kept, before: int) -> None:
         self.run = run
