@@ -676,7 +676,7 @@ class Worker:
             await asyncio.sleep(self.settings.sweep_every)
             self._look_at_store()
             self.clock.look()
-            for duty in (self._bury, self._find_orphans, self._expire):
+            for duty in (self._bury, self._find_orphans, self._expire, self.engine.blocked_report.tell_readers):
                 try:
                     await duty()
                 except Exception as error:
