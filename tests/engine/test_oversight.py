@@ -23,7 +23,7 @@ from interlingua.model.oversight import Proposal, ReviewVerdict
 from interlingua.store.base import RunFilter, ThreadFilter
 
 from .common import PATIENT, QUICK, bodies, crash, engine, finish, log, question, submit
-from .test_delegation import first_of, member, of_agent, passes_on, shout, team, tree
+from .test_delegation import authority_of, first_of, member, of_agent, passes_on, shout, team, tree
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 
@@ -824,3 +824,36 @@ async def test_what_was_shown_in_a_step_counts_for_a_proposal_also_after_a_crash
         done = await eng.wait(run.id, timeout=20)
         assert done.output == {"text": "fine"}, done.error
         assert [one.result.messages[0].text for one in seen] == ["said"]
+
+
+async def test_a_retried_task_has_the_authority_and_the_overseers_of_before_and_its_limits_anew(store: Path) -> None:
+    seen: list[Proposal] = []
+    broken = True
+
+    @il.agent
+    async def lead(ctx: il.Context[None, None], text: str) -> str:
+        found = (await ctx.call("analyst", text))["text"]
+        if broken:
+            raise OSError("no route")
+        return str(found)
+
+    async with engine(store, settings=PATIENT) as eng:
+        manifests = [
+            member("lead", "analyst"), member("analyst", "qa", overseer="qa"), member("qa"), member("idle"),
+        ]  # fmt: skip
+        handlers = {"lead": lead, "analyst": analyst, "qa": judge(approve, seen), "idle": shout}
+        eng.add_team(team(*manifests, limits=Limits(runs=2, seconds=600)), handlers)  # all that one attempt takes
+        failed = await finish(eng, "crew", {"text": "sales"})
+        assert failed.status is il.Status.FAILED
+        assert len(seen) == 1
+        broken = False
+        again = await eng.retry(failed.id)
+        done = await eng.wait(again.id, timeout=20)
+        assert done.output == {"text": f"sales: {SECRET}"}, done.error
+        assert [proposal.agent for proposal in seen] == ["analyst", "analyst"], "its overseer judged it again"
+        for name in ("crew/lead", "crew/analyst"):
+            ((old,), (new,)) = [await of_agent(eng, run, name) for run in (failed.id, again.id)]
+            before, after = [await authority_of(eng, one.id) for one in (old, new)]
+            own = {"root": "", "task": "", "deadline": None}  # each task has these of its own
+            assert msgspec.structs.replace(after, **own) == msgspec.structs.replace(before, **own)
+            assert after.root == again.id

@@ -133,7 +133,7 @@ async def test_a_suspect_stays_one_for_as_long_as_it_executes(store: Path) -> No
     await eng.stop()
 
 
-@pytest.mark.parametrize(("retries", "entries"), [(1, 2), (2, 3), (3, 3), (5, 5)])
+@pytest.mark.parametrize(("retries", "entries"), [(1, 2), (2, 2), (3, 3), (5, 5)])
 async def test_a_poison_run_ends_after_its_retries(store: Path, retries: int, entries: int) -> None:
     scene = Scene()
     scene.agents.clear()
@@ -154,6 +154,7 @@ async def test_a_poison_run_ends_after_its_retries(store: Path, retries: int, en
     assert done.status is il.Status.FAILED
     assert done.error is not None
     assert (done.error.code, done.error.transient) == ("run_lost", False)
+    assert f"died {entries} times" in done.error.message
     assert len(scene.entries) == entries
     await eng.stop()
 

@@ -62,7 +62,16 @@ def family() -> Iterator[str]:
         time.sleep(0.01)
 
 
-ALL = [poison, innocent, leaves, leaves_in_a_thread, family]
+@il.agent(process=True, retries=20)
+def counts(to: int) -> Iterator[str]:
+    """Says in which process it is, and works for a while."""
+    yield f"{os.getpid()}\n"
+    for _ in range(to):
+        time.sleep(0.01)
+    yield f"{to} counted"
+
+
+ALL = [poison, innocent, leaves, leaves_in_a_thread, family, counts]
 
 
 async def main() -> None:

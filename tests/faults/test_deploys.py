@@ -131,5 +131,5 @@ async def test_deploys_end_no_run(tmp_path: Path, store: Path | str) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(5))
-async def test_many_deploys_end_no_run(tmp_path: Path, store: Path | str, seed: int) -> None:
-    await deploys(tmp_path, store, rounds=40, runs=30, seed=seed)
+async def test_many_deploys_end_no_run(tmp_path: Path, each_store: Path | str, seed: int) -> None:
+    await deploys(tmp_path, each_store, rounds=40, runs=30, seed=seed)

@@ -14,23 +14,16 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
+from interlingua.model.events import OutputDelta
 
 from ..cli.conftest import clean_env
 from ..cli.test_signals import NAMES, begin, looking, nobody_is_hurt, process, wait_until_up
 from ..engine.test_process_pool import lives, members, wait_for_end
-from ..postgres import fresh
 
 pytestmark = pytest.mark.faults
 
 REPO = Path(__file__).parents[2]
 WATCHER = il.Settings(max_running=0, sweep_every=0.05, stall_warning=0)
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
-    if request.param == "sqlite":
-        return tmp_path / "store.db"
-    return fresh(request.getfixturevalue("postgres"))
 
 
 @contextlib.asynccontextmanager
@@ -50,12 +43,12 @@ async def server(where: Path | str) -> AsyncIterator[asyncio.subprocess.Process]
         running._transport.close()  # type: ignore[attr-defined]
 
 
-async def test_a_slow_poison_dies_alone(where: Path | str) -> None:
-    async with il.Engine(where, settings=WATCHER) as eng:
+async def test_a_slow_poison_dies_alone(each_store: Path | str) -> None:
+    async with il.Engine(each_store, settings=WATCHER) as eng:
         runs: dict[str, str] = {}
         poison = ""
         for _ in range(12):
-            async with server(where) as running:
+            async with server(each_store) as running:
                 if not poison:
                     poison = (await eng.submit(il.RunRequest("poison", input={"after": 6.0}))).id
                     for n in range(4):
@@ -77,8 +70,8 @@ async def test_a_slow_poison_dies_alone(where: Path | str) -> None:
         raise AssertionError("the poison never ended")
 
 
-async def test_agents_that_call_sys_exit_harm_nobody_else(where: Path | str) -> None:
-    async with server(where) as running, il.Engine(where, settings=WATCHER) as eng:
+async def test_agents_that_call_sys_exit_harm_nobody_else(each_store: Path | str) -> None:
+    async with server(each_store) as running, il.Engine(each_store, settings=WATCHER) as eng:
         others = [await eng.submit(il.RunRequest("innocent", input={"seconds": 5.0})) for _ in range(20)]
         bad = [
             await eng.submit(il.RunRequest("leaves", input={"how": how}))
@@ -94,11 +87,11 @@ async def test_agents_that_call_sys_exit_harm_nobody_else(where: Path | str) -> 
         assert running.returncode is None
 
 
-async def test_no_worker_process_outlives_a_server_that_is_killed(where: Path | str) -> None:
+async def test_no_worker_process_outlives_a_server_that_is_killed(each_store: Path | str) -> None:
     seen: set[int] = set()
-    async with il.Engine(where, settings=WATCHER) as eng:
+    async with il.Engine(each_store, settings=WATCHER) as eng:
         for _ in range(10):
-            async with server(where) as running:
+            async with server(each_store) as running:
                 run = await eng.submit(il.RunRequest("family", input={}))
                 pids = await members(eng, run.id)
                 assert all(map(lives, pids))
@@ -109,12 +102,37 @@ async def test_no_worker_process_outlives_a_server_that_is_killed(where: Path | 
             await eng.cancel(run.id)  # else it would have the place of the next one
 
 
+async def its_process(eng: il.Engine, run: str) -> int:
+    async for event in eng.events(run):
+        if isinstance(event.body, OutputDelta):
+            return int(event.body.delta["text"].split()[0])
+    raise AssertionError("it ended")
+
+
+async def test_worker_processes_that_are_killed_lose_no_run(each_store: Path | str) -> None:
+    """Runs whose worker process is killed are entered again, and come to their end."""
+    async with server(each_store) as running, il.Engine(each_store, settings=WATCHER) as eng:
+        runs = [(await eng.submit(il.RunRequest("counts", input={"to": 50}))).id for _ in range(10)]
+        beside = (await eng.submit(il.RunRequest("innocent", input={"seconds": 1.0}))).id
+        for run in runs:
+            with contextlib.suppress(ProcessLookupError):  # it may be gone, or work on the next run already
+                os.kill(await its_process(eng, run), signal.SIGKILL)
+        for run in runs:
+            done = await eng.wait(run, timeout=120)
+            assert done.status is il.Status.SUCCEEDED, done.error
+            assert done.output is not None
+            assert done.output["text"].endswith("50 counted")
+            assert await eng.verify(run) is None
+        assert (await eng.wait(beside, timeout=120)).output == {"text": "done"}
+        assert running.returncode is None
+
+
 @pytest.mark.parametrize("kind", ["serve", "worker", "embedded"])
-async def test_any_signals_at_any_time_fail_no_run(where: Path | str, kind: str) -> None:
+async def test_any_signals_at_any_time_fail_no_run(each_store: Path | str, kind: str) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    env = {**clean_env(), "INTERLINGUA_STORE": str(where)}
+    env = {**clean_env(), "INTERLINGUA_STORE": str(each_store)}
     names = [name for name in NAMES if name != "stubborn" or kind != "embedded"]
     with process(kind, env, 1.0) as running:
         wait_until_up(running)

@@ -21,6 +21,8 @@ import interlingua as il
 from interlingua.model.events import QuestionAnswered, Recorded, RunFinished
 from interlingua.store.base import RunFilter
 from tests.faults.agents import ALL
+from tests.faults.conftest import LEASE
+from tests.postgres import forget, fresh
 
 REPO = Path(__file__).parent.parent.parent
 
@@ -28,9 +30,10 @@ REPO = Path(__file__).parent.parent.parent
 class Client:
     """Drives the server, kills it, starts it again, and remembers what it was told."""
 
-    def __init__(self, store: Path, seed: int) -> None:
+    def __init__(self, store: Path | str, traces: Path, seed: int, longest_life: float) -> None:
         self.store = store
-        self.traces = store.with_suffix(".traces")
+        self.traces = traces
+        self.longest_life = longest_life  # seconds
         self.random = random.Random(seed)
         self.runs: dict[str, dict[str, Any]] = {}  # acknowledged: run → request
         self.answered: set[str] = set()  # acknowledged answers
@@ -116,7 +119,7 @@ class Client:
         assert process.stdin is not None
         assert process.stdout is not None
         loop = asyncio.get_running_loop()
-        end = loop.time() + self.random.uniform(0.0, 0.25)
+        end = loop.time() + self.random.uniform(0.0, self.longest_life)
         try:
             process.stdin.write(b"".join(self.some_work() for _ in range(8)))
             while (left := end - loop.time()) > 0:
@@ -223,8 +226,8 @@ async def check(client: Client) -> Counter[str]:
     return seen
 
 
-async def kill_often(tmp_path: Path, kills: int, seed: int) -> None:
-    client = Client(tmp_path / "store.db", seed)
+async def kill_often(store: Path | str, tmp_path: Path, kills: int, seed: int, longest_life: float = 0.25) -> None:
+    client = Client(store, tmp_path / "traces", seed, longest_life)
     while client.kills < kills:
         await client.life()
     seen = await check(client)
@@ -236,11 +239,24 @@ async def kill_often(tmp_path: Path, kills: int, seed: int) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_nothing_acknowledged_is_lost_in_fifty_kills(tmp_path: Path, seed: int) -> None:
-    await kill_often(tmp_path, 25, seed)
+    await kill_often(tmp_path / "store.db", tmp_path, 25, seed)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(100, 110))
 async def test_nothing_acknowledged_is_lost_in_a_thousand_kills(tmp_path: Path, seed: int) -> None:
-    await kill_often(tmp_path, 100, seed)
+    await kill_often(tmp_path / "store.db", tmp_path, 100, seed)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(200, 205))
+async def test_nothing_acknowledged_is_lost_in_hundreds_of_kills_on_postgres(
+    postgres: str, tmp_path: Path, seed: int
+) -> None:
+    """A process that was killed is missed when its lease has run out: many lives are longer than that, and take over
+    what the one before had."""
+    store = f"{fresh(postgres)}&lease={LEASE:g}"
+    await kill_often(store, tmp_path, 40, seed, longest_life=3 * LEASE)
+    forget(store)

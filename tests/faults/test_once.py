@@ -110,29 +110,31 @@ async def test_a_run_whose_agent_was_called_when_its_process_was_killed_is_not_r
 
 @pytest.mark.faults
 @pytest.mark.parametrize("number", range(10))
-async def test_keys_that_many_processes_use_at_once_are_one_call_each(store: Path, tmp_path: Path, number: int) -> None:
-    await race(store, tmp_path / "effects", 4)
+async def test_keys_that_many_processes_use_at_once_are_one_call_each(
+    each_store: Path | str, tmp_path: Path, number: int
+) -> None:
+    await race(each_store, tmp_path / "effects", 4)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("number", range(5))
 async def test_however_a_run_was_submitted_its_agent_is_not_called_again_after_a_kill(
-    store: Path, tmp_path: Path, how: str, number: int
+    each_store: Path | str, tmp_path: Path, how: str, number: int
 ) -> None:
-    await killed(store, tmp_path / "effects", how)
+    await killed(each_store, tmp_path / "effects", how)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("number", range(3))
 async def test_keys_that_are_used_while_processes_are_killed_are_one_run_and_at_most_one_call_each(
-    store: Path, tmp_path: Path, number: int
+    each_store: Path | str, tmp_path: Path, number: int
 ) -> None:
     """A process that is killed in the middle of a race takes its calls along; none of them is made again."""
     effects = tmp_path / "effects"
     async with asyncio.timeout(120):
         for life in range(5):
-            async with payer(store, effects, "race") as one, payer(store, effects, "race") as other:
+            async with payer(each_store, effects, "race") as one, payer(each_store, effects, "race") as other:
                 assert await one.said() == "ready"
                 assert await other.said() == "ready"
                 one.go()
@@ -145,7 +147,7 @@ async def test_keys_that_are_used_while_processes_are_killed_are_one_run_and_at_
                 other.process.kill()
                 await over
     settings = il.Settings(sweep_every=0.05, shutdown_grace=1, stall_warning=0)
-    async with il.Engine(store, agents=agents(effects, dies=False), settings=settings) as engine:
+    async with il.Engine(each_store, agents=agents(effects, dies=False), settings=settings) as engine:
         asked = (il.RunRequest("pay", input={"what": str(n)}, key=f"key {n}") for n in range(KEYS))
         made = [run.id for run in await asyncio.gather(*map(engine.submit, asked))]
         assert len(set(made)) == KEYS
@@ -155,3 +157,25 @@ async def test_keys_that_are_used_while_processes_are_killed_are_one_run_and_at_
     succeeded = {str(n) for n, run in enumerate(ended) if run.status is il.Status.SUCCEEDED}
     assert succeeded <= paid(effects).keys()
     assert all(run.error is None or run.error.code == "run_lost" for run in ended)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", range(5))
+async def test_a_submission_that_was_refused_in_a_flood_or_while_a_process_stops_has_called_no_agent(
+    each_store: Path | str, tmp_path: Path, number: int
+) -> None:
+    effects = tmp_path / "effects"
+    async with asyncio.timeout(120), payer(each_store, effects, "flood") as one:
+        assert await one.said() == "ready"
+        one.go()
+        made, refused = await one.said()
+        assert await one.process.wait() == 0
+    assert made, "nothing was taken"
+    assert refused, "nothing was refused"
+    settings = il.Settings(sweep_every=0.05, shutdown_grace=1, stall_warning=0)
+    async with il.Engine(each_store, agents=agents(effects, dies=False), settings=settings) as engine:
+        for run in made.values():
+            assert (await engine.wait(run, timeout=60)).status in (il.Status.SUCCEEDED, il.Status.FAILED)
+        assert {run.id for run in await engine.runs(RunFilter(limit=1000))} == set(made.values())
+    assert paid(effects).keys() <= made.keys()
+    assert max(paid(effects).values()) == 1

@@ -94,5 +94,5 @@ async def test_two_files_with_an_agent_of_one_name_keep_to_their_own_runs(store:
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(2, 6))
-async def test_two_files_keep_to_their_own_runs_in_hundreds_of_kills(store: Path | str, seed: int) -> None:
-    await kill_often(store, 50, seed)
+async def test_two_files_keep_to_their_own_runs_in_hundreds_of_kills(each_store: Path | str, seed: int) -> None:
+    await kill_often(each_store, 50, seed)

@@ -39,6 +39,18 @@ def test_any_name_can_be_pointed_at(name: str) -> None:
     assert str(resolve(odd, refused_value.value.path)) == "nan"
 
 
+@pytest.mark.parametrize("value", [{}, {"name": 7}, {"name": "x", "": 7}])
+def test_the_value_itself_is_named_in_words(value: Any) -> None:
+    schema = {"required": ["name"], "properties": {"name": {"type": "string"}, "": {"type": "string"}}}
+    with pytest.raises(InvalidInput) as refused:
+        Validator(schema, what="input").check(value, InvalidInput)
+    where = refused.value.path or "the top level"
+    assert refused.value.message.endswith(f"(at {where})")
+    with pytest.raises(Invalid) as refused_value:
+        values.check(float("nan"))
+    assert "at the top level is not a JSON number" in refused_value.value.message
+
+
 def test_a_pointer_is_cut_between_two_steps() -> None:
     assert within("/abc/def", 8) == "/abc/def"
     assert within("/abc/def", 6) == "/abc"

@@ -14,8 +14,9 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
+from interlingua.model.events import RunBlocked
 from interlingua.store.base import RunFilter
-from tests.engine.common import QUICK, engine, submit
+from tests.engine.common import QUICK, engine, parked, submit
 from tests.protocols.mcp.common import client_of
 
 WHY = "the history has step 'charge' (10) here; the code calls step 'charge' (999)"
@@ -76,6 +77,63 @@ async def test_a_blocked_run_is_alive_with_a_message(tmp_path: Path, store: Path
             assert "paid 10" in str(done.output)
             for let_go in {agent.let_go for agent in agents if agent.let_go is not None}:
                 await let_go()
+
+
+@il.agent
+async def listener(ctx: il.Context[Any, Any], text: str) -> str:
+    return f"{text} {(await ctx.receive()).text}"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_run_whose_code_has_gone_is_alive_with_a_message(
+    tmp_path: Path, store: Path | str, protocol: str
+) -> None:
+    """A server offers the agent of a worker, which ends while the run waits."""
+    at = tmp_path / "there.db"
+    worker = engine(at, listener)
+    await worker.start()
+    await worker.elsewhere.start(looks=False)
+    async with serving(at, [], ServeSettings(port=0, engine=QUICK)) as server:
+        there = server.engine
+        agents = await load_all(parse(f"{protocol}+{server.address}/{protocol}"))
+        async with engine(store, *agents) as eng:
+            run = await submit(eng, agents[0].card.name, {"text": "you said"})
+            async with asyncio.timeout(20):
+                while not (found := await there.runs(RunFilter(agent="listener"))):
+                    await there.next_hint("")
+            await parked(worker, found[0].id)
+            await worker.elsewhere.stop()
+            await worker.stop()
+            await there.send(found[0].id, "hello")
+            if protocol != "mcp":  # its runs have no place for that beside their output; its tools do
+                await heard(eng, run.id, "nobody serves")
+            async with engine(at, listener):
+                done = await eng.wait(run.id, timeout=20)
+            assert done.status is il.Status.SUCCEEDED, done.error
+            assert "you said hello" in str(done.output)
+            for let_go in {agent.let_go for agent in agents if agent.let_go is not None}:
+                await let_go()
+
+
+async def test_a_reader_is_told_once_that_nobody_serves_its_run(store: Path | str) -> None:
+    async with engine(store) as eng:
+        async with engine(store, listener) as worker:
+            run = (await submit(worker, "listener", {"text": "you said"})).id
+            await parked(worker, run)
+        reader = eng.reader(run)
+        seen = await reader.read()
+        await eng.send(run, "hello")
+        while not isinstance(seen[-1].body, RunBlocked):
+            seen += await reader.read(timeout=20)
+        assert seen[-1].body.reason == "no_code"
+        assert seen[-1].seq == reader.cursor == seen[-2].seq
+        assert await reader.read(timeout=0.3) == []
+        async with engine(store, listener):
+            while not reader.over:
+                seen += await reader.read(timeout=20)
+        reader.close()
+        assert [event.kind for event in seen].count("blocked") == 1
+        assert "blocked" not in [event.kind async for event in eng.events(run, follow=False)]
 
 
 async def test_the_caller_of_a_tool_is_told_why_its_run_is_blocked(store: Path | str) -> None:

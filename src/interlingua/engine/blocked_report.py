@@ -18,9 +18,11 @@ from .ids import now
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .reader import Reader
 
 log = logging.getLogger("interlingua.runs")
 
+_AT_ONCE = 10_000
 _FRESH = 1.0  # seconds for which it is known whether somebody serves a queue
 REASONS = ("no_code", "history_mismatch", "failed_on_resume")
 
@@ -29,6 +31,8 @@ class BlockedReport:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._served: dict[str, tuple[float, bool]] = {}  # queues: when somebody looked, and whether one is served
+        self._readers: dict[str, set[Reader]] = {}  # of runs that nobody executes here
+        self._unserved: set[str] = set()  # queues with runs that were due, and that nobody served at the last look
 
     async def reason(self, row: RunRow) -> Blocked | None:
         """Why a run is blocked; None where it is not."""
@@ -63,6 +67,32 @@ class BlockedReport:
             wanted = [row for row in wanted if row.status in where.status]
         wanted = sorted({row.id: row for row in wanted}.values(), key=lambda row: row.id, reverse=True)
         return [await self._engine.full_view(row) for row in wanted[: where.limit]]
+
+    # -- readers ------------------------------------------------------------------------------------------
+
+    def watch(self, run: str, reader: Reader) -> None:
+        """A reader waits for news of a run that nobody executes here."""
+        self._readers.setdefault(run, set()).add(reader)
+
+    def unwatch(self, run: str, reader: Reader) -> None:
+        self._readers[run].discard(reader)
+        if not self._readers[run]:
+            del self._readers[run]
+
+    async def tell_readers(self) -> None:
+        """Tell readers whose runs are due and have no code. A queue that nobody serves for a moment, as while a process
+        is started anew, is not told: only one that nobody served the last time either."""
+        before, self._unserved = self._unserved, set()
+        if not self._readers:
+            return
+        store = self._engine.store
+        for queue, _ in await store.due_counts(now()):
+            if not await self._is_served(queue):
+                self._unserved.add(queue)
+        for queue in self._unserved & before:
+            for row in await store.due_runs(queue, now(), _AT_ONCE):
+                for reader in list(self._readers.get(row.id, ())):
+                    reader.tell_blocked(_no_code(row))
 
     async def announce(self) -> list[str]:
         """Log which unfinished runs this process cannot execute, and why. Returns the lines."""

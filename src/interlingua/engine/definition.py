@@ -71,10 +71,10 @@ def agent(
     parameter annotated `il.Context` (`il.SyncContext` in a plain `def`) receives the context. Generators stream: each
     yield extends the output.
 
-    asks: the questions it may ask. errors: errors of its own. retries: how many times it may be entered again after a
-    crash without progress; 0 for an agent that must never be repeated. timeout: seconds of running. process: run it in
-    a worker process (for work that keeps a CPU busy). max_running: how many of its runs may be at it at once in one
-    process; others wait in line.
+    asks: the questions it may ask. errors: errors of its own. retries: crashes without progress after which a run is
+    given up, at least two, because the first one blames nobody; 0 for an agent that must never be repeated. timeout:
+    seconds of running. process: run it in a worker process (for work that keeps a CPU busy). max_running: how many of
+    its runs may be at it at once in one process; others wait in line.
     """
     locals_ = sys._getframe(1).f_locals
 

@@ -247,7 +247,7 @@ class Execution(Operations):
         row.crashes += 1
         log_.warning("agent %s: %s (run %s)", row.agent, error.message, row.id)
         if row.crashes >= agent.retries:
-            self._fail(error.final(row.crashes if agent.retries else 1).info())
+            self._fail(error.final(agent.retries or 1).info())
         else:
             self._set_aside(0)
 
@@ -323,8 +323,8 @@ class Execution(Operations):
         if replay.started and agent.retries == 0:
             raise RunLost("the process that ran it ended, and this agent must not be repeated", transient=True)
         if replay.started and row.crashes > SUSPECT and row.crashes >= agent.retries:  # the last one was its own doing
-            times = f"{row.crashes} time{'s' if row.crashes > 1 else ''}"
-            raise RunLost(f"the process that ran it died {times} without progress", transient=False)
+            times = max(SUSPECT, agent.retries)  # those with few retries are suspects after one crash
+            raise RunLost(f"the process that ran it died {times} times without progress", transient=False)
         due = self._due()
         if not replay.started:
             self.worker.meters.started(row.agent, self.request.caller, max(0, entered - due) / 1e6)

@@ -10,7 +10,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ..model.errors import InvalidRequest, RunNotFound
-from ..model.events import Event, RunFinished
+from ..model.events import Event, RunBlocked, RunFinished
+from ..model.run import Blocked
+from .ids import now
 from .log import LiveLog, compose_runs
 from .mirror import About, Mirror
 
@@ -44,10 +46,13 @@ class Reader:
         self._waiting: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
+        self._without_code: Blocked | None = None  # the run is blocked for lack of code, and that is to be told
+        self._told_at = -1  # the cursor at which that was told
 
     async def read(self, timeout: float | None = None, *, follow: bool = True) -> list[Event]:
         """The next events, as many as there are. None when `timeout` seconds passed without any, when the log is
         `over`, or when there are none now and `follow` is false."""
+        until = None if timeout is None else asyncio.get_running_loop().time() + timeout
         others = self._engine.worker.others
         if others is not None and follow and not self._begun:
             self._take_expected(others)
@@ -118,11 +123,27 @@ class Reader:
                 continue
             if self.over or not follow:
                 changed.cancel()
-            elif not await self._wait(changed, timeout):
+            elif not await self._wait(changed, until):
                 break
+            elif self._without_code is not None:
+                return [self._blocked(self._without_code)]
             if not follow:
                 break
         return []
+
+    # -- runs without code --------------------------------------------------------------------------------
+
+    def tell_blocked(self, why: Blocked) -> None:
+        """Tell that the run is due and nobody serves its code: once for each silence. Nobody owns such a run, so nobody
+        writes that into its log."""
+        if self._told_at != self.cursor and self._waiting is not None and not self._waiting.done():
+            self._without_code = why
+            self._waiting.set_result(None)
+
+    def _blocked(self, why: Blocked) -> Event:
+        """An event that is not in the log. It has the seq of the last one: who comes back goes on behind that."""
+        self._without_code, self._told_at = None, self.cursor
+        return Event(self._run, self.cursor, now(), b"", RunBlocked(why.reason, why.message, why.details))
 
     def _note(self, mirror: Mirror, gap: bool, *, hinted: bool) -> None:
         """Events of a run elsewhere came from the store. Where somebody has said that they are there, nothing is
@@ -147,28 +168,36 @@ class Reader:
             )
         self._checked = True
 
-    async def _wait(self, changed: asyncio.Future[None], timeout: float | None) -> bool:
+    async def _wait(self, changed: asyncio.Future[None], until: float | None) -> bool:
         """Whether there is news before the time is up.
 
         One timer serves many waits: it is set anew only when it rings too early. A timer per event would cost more than
         the event.
         """
-        if timeout is None:
-            await changed
+        if until is None:
+            await self._changed(changed)
             return True
         loop = asyncio.get_running_loop()
-        self._deadline = loop.time() + timeout
+        self._deadline = until
         if self._timer is None or self._timer.when() > self._deadline:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = loop.call_at(self._deadline, self._ring)
-        self._waiting = changed
         self._rung = False
+        await self._changed(changed)
+        return not self._rung
+
+    async def _changed(self, changed: asyncio.Future[None]) -> None:
+        self._waiting = changed
+        watched = self._log is None
+        if watched:
+            self._engine.blocked_report.watch(self._run, self)
         try:
             await changed
         finally:
             self._waiting = None
-        return not self._rung
+            if watched:
+                self._engine.blocked_report.unwatch(self._run, self)
 
     _rung = False  # the time was up
 

@@ -353,8 +353,13 @@ class Worker:
         execution.nothing_came = found is not None and not found.news
         if early:
             execution._set_aside(starts)
-        elif agent is not None and agent.retries <= row.crashes < SUSPECT and replay.started and agent.retries:
-            # The next crash would be one too many: it executes as a suspect, which is blamed for no other run's.
+        elif (
+            replay.started
+            and agent is not None
+            and agent.retries
+            and max(1, agent.retries - 1) <= row.crashes < SUSPECT
+        ):
+            # The next crash would be the last: it executes as a suspect, which is blamed for no other run's.
             execution.log.row.crashes = SUSPECT
             execution._set_aside(0)
         else:
@@ -676,7 +681,7 @@ class Worker:
             await asyncio.sleep(self.settings.sweep_every)
             self._look_at_store()
             self.clock.look()
-            for duty in (self._bury, self._find_orphans, self._expire):
+            for duty in (self._bury, self._find_orphans, self._expire, self.engine.blocked_report.tell_readers):
                 try:
                     await duty()
                 except Exception as error:
@@ -762,3 +767,8 @@ class Worker:
 def _is_cleared(row: RunRow) -> bool:
     """Whether a suspect has not ended its process: it made a record, waits, or has ended itself."""
     return row.crashes < SUSPECT or row.worker is None
+
+
+def _next_is_last(crashes: int, retries: int) -> bool:
+    """Whether a run that is no suspect yet ends at its next crash. The first crash ends none."""
+    return max(1, retries - 1) <= crashes < SUSPECT

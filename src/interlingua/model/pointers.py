@@ -21,6 +21,11 @@ def pointer(*steps: str | int) -> str:
     return "".join(f"/{escaped(str(step))}" for step in steps)
 
 
+def shown(path: str) -> str:
+    """A pointer as messages show it: the empty one, of the value itself, as words."""
+    return path or "the top level"
+
+
 def within(path: str, most: int) -> str:
     """The beginning of a pointer, as a pointer, where that is longer than `most` characters."""
     return path if len(path) <= most else path[: most + 1].rpartition("/")[0]

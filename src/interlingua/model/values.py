@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from .errors import Invalid, TooLarge
-from .pointers import escaped, within
+from .pointers import escaped, shown, within
 from .whole_text import whole_value
 
 log = logging.getLogger("interlingua.engine")
@@ -49,7 +49,7 @@ def check(
                 found = True
                 if not halves:
                     raise kind(
-                        f"{what}: text with a lone surrogate at {path or '/'}: split text between characters",
+                        f"{what}: text with a lone surrogate at {shown(path)}: split text between characters",
                         path=path,
                     )
         elif cls is dict:
@@ -57,11 +57,11 @@ def check(
                 raise TooLarge(f"{what}: nested deeper than {max_depth} levels at {path[:80]}…", path=within(path, 80))
             for key, member in item.items():
                 if type(key) is not str:
-                    raise kind(f"{what}: key {key!r} at {path or '/'} is not a string", path=path)
+                    raise kind(f"{what}: key {key!r} at {shown(path)} is not a string", path=path)
                 if not key.isascii() and not _encodable(key):
                     found = True
                     if not halves:
-                        raise kind(f"{what}: a key with a lone surrogate at {path or '/'}", path=path)
+                        raise kind(f"{what}: a key with a lone surrogate at {shown(path)}", path=path)
                 if type(member) is not str or not member.isascii():
                     stack.append((member, f"{path}/{escaped(key)}", depth + 1))
         elif cls is list:
@@ -72,17 +72,17 @@ def check(
                     stack.append((member, f"{path}/{index}", depth + 1))
         elif cls is float:
             if not isfinite(item):
-                raise kind(f"{what}: {item!r} at {path or '/'} is not a JSON number", path=path)
+                raise kind(f"{what}: {item!r} at {shown(path)} is not a JSON number", path=path)
         elif cls is int:
             if item.bit_length() > MAX_BITS:
                 raise kind(
-                    f"{what}: the number at {path or '/'} is beyond every double (1.8e308); send it as text", path=path
+                    f"{what}: the number at {shown(path)} is beyond every double (1.8e308); send it as text", path=path
                 )
         elif cls is bool or item is None:
             pass
         else:
             raise kind(
-                f"{what}: {cls.__name__} at {path or '/'} is not JSON; use text, numbers, true/false, null, "
+                f"{what}: {cls.__name__} at {shown(path)} is not JSON; use text, numbers, true/false, null, "
                 "lists and objects, or a type that the schema was made from",
                 path=path,
             )
