@@ -163,7 +163,8 @@ def test_an_id_that_the_server_does_not_have(at: Run, server: str, tmp_path: Pat
         done = at(tmp_path, "run", mailer(server, protocol), "--attach", "absent")
         assert (done.code, done.out) == (3, ""), done.err
         (line,) = done.err.splitlines()
-        assert line.startswith("error: there is no run") and "absent" in line
+        assert line.startswith("error: there is no run")
+        assert "absent" in line
 
 
 def test_json_tells_the_id_on_stderr_alone(at: Run, server: str, there: Path, tmp_path: Path) -> None:
