@@ -315,6 +315,8 @@ async def test_no_answer_is_accepted_once_the_run_is_being_left(store: Path, how
         if how == "cancel":
             await eng.cancel(run.id)
         await left.wait()
+        while (await eng.question(asked[0].id))[1] == "open":
+            await asyncio.sleep(0.01)
         with pytest.raises(AlreadyAnswered, match=f"withdrawn already: {why}"):
             await eng.answer(asked[0].id, {"approved": True})
         assert not (await eng.run(run.id)).status.final

@@ -28,6 +28,7 @@ from interlingua.transports.pipes import PipeChannel
 from tests.engine.common import QUICK, engine
 
 from .editor import common as editor_common
+from .editor import test_web as editor_web
 from .mcp import common as mcp_common
 from .peer.common import listening, running_node
 from .peer.reference import Reference
@@ -255,6 +256,30 @@ async def editor_socket(store: Path) -> AsyncIterator[Talk]:
             yield talk
 
 
+@contextlib.asynccontextmanager
+async def editor_http(store: Path) -> AsyncIterator[Talk]:
+    async with served(store) as http:
+        client = editor_web.Client(http, "/editor")
+        try:
+            first = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}}
+            client.connection = (await client.raw(first)).headers["acp-connection-id"]
+            session = await client.session(await client.listen())
+            stream = await client.listen(session)
+
+            async def talk(said: bytes, id_: str) -> Answer:
+                body = filled(PROMPT.replace("SESSION", session), said, id_)
+                answer = await client.raw(body, acp_session_id=session)
+                if answer.status_code != 202:
+                    return _rpc(answer.json(), lambda _: "")
+                told, before = await stream.until(id_)
+                return _rpc(told, lambda _: editor_web.text(before))
+
+            yield talk
+        finally:
+            for stream in client.streams:
+                await stream.leave()
+
+
 NOTICE = (
     '{"type":"delegation_notice","task_id":"ID","sender_id":"user","recipient_id":"echo","context_summary":"TEXT",'
     '"attachments":[]}'
@@ -437,6 +462,7 @@ DOORS: dict[str, Any] = {
     "mcp, SSE": mcp_sse,
     "mcp, stdio": mcp_stdio,
     "editor, stdio": editor_stdio,
+    "editor, HTTP": editor_http,
     "editor, WebSocket": editor_socket,
     "cap, HTTP": cap_http,
     "cap, stdio": cap_stdio,

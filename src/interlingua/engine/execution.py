@@ -421,7 +421,8 @@ class Execution(Operations):
             return
         self.leaving = how
         if how in _FOR_GOOD:
-            self._withdraw_all(_FOR_GOOD[how])  # the handler has time to stop, and hears no answer any more
+            # The handler hears no answer any more. Most stop at once, and what they asked is withdrawn with their end.
+            self.loop.call_later(_A_TURN, self._withdraw_all, _FOR_GOOD[how])
         self._news_at_leave = self.news
         self.release_waits()
         if self.task is None:
@@ -667,6 +668,8 @@ class Execution(Operations):
         self._end()
 
     def _withdraw_all(self, reason: str) -> None:
+        if self.over:
+            return
         for question in list(self.open_questions):
             self.withdraw(question, reason)
 

@@ -122,7 +122,7 @@ class Stream:
         async with asyncio.timeout(WAIT):
             return await self.messages.get()
 
-    async def until(self, id_: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    async def until(self, id_: int | str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The answer to a request, and what came before it."""
         before = []
         while True:
