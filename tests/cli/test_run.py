@@ -159,7 +159,7 @@ def test_a_question_without_a_terminal_leaves_the_run_waiting_and_it_is_taken_up
     assert f"interlingua questions answer {question['id']} y" in first.err
     answered = cli("questions", "answer", question["id"], "n", "--reason", "no")
     assert answered.code == 0
-    assert "--resume" in answered.err
+    assert f"take it up with: interlingua run {ZOO}:twice --resume {question['run'][-8:]}\n" in answered.err
     second = cli("run", f"{ZOO}:twice", "--resume", question["run"][-8:])
     assert second.code == 4
     assert "Second?" in second.err

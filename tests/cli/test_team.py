@@ -94,6 +94,29 @@ def test_who_thinks_is_told_without_running_anybodys_code(here: Cli, sales: Path
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_team_with_members_for_which_nobody_thinks_is_not_sound(here: Cli, sales: Path) -> None:
+    (sales / "team.toml").write_text(TEAM_TOML.replace('model = "openai:gpt-5"', ""))
+    (sales / "handlers.py").write_text(
+        "import interlingua as il\n@il.agent(name='analyst-1')\nasync def analyse(text: str) -> str:\n    return text\n"
+    )
+    change(sales, "qa.json", lambda qa: qa.update(interlingua={"handler": "check.py:check"}))
+    done = here("team", "check", "sales")
+    assert done.code == 1
+    assert "sound" not in done.out
+    lines = done.out.splitlines()
+    assert lines[0] == ("error: sales/pm.json: nobody thinks for pm-1: it has no handler, no target and no model")
+    assert lines[1].startswith("    give a model (--model PROVIDER:NAME, or model in team.toml), or an agent")
+    assert lines[2] == (
+        "error: sales/qa.json: /interlingua/handler: there is no file sales/check.py, which check.py:check names"
+    )
+    assert "The team sales cannot be used: 2 errors." in lines
+    assert "  thinks     the Python function handlers.py:analyse" in lines
+    told = here("team", "check", "sales", "--json")
+    assert (told.code, told.json["ok"], len(told.json["problems"])) == (1, False, 2)
+    (sales / "check.py").write_text("")
+    assert here("team", "check", "sales", "--model", "openai:gpt-5").code == 0
+
+
 def test_a_sound_team_is_described_for_programs(here: Cli, sales: Path) -> None:
     told = here("team", "check", "sales", "--json").json
     assert (told["ok"], told["problems"]) == (True, [])

@@ -95,6 +95,23 @@ def test_a_question_leaves_the_task_waiting_and_says_how_to_go_on(cli: Cli) -> N
     assert audit == "interlingua audit export T1"
 
 
+def test_the_hint_of_an_answer_is_the_command_that_takes_the_task_up_again(cli: Cli) -> None:
+    assert cli(*RUN, "sales of Q4").code == 4
+    command = f"interlingua team run {CREW} --resume T1"
+    answered = cli("questions", "answer", the_question(cli), "Europe")
+    assert answered.err.endswith(f"answered; nobody runs it now, take it up with: {command}\n")
+    assert cli(*command.split()[1:]).out == "Report: 42, from the closed sales\n"
+
+
+def test_hints_name_the_store_that_was_given(cli: Cli, tmp_path: Path) -> None:
+    store = str(tmp_path / "other.db")
+    done = cli(*RUN, "sales of Q4", "--store", store)
+    assert f"interlingua team run {CREW} --resume T1 --store {store}\n" in done.err
+    (question,) = cli("questions", "list", "--json", "--store", store).json
+    answered = cli("questions", "answer", question["id"], "Europe", "--store", store)
+    assert answered.err.endswith(f"take it up with: interlingua team run {CREW} --resume T1 --store {store}\n")
+
+
 def test_a_task_is_taken_up_again_with_all_that_was_said_before_and_its_result_is_all_there_is_on_stdout(
     cli: Cli,
 ) -> None:

@@ -176,6 +176,7 @@ async def _answer(part: str, text: str | None, reason: str | None, json: bool, s
     from .errors import CommandError, ExitCode
     from .ids import short
     from .render import as_json, error_console, note, question_view
+    from .resume_hint import resume_command
     from .session import engine_at, interactive
 
     if part == "last" and not interactive():
@@ -199,7 +200,7 @@ async def _answer(part: str, text: str | None, reason: str | None, json: bool, s
         if json:
             typer.echo(as_json({"question": question.id, "run": question.run, "answer": value}))
         elif await nobody_runs(engine, question.run):
-            resume = f"interlingua run TARGET --resume {short(record.runs[0])}"
+            resume = await resume_command(engine, record.runs[0], store)
             note(f"answered; nobody runs it now, take it up with: {resume}")
         else:
             note(f"answered; run {short(question.run)} goes on")

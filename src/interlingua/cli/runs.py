@@ -111,9 +111,10 @@ def follow(
 
 
 async def _follow(part: str, after: int, json: bool, store: Path | None) -> int:
-    from .ids import find_run, short
+    from .ids import find_run
     from .output import JsonView, TextView, View
     from .questions import nobody_runs
+    from .resume_hint import resume_command
     from .run import card_of
     from .session import engine_at
     from .watch import Watch
@@ -122,7 +123,7 @@ async def _follow(part: str, after: int, json: bool, store: Path | None) -> int:
         run = await find_run(engine, part)
         view: View = JsonView() if json else TextView(await card_of(engine, run))
         if await nobody_runs(engine, run):
-            view.aside(f"nobody runs it now; take it up with: interlingua run TARGET --resume {short(run)}")
+            view.aside(f"nobody runs it now; take it up with: {await resume_command(engine, run, store)}")
         return await Watch(engine, run, view, asker=None, leave_waiting=False, owned=None).follow(after=after)
 
 

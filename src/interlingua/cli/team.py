@@ -63,7 +63,8 @@ def check(
 
     Tells everything that is wrong, with file and JSON pointer and what to do about it. Where nothing is: with whom a
     task begins, who may delegate to whom and when, who oversees whom, which tools and scopes each agent has, its
-    limits, who thinks, and what is done when work fails. Exit code 1 where something is wrong; warnings do not count.
+    limits, who thinks, and what is done when work fails. A team with a member for which nobody thinks is not sound: it
+    can be drawn, and not run. Exit code 1 where something is wrong; warnings do not count.
     """
     from .session import go
 
@@ -78,15 +79,17 @@ async def _check(place: Path, probe: bool, model: str | None, json: bool) -> int
 
     team, problems = load(place)
     folder = _folder(place)
+    readable = not _errors(problems)
     described = team_check.describe(team, folder, model)
     offered: dict[str, list[str]] | None = None
-    if probe and not _errors(problems):
+    if probe and readable:
         offered, more = await _probe(team, folder)
         problems = [*problems, *more]
+    problems = [*problems, *team_check.unthought(team, folder, model)]
     wrong = bool(_errors(problems))
     found = [team_check.advised(team, folder, problem) for problem in problems]
     if json:
-        told: dict[str, Any] = {"ok": not wrong, "problems": found, "team": None if wrong else described}
+        told: dict[str, Any] = {"ok": not wrong, "problems": found, "team": described if readable else None}
         typer.echo(as_json({**told, "offered": offered} if offered is not None else told))
         return ExitCode.FAILED if wrong else ExitCode.SUCCEEDED
     for one in found:
@@ -94,6 +97,8 @@ async def _check(place: Path, probe: bool, model: str | None, json: bool) -> int
             typer.echo(clean(line))
     if wrong:
         typer.echo(f"The team {clean(team.name)} cannot be used: {_count(len(_errors(problems)), 'error')}.")
+        for line in team_check.explained(described) if readable else ():
+            typer.echo(line)
         return ExitCode.FAILED
     if found:
         typer.echo()

@@ -79,6 +79,10 @@ def _advice_for_agent(team: Team, manifest: Manifest, problem: Problem, config: 
                 return f"write delegate_rules.{target}.when_to_delegate, or take {target} out of allowed_agents"
         case ["delegate_rules", key] if key not in manifest.allowed_agents:
             return f"add {key} to allowed_agents, or take its rule away" + _meant(key, team)
+        case []:
+            return f"give a model (--model PROVIDER:NAME, or model in {config}), or an agent of that name in {HANDLERS}"
+        case [ours, "handler"] if ours == OURS:
+            return "write FILE:FUNCTION, with the file as it is seen from the team's folder"
         case ["overseer"] if manifest.overseer in (None, manifest.id) or manifest.overseer in team.manifests:
             return "name somebody who is not overseen by it in turn: another agent, user for yourself, or null"
         case ["overseer"]:
@@ -141,6 +145,25 @@ def thinkers(team: Team, folder: Path, model: str | None = None) -> dict[str, Th
         else:
             found[manifest.id] = Thinks(model=options.model or model or team.model)
     return found
+
+
+def unthought(team: Team, folder: Path, model: str | None = None) -> list[Problem]:
+    """Members for which nobody thinks: with them the team cannot be loaded."""
+    found: list[Problem] = []
+    for id_, one in thinkers(team, folder, model).items():
+        file = team.manifests[id_].file
+        if one == Thinks():
+            found.append(Problem(file, "", f"nobody thinks for {id_}: it has no handler, no target and no model"))
+        elif one.handler is not None and (why := _no_handler(one.handler, folder)):
+            found.append(Problem(file, f"/{OURS}/handler", why))
+    return found
+
+
+def _no_handler(handler: str, folder: Path) -> str:
+    """The complaint that the file of a handler (FILE:FUNCTION) is not there; empty where it is. It is not run."""
+    file, _, name = handler.rpartition(":")
+    path = folder / (file or name)
+    return "" if path.is_file() else f"there is no file {path}, which {handler} names"
 
 
 def _beside(folder: Path) -> Iterator[tuple[str, str]]:

@@ -209,7 +209,7 @@ async def run(
             except BrokenPipeError:  # nobody reads what it says any more
                 await _give_up(engine, root)
                 raise
-            _remarks(screen, tree, code, place, store)
+            _remarks(screen, tree, code, place, store, model)
             return code
 
 
@@ -249,7 +249,9 @@ async def _summary(engine: Engine, root: str, label: str) -> dict[str, Any]:
     return {"task": label, "run": root, **kept, "conversation": said}
 
 
-def _remarks(screen: Screen, tree: Tree, code: ExitCode, place: Path, store: Path | None) -> None:
+def _remarks(
+    screen: Screen, tree: Tree, code: ExitCode, place: Path, store: Path | None, model: str | None
+) -> None:  # fmt: skip
     label, at = screen.conversation.label, f" --store {shlex.quote(str(store))}" if store is not None else ""
     if not label:
         return
@@ -257,7 +259,9 @@ def _remarks(screen: Screen, tree: Tree, code: ExitCode, place: Path, store: Pat
     status = ended.status.value.replace("_", " ") if isinstance(ended, RunFinished) else "waits"
     note(f"task {label} {status}")
     if code is ExitCode.WAITING:
-        note(f"then take it up again with: interlingua team run {shlex.quote(str(place))} --resume {label}{at}")
+        thinks = f" --model {shlex.quote(model)}" if model is not None else ""
+        resume = f"interlingua team run {shlex.quote(str(place))} --resume {label}{thinks}{at}"
+        note(f"then take it up again with: {resume}")
     note(f"interlingua audit export {label}{at}")
 
 

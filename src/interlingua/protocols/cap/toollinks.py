@@ -299,7 +299,8 @@ class Posts(httpx2.AsyncClient):
             return _answer(request, id_, *refused, status)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         streamed = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        response.stream = _Limited(exchange, response.stream, math.inf if streamed else self._max_bytes)
+        limited = _Limited(exchange, response.stream, math.inf if streamed else self._max_bytes)
+        response.stream = _Clean(limited, self._max_bytes if streamed else None)
         return response
 
     async def aclose(self) -> None:
@@ -375,6 +376,50 @@ class _Limited(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         self._exchange.over()
         await self._stream.aclose()
+
+
+class _Clean(httpx2.AsyncByteStream):
+    """An answer as JSON that the library takes: what is not clean in it is repaired, as it is on every other wire."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, line: int | None) -> None:
+        """`line`: bytes of the longest line of events that is looked at; None: the answer is one message."""
+        self._stream = stream
+        self._line = line
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        kept = bytearray()
+        async for chunk in self._stream:
+            if self._line is None:  # all of it is bounded already
+                kept += chunk
+                continue
+            whole, end, rest = chunk.rpartition(b"\n")
+            if end:
+                yield b"".join(_clean_line(line) + end for line in bytes(kept + whole).split(end))
+                kept.clear()
+            kept += rest
+            if len(kept) > self._line:  # the library refuses it
+                yield bytes(kept)
+                kept.clear()
+        if kept:
+            yield _clean(bytes(kept)) if self._line is None else _clean_line(bytes(kept))
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _clean_line(line: bytes) -> bytes:
+    """A line of an event stream. JSON that goes on over several lines stays as it is."""
+    name, colon, told = line.partition(b":")
+    return name + colon + _clean(told) if name == b"data" and told.strip() else line
+
+
+def _clean(frame: bytes) -> bytes:
+    try:
+        msgspec.json.decode(frame)
+    except (ValueError, RecursionError):
+        with contextlib.suppress(ValueError):  # the library says what is wrong with it
+            return json_text.clean(frame)
+    return frame
 
 
 BROKE = "the answer broke off"
