@@ -110,7 +110,7 @@ def _chunk(message: Message, limits: HttpLimits) -> bytes:
 
 
 async def began(request: Request) -> bytes:
-    """What is here of a body that is refused unread. A client that waits until it may send sends nothing."""
+    """The beginning of a body that is refused unread. A client that waits until it may send sends nothing."""
     if header(request, b"expect") is not None:
         return b""
     try:

@@ -104,7 +104,7 @@ def expected(body: bytes) -> Any:
 
 
 async def post(client: Client, headers: dict[str, str], body: bytes) -> tuple[int, Any]:
-    """What is answered to these bytes: the status, and the message in it."""
+    """The answer to these bytes: the status, and the message in it."""
     place = client.url.removeprefix("http://")
     host, _, path = place.partition("/")
     lines = [f"POST /{path} HTTP/1.1", f"host: {host}", *(f"{name}:{value}" for name, value in headers.items())]

@@ -59,7 +59,7 @@ class RequestStates:
 
 
 def _about(caller: str, call: Call) -> bytes:
-    """What a state is bound to."""
+    """The caller and the request that a state is bound to."""
     params = call.params
     input_ = params.get("input", params.get("arguments"))
     return values.digest([caller, call.method, params.get("name"), input_]).encode()

@@ -322,7 +322,7 @@ class Running:
 
     @property
     def _has_messages(self) -> bool:
-        """Whether progress has text in this revision."""
+        """True where progress has text in this revision."""
         return self.version >= "2025-03-26"
 
     def _last_delta(self, finished: RunFinished) -> None:

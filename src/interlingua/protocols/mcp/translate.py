@@ -4,8 +4,9 @@ What the wire has no place for, and what happens to it:
 
 - files and data beside the input or the output of `agents/run`, which are objects: in `_meta`, by names of ours; a tool
   has content blocks for what comes out;
-- activity (thoughts, plans, tool calls): told as the text of a tool's progress; not at all to `agents/run`, whose
-  progress is output alone;
+- activity (thoughts, plans, tool calls): told as the text of a tool's progress; to `agents/run`, whose own progress is
+  output alone, only warnings are, as the text of MCP's progress;
+- the text of a large result of a tool, which has it as structure already: only its beginning;
 - a restart: no further deltas, and the result is what counts;
 - an answer that is more than a flat form: JSON in a text field, and what is wanted in `_meta`, by a name of ours;
 - what an answer says beside its choice: in fields of their own, or whole in `_meta` of the result, by a name of ours;

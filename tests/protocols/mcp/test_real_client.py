@@ -1,0 +1,53 @@
+"""Large results of a tool as the published client of MCP reads them: PyPI `mcp` takes events of up to 1 MiB."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+import interlingua as il
+from interlingua.app.serve import ServeSettings, serving
+from interlingua.protocols.mcp.streams import WebSettings
+from interlingua.protocols.mcp.web import WebDoor
+from tests.engine.common import QUICK
+
+WAIT = 30.0
+
+
+@il.agent
+async def large(size: int) -> str:
+    """Says much."""
+    return "x" * size
+
+
+@il.agent
+async def streams(size: int):
+    """Says much, in pieces."""
+    for _ in range(4):
+        yield "x" * (size // 4)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_large_result_arrives_whole(store: Path, mode: Any) -> None:
+    told: list[str] = []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        told.append(message or "")
+
+    agents = [large, streams]
+    async with asyncio.timeout(2 * WAIT), serving(store, agents, ServeSettings(port=0, engine=QUICK)) as server:
+        web = server.app.doors["mcp"][1].close.__self__  # type: ignore[union-attr]
+        assert isinstance(web, WebDoor)
+        web.settings = WebSettings(patience=0.0)  # every answer is an event stream
+        async with Client(server.address + "/mcp", mode=mode, read_timeout_seconds=WAIT) as client:
+            for name in ("large", "streams"):
+                for size in (100_000, 600_000, 900_000):
+                    result = await client.call_tool(name, {"size": size}, progress_callback=progress)
+                    assert result.is_error is not True
+                    assert result.structured_content == {"text": "x" * size}
+                    assert (len(result.content[0].text) == size) is (size <= 100_000)  # type: ignore[union-attr]
+        assert told
