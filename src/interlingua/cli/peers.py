@@ -99,7 +99,8 @@ def send(
         "/message:send", role="user", text=text, peer_id=to, sync=True if wait else None, timeout=wait
     )
     reply = told.get("reply")
-    lines = [_said(reply)] if isinstance(reply, dict) else [f"sent as {told['message_id']}"]
+    how = "queued as" if told.get("queued") else "sent as"
+    lines = [_said(reply)] if isinstance(reply, dict) else [f"{how} {told['message_id']}"]
     _print(told, as_json, lines)
 
 

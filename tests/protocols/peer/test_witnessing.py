@@ -4,20 +4,23 @@ told all the same, and once."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
+from websockets.asyncio.client import connect
 
 import interlingua as il
 from interlingua.model.errors import StoreError
 from interlingua.model.run import RunRequest
+from interlingua.protocols.peer.peers import Outbox
 from interlingua.store.shelf import Follow, Put
 from interlingua.store.sql import Flowing
 
-from .common import at_door, checked, echo, events, painter, running_node, shout
+from .common import WAIT, at_door, checked, echo, events, painter, running_node, shout
 
 
 async def sent(http: Any, text: str, **more: Any) -> Any:
@@ -202,3 +205,37 @@ async def test_a_run_that_starts_elsewhere_is_told_of_when_it_is_read(tmp_path: 
         async with events(http, f"/tasks/{task}:subscribe") as stream:
             states = [event["state"] for event in await stream.rest() if "state" in event]
         assert states == ["submitted", "working", "completed"]
+
+
+async def test_output_that_comes_while_older_letters_still_go_out_follows_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As right after a peer has connected. A piece that was left out would hold up all the output until the end."""
+
+    @il.agent
+    async def says(text: str) -> AsyncIterator[str]:
+        yield "first "
+        await asyncio.sleep(3600)
+
+    read, may_read = Outbox._send_some, asyncio.Event()
+
+    async def held(self: Outbox, session: Any) -> bool:
+        await may_read.wait()
+        return await read(self, session)
+
+    monkeypatch.setattr(Outbox, "_send_some", held)
+    card = {"name": "Guest", "capabilities": {"task_delegation": True, "task_chunks": True}}
+    async with (
+        running_node("Host", agents=[says]) as host,
+        connect(str(host.node.link).replace("acp://", "ws://")) as guest,
+    ):
+        await guest.send(json.dumps({"type": "acp.agent_card", "card": card}))
+        given = {"role": "user", "parts": [{"type": "text", "content": "x"}]}
+        await guest.send(json.dumps({"type": "task.delegate", "message_id": "m", "task_id": "t", "payload": given}))
+        await host.until(lambda event: event["type"] == "artifact")
+        may_read.set()
+        seen: list[Any] = []
+        while not seen or "chunk" not in seen[-1]:
+            seen.append(json.loads(await asyncio.wait_for(guest.recv(), WAIT)))
+        assert seen[-1]["chunk_number"] == 1
+        assert "working" in [frame.get("status") for frame in seen[:-1]]

@@ -33,6 +33,7 @@ QUEUED, DELIVERED, DROPPED = "queued", "delivered", "dropped"
 _PAGE = 256
 _LAST = "last-peer"  # where the number of the newest peer is kept
 _SETTLE_AFTER = 0.02  # seconds: what has arrived is written down with what is sent next, or else by itself then
+_MOST_BEHIND = 256 * 1024  # bytes of output that wait for the pump
 
 
 class Known(msgspec.Struct, omit_defaults=True):
@@ -172,6 +173,7 @@ class Outbox:
         self._by_id: dict[str, int] = {}
         self._posted: list[tuple[int, Post]] = []  # messages that were just written down
         self._settled: list[int] = []
+        self._behind: list[bytes] = []  # output that follows what is still on the shelf
         self._unwritten: set[int] = set()  # they have arrived, and the shelf does not know it yet
         self._settling: asyncio.Task[None] | None = None
 
@@ -221,7 +223,24 @@ class Outbox:
                 self._news.set()
         else:
             self.live = False
+            self._behind.clear()  # it would come after this, and is part of it in the end
             self._news.set()
+
+    def send_along(self, frame: dict[str, Any]) -> None:
+        """A piece of output, which is no letter: sent now, or behind the letters that the pump sends right now. A piece
+        that is left out is in the whole, later."""
+        session = self._peer.session
+        if session is None or session.congested:
+            return
+        if self.live:
+            session.send(frame)
+        elif sum(map(len, self._behind)) + len(data := msgspec.json.encode(frame)) <= _MOST_BEHIND:
+            self._behind.append(data)
+
+    def _catch_up(self, session: Session) -> None:
+        behind, self._behind = self._behind, []
+        for data in behind:
+            session.send_data(data)
 
     def _send(self, session: Session, number: int, frame: dict[str, Any], data: bytes | None = None) -> None:
         id_ = frame.get("message_id")
@@ -289,6 +308,7 @@ class Outbox:
         self.live = False
         self._flying.clear()
         self._by_id.clear()
+        self._behind.clear()
         full = self._peer.node.settings.in_flight
         try:
             while True:
@@ -298,6 +318,7 @@ class Outbox:
                     self.live = not self._news.is_set()
                     if not self.live:
                         continue
+                    self._catch_up(session)
                 elif not self.live and len(self._flying) < full:
                     continue
                 await self._news.wait()

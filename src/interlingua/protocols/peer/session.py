@@ -136,7 +136,10 @@ class Session:
     # -- sending ------------------------------------------------------------------------------------------
 
     def send(self, frame: dict[str, Any]) -> None:
-        data = _encode(frame)
+        self.send_data(_encode(frame))
+
+    def send_data(self, data: bytes) -> None:
+        """A frame as it was encoded."""
         if self.peer is not None and len(data) > self.peer.limit:
             log.warning("a frame of %d bytes is too large for %s, and was not sent", len(data), self.who)
             return  # it would end the connection, and with it all that is under way

@@ -151,8 +151,8 @@ class Telling:
             for post, frame in draft.live:
                 if post is not None:
                     peer.outbox.posted(numbers[id(post)] or 0, frame)
-                elif peer.session is not None and peer.outbox.live and not peer.session.congested:
-                    peer.session.send(node.trust.sign(frame))
+                else:
+                    peer.outbox.send_along(node.trust.sign(frame))
         node.woke(self._origin.scope)
         if draft.outcome:
             self.outcome = Outcome(self._reply, task)
