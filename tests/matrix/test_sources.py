@@ -23,7 +23,15 @@ from interlingua.app.targets import load_all, parse
 from interlingua.cli.forms import answer_from
 from interlingua.engine import mounting
 from interlingua.model.errors import InvalidAnswer
-from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked, QuestionWithdrawn, Warned
+from interlingua.model.events import (
+    ArtifactAdded,
+    CancelRequested,
+    MessageSent,
+    OutputDelta,
+    QuestionAsked,
+    QuestionWithdrawn,
+    Warned,
+)
 from interlingua.model.forms import choices, form
 from interlingua.model.prompts import prompt_input
 from interlingua.protocols.parity import FEATURES
@@ -395,6 +403,22 @@ async def mounted_ours(
         async with mounted(protocol, {protocol: target}, store, settings) as there, asyncio.timeout(PATIENCE):
             there.talker = name
             yield server, there
+
+
+@every
+async def test_a_run_that_is_cancelled_at_its_source_is_cancelled_here(protocol: str, store: Path) -> None:
+    async with mounted_ours(protocol, store) as (server, there):
+        for text in (f"wait {there.gate.url}", "ask"):
+            run = await there.tell(text)
+            await (there.asked(run) if text == "ask" else there.until_said(run, "waiting "))
+            (remote,) = await server.engine.runs(RunFilter(status=[il.Status.RUNNING, il.Status.WAITING]))
+            await server.engine.cancel(remote.id, reason="enough")
+            ended = await there.end(run)
+            assert ended.error is not None
+            assert (ended.status, ended.error.code) == (il.Status.CANCELLED, "cancelled"), ended.error
+            (requested,) = await there.bodies(run, CancelRequested)
+            assert requested.reason == ended.error.message
+            assert not ended.questions
 
 
 @every

@@ -489,8 +489,13 @@ async def test_a_search_by_metadata_reads_only_what_an_index_leads_to(url: str) 
     found = await store.runs(RunFilter(metadata={"user": 7}))
     assert found[0].id == late.id
     assert len(found) == 2
-    query, args = select_runs(store.dialect, "id", RunFilter(metadata={"user": 7}))
-    plan = await store._read(lambda conn: conn.execute(f"EXPLAIN {query}", args).fetchall())
+
+    def explain(conn: Connection) -> list[Any]:
+        lead = conn.dialect.lead(conn, "runs", [("metadata", "user", 7)], None)
+        query, args = select_runs(store.dialect, "id", RunFilter(metadata={"user": 7}), lead)
+        return conn.execute(f"EXPLAIN {query}", args).fetchall()
+
+    plan = await store._read(explain)
     assert any("runs_terms" in line for (line,) in plan), plan
     assert len(await store.runs(RunFilter(metadata={"deep": {"a": [1]}}))) == 1
     assert len(await store.runs(RunFilter(metadata={"all": True}, limit=25, offset=2990))) == 10

@@ -548,6 +548,10 @@ class Execution(Operations):
             if self._task_is_over and (isinstance(error, ChildFailed) or info.code == RunTimedOut.code):
                 # Whom it called was told a moment earlier than itself.
                 self._finish(Status.TIMED_OUT, error=RunTimedOut(self._why_late()).info())
+            elif info.code == RunCancelled.code and self.agent is not None and mounting.is_mounted(self.agent.card):
+                # Somebody cancelled it where it really runs: then it is cancelled here too.
+                self.log.append(CancelRequested(reason=info.message))
+                self._finish(Status.CANCELLED, error=info)
             else:
                 self._fail(info)
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import itertools
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from uuid import uuid4
@@ -22,12 +20,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ..model import values
 from ..model.errors import InvalidRequest
-from .sql import RUN_COLUMNS, Connection, Cursor, Dialect, Lock, insert, insert_turn
+from .json_terms import TERMED, looked_for, members_of, named, number
+from .sql import RUN_COLUMNS, Connection, Cursor, Dialect, Lead, Lock, Wanted, insert, insert_turn
 
 _METADATA, _CALLER = RUN_COLUMNS.index("metadata"), RUN_COLUMNS.index("caller")
 _COLUMNS = (*RUN_COLUMNS, "terms")
 _KNOWN_FOR = 60.0  # seconds, of statistics
-_LOOKED_FOR = 8  # members of metadata, in one search
 _PREPARED = 500  # statements that a connection keeps
 
 # A connection whose other end has gone must not be waited for until the system gives up on it.
@@ -76,7 +74,6 @@ class _Postgres(Dialect):
     position = "strpos"
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
-    contains_json = False  # jsonb knows no \u0000, and other numbers as equal than we do
     status_indexes = True
 
     def skip_locked_of(self, table: str) -> str:
@@ -94,20 +91,16 @@ class _Postgres(Dialect):
     def has_bytes(self, column: str) -> str:
         return f"position(? in {column})>0"
 
-    def narrow(
-        self, column: str, wanted: dict[str, Any], caller: str | None, terms: list[str], args: list[Any]
-    ) -> None:
-        for name, value in itertools.islice(wanted.items(), _LOOKED_FOR):
-            terms.append(f"{_TERMS[column]} && CAST(? AS bigint[])")
-            args.append([_looked_for(name, value, caller), *_TOO_MANY])
-
-    def rare(self, conn: Connection, table: str, wanted: Mapping[str, dict[str, Any]], caller: str | None) -> bool:
+    def lead(self, conn: Connection, table: str, wanted: Wanted, caller: str | None) -> Lead:
         assert isinstance(conn, PostgresConnection)
-        return any(
-            _looked_for(name, value, caller) not in conn.frequent(table)
-            for members in wanted.values()
-            for name, value in itertools.islice(members.items(), _LOOKED_FOR)
-        )
+        terms, args = list[str](), list[Any]()
+        alone = False
+        for column, name, value in wanted:
+            term = _of(looked_for(name, value), caller)
+            terms.append(f"{_TERMS[column]} && CAST(? AS bigint[])")
+            args.append([term, *_TOO_MANY])
+            alone = alone or term not in conn.frequent(table)
+        return Lead(terms, args, alone=alone)
 
     def beside(self, column: str, json: bytes, caller: str) -> tuple[list[str], list[Any]]:
         return [_TERMS[column]], [metadata_terms(json, caller)]
@@ -148,7 +141,6 @@ POSTGRES = _Postgres()
 
 
 _TERMS = {"metadata": "terms", "state": "described"}
-_TERMED = 32  # members; what has more is looked at in every search
 _TOO_MANY = [0]
 
 
@@ -156,39 +148,17 @@ def metadata_terms(json: bytes, caller: str) -> list[int] | None:
     """Of every member its name, and its name with its value where that is no object and no list; both for everybody and
     for the caller, whose searches are to find the few of theirs among the many that are like them. None where there are
     no members: then it contains nothing that can be looked for."""
-    if json in (b"{}", b"null"):
+    members = members_of(json)
+    if not members:
         return None
-    members = values.decode(json)
-    if not isinstance(members, dict) or not members:
-        return None
-    if len(members) > _TERMED:
+    if len(members) > TERMED:
         return _TOO_MANY
-    found = set[int]()
-    for name, value in members.items():
-        for whose in (None, caller):
-            found.add(_term(name, None, whose))
-            found.add(_looked_for(name, value, whose))
-    return sorted(found)
+    texts = {text for name, value in members.items() for text in (named(name), looked_for(name, value))}
+    return sorted({_of(text, whose) for text in texts for whose in (None, caller)})
 
 
-def _looked_for(name: str, value: Any, caller: str | None) -> int:
-    return _term(name, None if isinstance(value, dict | list) else _one_way(value), caller)
-
-
-def _one_way(value: Any) -> bytes:
-    """A value, in the same way for all that are equal: 1 and 1.0 are."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return values.encode(value)
-
-
-def _term(name: str, value: bytes | None, caller: str | None) -> int:
-    text = values.encode(name) if value is None else values.encode(name) + b":" + value
-    return _number(text if caller is None else values.encode(caller) + b">" + text)
-
-
-def _number(text: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
+def _of(text: bytes, caller: str | None) -> int:
+    return number(text if caller is None else values.encode(caller) + b">" + text)
 
 
 # -- the connection ----------------------------------------------------------------------------------------
@@ -295,7 +265,7 @@ class PostgresConnection:
 
     def _key(self, lock: Lock) -> int:
         """Of a lock that counts in the whole database, where there may be other stores in other schemas."""
-        return _number("\0".join((self._schema, *lock)).encode(errors="surrogatepass"))
+        return number("\0".join((self._schema, *lock)).encode(errors="surrogatepass"))
 
 
 def _can_be(id_: str) -> bool:

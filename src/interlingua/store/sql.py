@@ -73,6 +73,18 @@ class Flowing:
         return self._fn(conn)
 
 
+# Members that are looked for: the column of JSON, the name, the value.
+Wanted = Sequence[tuple[str, str, Any]]
+
+
+class Lead(msgspec.Struct):
+    """Terms that hold of every row with what is wanted, for an index. `alone`: the rows that they hold of are few."""
+
+    terms: list[str] = []
+    args: list[Any] = []
+    alone: bool = False
+
+
 class Dialect:
     """How SQLite says it. What others say otherwise they override."""
 
@@ -83,8 +95,7 @@ class Dialect:
     position = "instr"  # of a text in another, 0 where it is not there
     for_update = ""  # after a SELECT: nobody else changes these rows until the transaction ends
     skip_locked = ""  # the same, without those that somebody else is changing
-    contains_json = True  # knows json_contains(column, ?)
-    status_indexes = False  # has runs in the order of caller, agent or both, then status, then id
+    status_indexes = False  # has all runs in the order of caller, agent or both, then status, then id
 
     def together(self, conn: Connection) -> contextlib.AbstractContextManager[object]:
         """Within this, statements are sent without waiting for each other. What they find is there afterwards."""
@@ -109,22 +120,25 @@ class Dialect:
         """A term that holds where the bytes in a column have these bytes in them."""
         return f"instr({column}, ?)>0"
 
-    def narrow(
-        self, column: str, wanted: dict[str, Any], caller: str | None, terms: list[str], args: list[Any]
-    ) -> None:
-        """More terms that hold of every row (of a caller) whose JSON in a column contains this, for an index."""
-
-    def rare(self, conn: Connection, table: str, wanted: Mapping[str, dict[str, Any]], caller: str | None) -> bool:
-        """Whether few rows of a table (and of a caller) have what is wanted in their columns of JSON."""
-        return False
+    def lead(self, conn: Connection, table: str, wanted: Wanted, caller: str | None) -> Lead:
+        """How an index helps to find the rows of a table (and of a caller) whose JSON has these members."""
+        raise NotImplementedError
 
     def aside(self, term: str) -> str:
-        """A term, in a search that is to go by what `narrow` gives, and by nothing else."""
-        return term
+        """A term, in a search that goes by what `lead` gives, and by nothing else."""
+        raise NotImplementedError
 
     def beside(self, column: str, json: bytes, caller: str) -> tuple[list[str], list[Any]]:
-        """Columns that are written with this JSON of a caller's thread, for `narrow`, and their values."""
+        """Columns that are written with this JSON of a caller's thread, for `lead`, and their values."""
         return [], []
+
+    def index_json(
+        self, conn: Connection, table: str, id_: str, *, before: Mapping[str, bytes], after: Mapping[str, bytes],
+        caller: str,
+    ) -> None:  # fmt: skip
+        """Keeps what `lead` finds a row by, where that is in another table, when JSON in its columns changes."""
+
+    indexes_json = False  # `index_json` does something, and has to know what was before
 
     def leading_number(self, text: str) -> str:
         """2 of `2.1`."""

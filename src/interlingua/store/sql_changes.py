@@ -157,6 +157,9 @@ def delete_run(conn: Connection, run: str, now: int, *, rollback: bool = False) 
         for (child,) in conn.execute("SELECT id FROM runs WHERE parent=?", (run,)).fetchall():
             put_inbox(conn, child, "cancel", body, now)
     keep_run(conn, run)
+    if conn.dialect.indexes_json:
+        metadata, caller = conn.execute("SELECT metadata, caller FROM runs WHERE id=?", (run,)).fetchone()
+        conn.dialect.index_json(conn, "runs", run, before={"metadata": metadata}, after={}, caller=caller)
     conn.execute(
         "INSERT INTO tombstones (run, agent, status, seq, head, deleted_at) VALUES (?,?,?,?,?,?) "
         "ON CONFLICT (run) DO UPDATE SET agent=excluded.agent, status=excluded.status, seq=excluded.seq, "
@@ -202,4 +205,9 @@ def set_json(conn: Connection, thread: str, caller: str, column: str, json: byte
     """Change the state or the metadata of a caller's thread, with what else changes, and what searches find it by."""
     columns, given = conn.dialect.beside(column, json, caller)
     changes = ", ".join([also, f"{column}=?", *(f"{name}=?" for name in columns)])
+    if conn.dialect.indexes_json:
+        before = conn.execute(f"SELECT {column} FROM threads WHERE id=?", (thread,)).fetchone()
+        if before is not None:
+            given_before = {column: before[0]}
+            conn.dialect.index_json(conn, "threads", thread, before=given_before, after={column: json}, caller=caller)
     conn.execute(f"UPDATE threads SET {changes} WHERE id=?", (*args, json, *given, thread))

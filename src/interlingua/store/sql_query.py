@@ -12,35 +12,87 @@ import msgspec
 from ..model import values
 from ..model.status import Status
 from .base import RunFilter
-from .sql import FINAL_SQL, Connection, Dialect
+from .sql import FINAL_SQL, Connection, Dialect, Lead
 
 _PAGE = 1000  # rows
 STUCK = "(blocked_reason IS NOT NULL OR (worker IS NULL AND wake_at=0))"
 """Of runs that some code could not go on with: they wait for other code, or such code is gone."""
-_LOOKED_FOR = 8  # members whose text is searched for before anything is taken apart
+_LOOKED_FOR = 8  # members that are searched for before anything is taken apart
+_UNMET = (Status.FAILED, Status.CANCELLED, Status.TIMED_OUT)
+_UNMET_SQL = "('failed', 'cancelled', 'timed_out')"
+_NO_LEAD = Lead()
 
 
-def select_runs(dialect: Dialect, columns: str, where: RunFilter) -> tuple[str, list[Any]]:
-    """A SELECT of runs. Where the database does not know what JSON contains, some of them are not wanted."""
-    if dialect.status_indexes:
-        if where.root is not None:
-            return _select_tree(dialect, columns, where)
-        if _by_status(where):
-            return _select_by_status(dialect, columns, where)
-    terms, args = runs_where(dialect, where)
+def select_runs(
+    dialect: Dialect, columns: str, where: RunFilter, lead: Lead = _NO_LEAD, before: str | None = None
+) -> tuple[str, list[Any]]:
+    """A SELECT of runs, newest first. Where metadata is wanted, some that it finds do not have it: see `pages`.
+
+    It never reads all runs because few of them are wanted: there is an index for whatever is asked for."""
+    terms, args = runs_where(dialect, where, lead)
+    if before is not None:
+        terms.append("id<?")
+        args.append(before)
+    if lead.alone or where.root is not None:
+        # Few: they are found before they are put in order.
+        terms += map(dialect.aside, _status_is(where))
+        few = f"WITH few AS MATERIALIZED (SELECT * FROM runs WHERE {' AND '.join(terms)}) "
+        return few + select("few", columns, []), [*args, where.limit, where.offset]
+    if where.thread is None and where.parent is None:
+        if dialect.status_indexes:
+            if not where.metadata and (where.caller, where.agent, where.status) != (None, None, None):
+                return _select_by_status(dialect, columns, where)
+        elif where.status is not None:
+            return _select_each_status(dialect, columns, where, terms, args)
+        else:
+            return select(_in_order(dialect, where), columns, terms), [*args, where.limit, where.offset]
+    terms += _status_is(where)
     return select("runs", columns, terms), [*args, where.limit, where.offset]
 
 
-def _by_status(where: RunFilter) -> bool:
-    """Whether the indexes by status are those that lead to what is wanted."""
-    others = (where.thread, where.parent, where.metadata)
-    return not any(others) and (where.caller, where.agent, where.status) != (None, None, None)
+def _in_order(dialect: Dialect, where: RunFilter) -> str:
+    """Runs in the order of their ids, those of whoever is asked for alone. SQLite would guess which index is best."""
+    if where.blocked:  # these are few, and have an index
+        return "runs"
+    if where.caller is not None:
+        index = "runs_both" if where.agent is not None else "runs_marked" if where.marked is not None else "runs_caller"
+    elif where.agent is not None:
+        index = "runs_agent"
+    else:
+        return "runs"
+    return "runs" + dialect.indexed(index)
+
+
+def _select_each_status(
+    dialect: Dialect, columns: str, where: RunFilter, terms: list[str], args: list[Any]
+) -> tuple[str, list[Any]]:
+    """The newest of each status, and the newest of those. Runs that are open or did not succeed have indexes by status;
+    most of the others have succeeded, so those are read in order."""
+    assert where.status is not None
+    whose = "_both" if where.caller and where.agent else "_caller" if where.caller else "_agent" if where.agent else ""
+    unmet = dialect.indexed(f"runs_unmet{whose}")
+    wanted = dict.fromkeys(where.status)
+    arms = [
+        (f"runs{unmet}", f"status IN {_UNMET_SQL} AND status='{status.value}'") for status in _UNMET if status in wanted
+    ]
+    if Status.SUCCEEDED in wanted:
+        arms.append((_in_order(dialect, where), "status='succeeded'"))
+    if under_way := [f"'{status.value}'" for status in wanted if not status.final]:
+        source = f"runs{dialect.indexed('runs_open')}"
+        arms.append((source, f"status NOT IN {FINAL_SQL} AND status IN ({','.join(under_way)})"))
+    newest = [
+        f"SELECT * FROM (SELECT * FROM {source} WHERE {' AND '.join([status, *terms])} ORDER BY id DESC LIMIT ?)"
+        for source, status in arms
+    ]
+    given = [value for _ in arms for value in (*args, where.limit + where.offset)]
+    found = f"({' UNION ALL '.join(newest)})" if newest else "(SELECT * FROM runs WHERE 1=0)"
+    return select(f"{found} AS runs", columns, []), [*given, where.limit, where.offset]
 
 
 def _select_by_status(dialect: Dialect, columns: str, where: RunFilter) -> tuple[str, list[Any]]:
     """The newest of each status, and the newest of those: each is the end of a stretch of an index, however many runs a
     caller or an agent has, and however few of them have the status."""
-    terms, args = runs_where(dialect, msgspec.structs.replace(where, status=None))
+    terms, args = runs_where(dialect, where)
     wanted = [status.value for status in (Status if where.status is None else where.status)]
     source = "unnest(CAST(? AS text[])) AS s(wanted)"
     terms.append("runs.status=s.wanted")
@@ -60,13 +112,6 @@ def _select_by_status(dialect: Dialect, columns: str, where: RunFilter) -> tuple
     ]  # fmt: skip
 
 
-def _select_tree(dialect: Dialect, columns: str, where: RunFilter) -> tuple[str, list[Any]]:
-    """The runs of a tree are few: they are found before they are put in order."""
-    terms, args = runs_where(dialect, where)
-    sql = f"WITH tree AS MATERIALIZED (SELECT * FROM runs WHERE {' AND '.join(terms)}) "
-    return sql + select("tree", columns, []), [*args, where.limit, where.offset]
-
-
 def select(source: str, columns: str, terms: list[str]) -> str:
     given = f" WHERE {' AND '.join(terms)}" if terms else ""
     return f"SELECT {columns} FROM {source}{given} ORDER BY id DESC LIMIT ? OFFSET ?"
@@ -81,34 +126,30 @@ class Judged(msgspec.Struct):
 
 
 def pages(
-    conn: Connection, table: str, source: str, columns: str, terms: Callable[[bool], tuple[list[str], list[Any]]],
-    wanted: Sequence[Judged], caller: str | None, limit: int, offset: int,
+    conn: Connection, table: str, wanted: Sequence[Judged], caller: str | None, limit: int, offset: int,
+    page: Callable[[Lead, str | None, int], tuple[str, list[Any]]],
 ) -> list[Any]:  # fmt: skip
-    """Rows whose JSON in some columns contains what is wanted, where the database cannot tell: what it finds is read a
-    page at a time, and decided here. The id is the first column. `terms`: what else holds; its argument is whether the
-    search is to go by the JSON alone."""
+    """Rows whose JSON in some columns contains what is wanted, which no database decides as we do: what it finds is
+    read a page at a time, and decided here. The id is the first column. `page`: the SELECT of so many before an id."""
     judged = [(one.place, values.encode(one.wanted)) for one in wanted]
-    rare = conn.dialect.rare(conn, table, {one.column: one.wanted for one in wanted}, caller)
-    holds, args = terms(rare)
-    sql, first = select(source, columns, [*holds, "id<?"]), select(source, columns, holds)
-    if rare:  # they are found before they are put in order
-        few = f"WITH few AS MATERIALIZED (SELECT * FROM {source} WHERE {' AND '.join(holds)}) "
-        sql, first = few + select("few", columns, ["id<?"]), few + select("few", columns, [])
+    members = [(one.column, *member) for one in wanted for member in itertools.islice(one.wanted.items(), _LOOKED_FOR)]
+    lead = conn.dialect.lead(conn, table, members, caller)
     found = list[Any]()
     last: str | None = None
     size = 100
     while len(found) < offset + limit:
-        page = conn.execute(*((first, [*args, size, 0]) if last is None else (sql, [*args, last, size, 0]))).fetchall()
-        found += [row for row in page if all(json_contains(row[place], value) for place, value in judged)]
-        if len(page) < size:
+        rows = conn.execute(*page(lead, last, size)).fetchall()
+        found += [row for row in rows if all(json_contains(row[place], value) for place, value in judged)]
+        if len(rows) < size:
             break
-        last, size = page[-1][0], _PAGE
+        last, size = rows[-1][0], _PAGE
     return found[offset : offset + limit]
 
 
-def runs_where(dialect: Dialect, where: RunFilter, *, by_metadata: bool = False) -> tuple[list[str], list[Any]]:
-    terms, args = list[str](), list[Any]()
-    aside = dialect.aside if by_metadata else str
+def runs_where(dialect: Dialect, where: RunFilter, lead: Lead = _NO_LEAD) -> tuple[list[str], list[Any]]:
+    """The terms that hold of every run that is wanted, but for its status."""
+    aside = dialect.aside if lead.alone else str
+    terms, args = list(lead.terms), list(lead.args)
     for column in ("agent", "version", "caller", "thread", "parent", "marked"):
         value = getattr(where, column)
         if value is not None:
@@ -124,12 +165,15 @@ def runs_where(dialect: Dialect, where: RunFilter, *, by_metadata: bool = False)
     if where.root is not None:
         terms.append("(id=? OR (path<>'' AND path>=? AND path<?))")  # 0 comes after /
         args.extend([where.root, f"/{where.root}/", f"/{where.root}0"])
-    if where.status is not None:
-        terms.append(aside(f"status IN ({','.join('?' * len(where.status))})"))
-        args.extend(status.value for status in where.status)
     if where.metadata:
-        json_matches(dialect, "metadata", where.metadata, where.caller, terms, args)
+        json_matches(dialect, "metadata", where.metadata, terms, args)
     return terms, args
+
+
+def _status_is(where: RunFilter) -> list[str]:
+    if where.status is None:
+        return []
+    return [f"status IN ({','.join(repr(status.value) for status in where.status)})" if where.status else "1=0"]
 
 
 def _agent_is(wanted: str, args: list[Any]) -> str:
@@ -141,17 +185,11 @@ def _agent_is(wanted: str, args: list[Any]) -> str:
     return "agent || '@' || version=?" if "@" in wanted else "agent=?"
 
 
-def json_matches(
-    dialect: Dialect, column: str, wanted: dict[str, Any], caller: str | None, terms: list[str], args: list[Any]
-) -> None:
+def json_matches(dialect: Dialect, column: str, wanted: dict[str, Any], terms: list[str], args: list[Any]) -> None:
     """Terms that hold where the JSON in `column` contains `wanted`: objects by member, the rest by equality."""
-    dialect.narrow(column, wanted, caller, terms, args)
     for text in itertools.islice(_texts(wanted), _LOOKED_FOR):
         terms.append(dialect.has_bytes(column))
         args.append(text)
-    if dialect.contains_json:
-        terms.append(f"json_contains({column}, ?)")
-        args.append(values.encode(wanted))
 
 
 def _texts(wanted: dict[str, Any]) -> Iterator[bytes]:

@@ -32,14 +32,14 @@ from .base import (
     Tombstone,
     WorkerRow,
 )
-from .sql import FINAL_SQL, RUN, RUN_COLUMNS, Call, Connection, Flowing, Lock, LockList, check_indexed
+from .sql import FINAL_SQL, RUN, RUN_COLUMNS, Call, Connection, Flowing, Lead, Lock, LockList, check_indexed
 from .sql_blocked import BlockedQueries
 from .sql_callbacks import CallbackQueries
 from .sql_changes import delete_run
 from .sql_identity import IdentityQueries
 from .sql_inbox import put_inbox
 from .sql_line import ANY_IN_LINE, IN_LINE, LATER
-from .sql_query import Judged, pages, runs_where, select_runs
+from .sql_query import Judged, pages, select_runs
 from .sql_questions import QuestionQueries
 from .sql_records import RecordQueries
 from .sql_shelf import ShelfQueries
@@ -161,17 +161,20 @@ class SQLStore(
         return run_row(row) if row else None
 
     async def runs(self, where: RunFilter) -> list[RunRow]:
-        if self.dialect.contains_json or not where.metadata:
+        if not where.metadata:
             sql, args = select_runs(self.dialect, RUN, where)
             rows = await self._search(lambda conn: conn.execute(sql, args).fetchall())
         else:
             wanted = [Judged("metadata", _METADATA, where.metadata)]
-            rows = await self._search(
-                lambda conn: pages(
-                    conn, "runs", "runs", RUN, lambda rare: runs_where(self.dialect, where, by_metadata=rare), wanted,
-                    where.caller, where.limit, where.offset,
+
+            def page(lead: Lead, before: str | None, size: int) -> tuple[str, list[Any]]:
+                return select_runs(
+                    self.dialect, RUN, msgspec.structs.replace(where, limit=size, offset=0), lead, before
                 )
-            )  # fmt: skip
+
+            rows = await self._search(
+                lambda conn: pages(conn, "runs", wanted, where.caller, where.limit, where.offset, page)
+            )
         return [run_row(row) for row in rows]
 
     async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]:

@@ -12,7 +12,7 @@ from ..model.content import Message
 from ..model.errors import CheckpointNotFound, Conflict, ThreadBusy, ThreadExists, ThreadNotFound
 from ..model.run import Checkpoint, RunRequest, Thread, ThreadStatus
 from .base import RunRow, ThreadFilter
-from .sql import Connection, Queries, insert
+from .sql import Connection, Lead, Queries, insert
 from .sql_changes import add_messages, set_json
 from .sql_query import Judged, json_matches, pages, select
 
@@ -29,6 +29,7 @@ _HOLDS = {
     "busy": "active IS NOT NULL",
     "interrupted": "active IS NOT NULL",
 }
+_INDEX = {"error": "threads_failed", "busy": "threads_active", "interrupted": "threads_active"}
 _STATE, _METADATA = 6, 8  # among these
 _SMALL = 32 * 1024  # bytes
 _CHECKPOINT = "id, thread, version, state, created_at, messages, run, metadata"
@@ -70,6 +71,9 @@ def _put(conn: Connection, t: Thread) -> None:
         columns += more
         row += given
     insert(conn, "threads", columns, [row])
+    conn.dialect.index_json(
+        conn, "threads", t.id, before={}, after={"state": state, "metadata": metadata}, caller=t.caller
+    )
 
 
 def take_thread(conn: Connection, row: RunRow, request: RunRequest, now: int) -> tuple[Thread, str | None]:
@@ -139,28 +143,37 @@ class ThreadQueries(Queries):
     async def threads(self, where: ThreadFilter) -> list[Thread]:
         also = [name for column in ("state", "metadata") for name in self.dialect.beside(column, b"{}", "")[0]]
         named = ", ".join(["t.failed", *(f"t.{name}" for name in also)])
-        source, columns = f"(SELECT {_THREAD} AS status, {named} FROM threads t) AS found", "*"
+        index = _INDEX.get(where.status or "", "threads_caller" if where.caller is not None else None)
         wanted = [
             Judged(column, place, members)
             for column, place, members in (("metadata", _METADATA, where.metadata), ("state", _STATE, where.values))
             if members
         ]
-        if self.dialect.contains_json or not wanted:
-            terms, args = self._where(where, by_json=False)
-            sql = select(source, columns, terms)
-            rows = await self._search(lambda conn: conn.execute(sql, [*args, where.limit, where.offset]).fetchall())
+
+        def page(lead: Lead, before: str | None, size: int, offset: int = 0) -> tuple[str, list[Any]]:
+            terms, args = self._where(where, lead)
+            if before is not None:
+                terms.append("id<?")
+                args.append(before)
+            by = self.dialect.indexed(index) if index is not None and not lead.alone else ""
+            source = f"(SELECT {_THREAD} AS status, {named} FROM threads t{by}) AS found"
+            if lead.alone:  # they are found before they are put in order
+                few = f"WITH few AS MATERIALIZED (SELECT * FROM {source} WHERE {' AND '.join(terms)}) "
+                return few + select("few", "*", []), [*args, size, offset]
+            return select(source, "*", terms), [*args, size, offset]
+
+        if not wanted:
+            sql, args = page(Lead(), None, where.limit, where.offset)
+            rows = await self._search(lambda conn: conn.execute(sql, args).fetchall())
         else:
             rows = await self._search(
-                lambda conn: pages(
-                    conn, "threads", source, columns, lambda rare: self._where(where, by_json=rare), wanted,
-                    where.caller, where.limit, where.offset,
-                )
-            )  # fmt: skip
+                lambda conn: pages(conn, "threads", wanted, where.caller, where.limit, where.offset, page)
+            )
         return [_thread(row) for row in rows]
 
-    def _where(self, where: ThreadFilter, *, by_json: bool) -> tuple[list[str], list[Any]]:
-        aside = self.dialect.aside if by_json else str
-        terms, args = list[str](), list[Any]()
+    def _where(self, where: ThreadFilter, lead: Lead) -> tuple[list[str], list[Any]]:
+        aside = self.dialect.aside if lead.alone else str
+        terms, args = list(lead.terms), list(lead.args)
         if where.caller is not None:
             terms.append(aside("caller=?"))
             args.append(where.caller)
@@ -168,9 +181,9 @@ class ThreadQueries(Queries):
             terms.append(aside(f"status=? AND {_HOLDS.get(where.status, '1=0')}"))
             args.append(where.status)
         if where.metadata:
-            json_matches(self.dialect, "metadata", where.metadata, where.caller, terms, args)
+            json_matches(self.dialect, "metadata", where.metadata, terms, args)
         if where.values:
-            json_matches(self.dialect, "state", where.values, where.caller, terms, args)
+            json_matches(self.dialect, "state", where.values, terms, args)
         return terms, args
 
     async def patch_thread(
@@ -252,6 +265,10 @@ class ThreadQueries(Queries):
         ).fetchone()
         if pending is not None:
             raise Conflict(f"run {pending[0]} is still to run on thread {thread}; cancel it first")
+        if conn.dialect.indexes_json:
+            json = conn.execute("SELECT state, metadata FROM threads WHERE id=?", (thread,)).fetchone()
+            before = {"state": json[0], "metadata": json[1]}
+            conn.dialect.index_json(conn, "threads", thread, before=before, after={}, caller=found.caller)
         for table, column in (("checkpoints", "thread"), ("messages", "thread"), ("threads", "id")):
             conn.execute(f"DELETE FROM {table} WHERE {column}=?", (thread,))
         conn.execute("DELETE FROM links WHERE target=?", (thread,))

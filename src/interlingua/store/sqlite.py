@@ -19,11 +19,11 @@ from ..model.run import Thread
 from . import schema
 from . import sql_transactions as transactions
 from .base import WorkerRow, receiver_of
+from .json_terms import rows_of
 from .liveness import Locks
 from .opening import CannotOpen
 from .shelf import Document
 from .sql import Connection, Dialect
-from .sql_query import json_contains
 from .sql_store import SQLStore
 from .sql_threads import small_thread
 from .sqlite_writer import SQLITE, OpenedFile, SQLiteConnection, SQLiteWriter, begin, connect
@@ -90,7 +90,6 @@ class SQLiteStore(SQLStore):
             self._connections.append(conn)
             self._file.check()
             self._local.conn = conn
-            conn.create_function("json_contains", 2, json_contains, deterministic=True)
         return fn(conn)
 
     def glance(self, space: str, id_: str) -> tuple[Document | None, bool]:
@@ -178,6 +177,7 @@ def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = 
     _refuse_foreign(path)
     conn = connect(path)
     conn.create_function("receiver_of", 1, receiver_of, deterministic=True)
+    conn.create_function("terms_of", 3, _terms_of, deterministic=True)
     try:
         if not dry:
             path.chmod(0o600)
@@ -200,6 +200,11 @@ def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = 
     finally:
         conn.close()
     return plan
+
+
+def _terms_of(column: str, json: bytes, caller: str) -> str:
+    """Terms for a table of them that is new to a store: a list, as JSON."""
+    return values.encode(sorted(rows_of(column, json, caller))).decode()
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -11,14 +11,16 @@ import logging
 import queue
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..model.errors import Unavailable
 from ..model.status import Status
 from .base import EVENT_COLUMNS, Fenced, Sealed
-from .sql import Dialect, Lock, insert
+from .json_terms import rows_of, searched
+from .sql import RUN_COLUMNS, Connection, Dialect, Lead, Lock, Wanted, insert
+from .sql_keep import chunks, marks
 from .writer import Asked, Batch, Writer, answered, write_changes
 
 log = logging.getLogger("interlingua.store")
@@ -30,12 +32,55 @@ _UPDATE_RUN = (
 )
 _FAST_POLL, _SLOW_POLL, _FAST_FOR = 0.005, 0.1, 5.0
 _LOCK_PATIENCE = 30.0
+_ID, _METADATA, _CALLER = (RUN_COLUMNS.index(name) for name in ("id", "metadata", "caller"))
+_FEW = 1000  # rows that are read and put in order rather than walked past
 
 
 class _SQLite(Dialect):
     error = sqlite3.Error
     operational = sqlite3.OperationalError
     integrity = sqlite3.IntegrityError
+    indexes_json = True
+
+    def lead(self, conn: Connection, table: str, wanted: Wanted, caller: str | None) -> Lead:
+        """SQLite has no statistics: of what is wanted, the rarest is found by counting, up to what counts as few."""
+        fewest: tuple[int, tuple[int, int]] = _FEW + 1, (0, 0)
+        for column, name, value in wanted:
+            terms = searched(f"{table}.{column}", name, value, caller)
+            sql = "SELECT count(*) FROM (SELECT 1 FROM terms WHERE term IN (?,?) LIMIT ?)"
+            fewest = min(fewest, (int(conn.execute(sql, (*terms, fewest[0])).fetchone()[0]), terms))
+        if fewest[0] > _FEW:
+            return Lead()
+        return Lead(["id IN (SELECT id FROM terms WHERE term IN (?,?))"], [*fewest[1]], alone=True)
+
+    def aside(self, term: str) -> str:
+        return f"({term}) IS TRUE"  # which no index knows
+
+    def index_json(
+        self, conn: Connection, table: str, id_: str, *, before: Mapping[str, bytes], after: Mapping[str, bytes],
+        caller: str,
+    ) -> None:  # fmt: skip
+        old, new = (
+            {term for column, json in some.items() for term in rows_of(f"{table}.{column}", json, caller)}
+            for some in (before, after)
+        )
+        for at in chunks(sorted(old - new)):
+            conn.execute(f"DELETE FROM terms WHERE id=? AND term IN {marks(at)}", (id_, *at))
+        if new - old:
+            insert(conn, "terms", ("term", "id"), [(term, id_) for term in sorted(new - old)])
+
+    def insert_runs(self, conn: Connection, rows: list[Any]) -> None:
+        super().insert_runs(conn, rows)
+        terms = [
+            (term, row[_ID]) for row in rows for term in sorted(rows_of("runs.metadata", row[_METADATA], row[_CALLER]))
+        ]
+        if terms:
+            insert(conn, "terms", ("term", "id"), terms)
+
+    def insert_run(self, conn: Connection, row: tuple[Any, ...], turn: str, args: tuple[Any, ...]) -> None:
+        super().insert_run(conn, row, turn, args)
+        metadata = {"metadata": row[_METADATA]}
+        self.index_json(conn, "runs", row[_ID], before={}, after=metadata, caller=row[_CALLER])
 
 
 SQLITE = _SQLite()

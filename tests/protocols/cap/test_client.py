@@ -177,7 +177,7 @@ async def test_a_task_cancelled_there_is_cancelled_here(store: Path, tmp_path: P
         await server.engine.cancel(there[0].id)
         done = await eng.wait(run.id, timeout=20)
         assert done.error is not None
-        assert done.error.code == "cancelled"
+        assert (done.status, done.error.code) == (il.Status.CANCELLED, "cancelled")
 
 
 async def test_after_a_crash_the_task_is_found_again_and_nothing_is_shown_twice(store: Path, tmp_path: Path) -> None:

@@ -607,6 +607,9 @@ async def test_runs_are_searched_by_agent_status_and_metadata_with_paging(store:
         assert await search(status="pending") == []
         (agent,) = await s.post("/agents/search", {"name": "postman"})
         assert await search(agent_id=agent["agent_id"]) == [failed]
+        assert await search(agent_id="postman") == [failed], "a name does as well"
+        assert await search(agent_id="echo", metadata={"n": 2}) == [runs[2]]
+        assert await search(agent_id="nobody") == []
         assert await search(agent_id=agent["agent_id"], status="success") == []
         assert await search(agent_id=NOBODY) == []
         for wrong in ({"status": "running"}, {"limit": 0}, {"metadata": 3}):

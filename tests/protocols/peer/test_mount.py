@@ -342,7 +342,7 @@ async def test_a_run_that_waits_for_an_answer_can_be_cancelled(store: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["acp", "http"])
-async def test_a_run_that_is_cancelled_there_ends_here_and_says_so(store: Path, kind: str) -> None:
+async def test_a_run_that_is_cancelled_there_is_cancelled_here_and_says_so(store: Path, kind: str) -> None:
     async with remote(kind) as there, mounted(store, there.link) as (eng, _):
         run = await submit(eng, "stuck", {"text": "x"})
         await shown(eng, run.id, "wait ")
@@ -350,7 +350,7 @@ async def test_a_run_that_is_cancelled_there_ends_here_and_says_so(store: Path, 
         await there.engine.cancel(theirs.id)
         ended = await eng.wait(run.id, timeout=20)
         assert ended.error is not None
-        assert (ended.status, ended.error.code) == (il.Status.FAILED, "cancelled")
+        assert (ended.status, ended.error.code) == (il.Status.CANCELLED, "cancelled")
 
 
 async def test_cancel_is_sent_once_and_never_where_cancelling_was_seen(store: Path, wire: Wire) -> None:

@@ -207,10 +207,9 @@ class Runs(Agents, Threads):
             **reading.own(caller),
         )
         if wanted.agent_id is not None:
+            # Runs outlive their agents: a name finds them, of every version, also where the code is gone.
             card = self._known().get(wanted.agent_id)
-            if card is None:
-                return json_response([])
-            where.agent, where.version = card.name, card.version
+            where.agent, where.version = (wanted.agent_id, None) if card is None else (card.name, card.version)
         if wanted.status is not None:
             where.status = translate.STATUSES[wanted.status]
         return json_response(await self._listed(where))

@@ -22,6 +22,7 @@ from ...model.errors import (
     InterlinguaError,
     InvalidConfig,
     NotFound,
+    RunCancelled,
     RunLost,
     StepFailed,
     Unavailable,
@@ -291,9 +292,7 @@ class Turn:
             session.named_after = session.title
         reason = ended.get("stopReason") or "end_turn"
         if reason == "cancelled":
-            # Somebody stopped it there: then it is cancelled here too.
-            await self._mounted.engine.cancel(ctx.run_id, reason="the agent says that the turn was cancelled")
-            await asyncio.Event().wait()
+            raise RunCancelled("the agent says that the turn was cancelled")
         if reason == "error":
             raise _reported(ended)
         if reason != "end_turn":

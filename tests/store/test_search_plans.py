@@ -1,0 +1,176 @@
+"""Searches that find nothing follow an index there, and read no table to its end, on each database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlingua.engine.ids import new_id, now
+from interlingua.model.run import Thread
+from interlingua.model.status import Status
+from interlingua.store.base import RunFilter, ThreadFilter
+from interlingua.store.postgres_connection import PostgresConnection
+from interlingua.store.schema import steps
+from interlingua.store.sql import Connection, Cursor
+from interlingua.store.sql_store import SQLStore
+from interlingua.store.sqlite import SQLiteStore
+
+from ..databases import sql
+from .conftest import at
+from .test_line import Explained
+from .test_store import append, event, row
+
+RUNS = [
+    RunFilter(caller="ann"),
+    RunFilter(agent="a"),
+    RunFilter(caller="ann", agent="a"),
+    RunFilter(caller="ann", marked="stateless"),
+    *(
+        RunFilter(caller=caller, agent=agent, marked=marked, status=status)
+        for caller in (None, "ann")
+        for agent in (None, "a")
+        for marked in (None, "stateless")
+        for status in ([Status.FAILED, Status.CANCELLED], [Status.WAITING], [Status.PENDING, Status.RUNNING])
+    ),
+    RunFilter(metadata={"ticket": "none"}),
+    RunFilter(metadata={"ticket": "none"}, caller="ann", marked="stateless"),
+    RunFilter(metadata={"ticket": "none", "env": "prod"}),
+    RunFilter(metadata={"env": "prod"}, status=[Status.WAITING]),
+    RunFilter(root="none"),
+]
+THREADS = [
+    ThreadFilter(caller="ann"),
+    *(ThreadFilter(caller=caller, status=status) for caller in (None, "ann") for status in ("busy", "interrupted")),
+    *(ThreadFilter(caller=caller, status="error") for caller in (None, "ann")),
+    *(ThreadFilter(caller=caller, metadata={"ticket": "none"}) for caller in (None, "ann")),
+    *(ThreadFilter(caller=caller, values={"stage": "none"}) for caller in (None, "ann")),
+    ThreadFilter(values={"stage": "none"}, metadata={"env": "prod"}, status="idle"),
+]
+PARTIAL = ("runs_open", "runs_unmet", "threads_active", "threads_failed")  # without what is not looked for
+
+
+async def _explained(store: SQLStore, search: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The plans of what a search asks the database."""
+    plans: list[tuple[str, str]] = []
+    find = store._search
+
+    async def explained(fn: Callable[[Connection], Any]) -> Any:
+        return await find(lambda conn: fn(Explained(conn, plans)))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_search", explained)
+        await search()
+    assert plans
+    return "\n".join(f"{asked}\n{plan}" for asked, plan in plans)
+
+
+async def test_no_search_on_sqlite_reads_all_runs_or_threads(
+    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlingua.store.sqlite_writer._FEW", 3)
+    await sqlite.open()
+    for number in range(6):
+        one = row(metadata=b'{"env":"prod"}', status=Status.SUCCEEDED, wake_at=None)
+        await append(sqlite, one, 1, event(one.id, 1), insert=True)
+        thread = Thread(f"t{number}", "idle", now(), now(), "bob", metadata={"env": "prod"}, values={"stage": 1})
+        await sqlite.create_thread(thread, if_exists="raise")
+    searches = [(where, lambda where=where: sqlite.runs(where)) for where in RUNS]
+    searches += [(where, lambda where=where: sqlite.threads(where)) for where in THREADS]
+    for where, search in searches:
+        plan = await _explained(sqlite, search, monkeypatch)
+        for line in plan.splitlines():
+            whole = line.startswith(("SCAN runs", "SCAN t")) and not any(index in line for index in PARTIAL)
+            assert not whole, f"{where}\n{plan}"
+    await sqlite.close()
+
+
+async def test_searches_by_metadata_on_postgresql_follow_the_index_of_terms(
+    store: Path | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not isinstance(store, str):
+        pytest.skip("SQLite is tested by itself")
+    made = at(store)
+    await made.open()
+    one = row(metadata=b'{"env":"prod"}', wake_at=None)
+    await append(made, one, 1, event(one.id, 1), insert=True)
+    plans = list[str]()
+    execute = PostgresConnection.execute
+
+    def explained(conn: PostgresConnection, query: str, args: Sequence[Any] = (), /) -> Cursor:
+        if "FROM runs" in query:
+            execute(conn, "SET enable_seqscan=off")  # with so few rows the database would rather read them all
+            plans.extend(str(line[0]) for line in execute(conn, f"EXPLAIN {query}", args).fetchall())
+        return execute(conn, query, args)
+
+    monkeypatch.setattr(PostgresConnection, "execute", explained)
+    for caller in (None, "ann"):
+        plans.clear()
+        assert await made.runs(RunFilter(metadata={"ticket": "none"}, caller=caller)) == []
+        assert "runs_terms" in "\n".join(plans)
+    await made.close()
+
+
+async def test_terms_follow_what_runs_and_threads_become_and_go_with_them(sqlite: SQLiteStore) -> None:
+    await sqlite.open()
+    one = row(metadata=b'{"ticket":"a","n":{"m":1}}', status=Status.SUCCEEDED, wake_at=None)
+    await append(sqlite, one, 1, event(one.id, 1), insert=True)
+    thread = Thread("t", "idle", now(), now(), "ann", metadata={"ticket": "a"}, values={"stage": 1, "left": [1]})
+    await sqlite.create_thread(thread, if_exists="raise")
+
+    def terms(of: str) -> int:
+        return int(sql(sqlite.path, "SELECT count(*) FROM terms WHERE id=?", of)[0][0])
+
+    assert (terms(one.id), terms("t")) == (4, 6)
+    assert [found.id for found in await sqlite.runs(RunFilter(metadata={"n": {"m": 1}}))] == [one.id]
+    await sqlite.patch_thread(
+        "t", checkpoint=new_id(), values_={"stage": 2}, metadata={"ticket": "b"}, base=None, messages=None, now=now()
+    )
+    assert terms("t") == 6
+    await sqlite.copy_thread("t", "u", new_id, now())
+    for member in ({"ticket": "b"}, {"ticket": "a"}):
+        found = [thread.id for thread in await sqlite.threads(ThreadFilter(metadata=member))]
+        assert sorted(found) == (["t", "u"] if member["ticket"] == "b" else [])
+    await sqlite.delete_thread("t", now())
+    await sqlite.delete_run(one.id, now())
+    assert (terms(one.id), terms("t"), terms("u")) == (0, 0, 6)
+    await sqlite.close()
+
+
+async def test_a_store_from_before_finds_its_runs_and_threads_by_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = SQLiteStore(path)
+    await store.open()
+    many = json.dumps({f"m{n}": n for n in range(40)}).encode()
+    for metadata in (b"{}", b'{"env":"prod"}', many):
+        one = row(metadata=metadata, wake_at=None)
+        await append(store, one, 1, event(one.id, 1), insert=True)
+    thread = Thread("t", "idle", now(), now(), "ann", metadata={"env": "prod"}, values={"stage": "new"})
+    await store.create_thread(thread, if_exists="raise")
+    await store.close()
+    _as_before(path)
+
+    store = SQLiteStore(path)
+    await store.open()
+    for caller in (None, "ann"):
+        assert [one.id for one in await store.threads(ThreadFilter(metadata={"env": "prod"}, caller=caller))] == ["t"]
+        assert [one.id for one in await store.threads(ThreadFilter(values={"stage": "new"}, caller=caller))] == ["t"]
+    for wanted in ({"env": "prod"}, {"m39": 39}):
+        assert len(await store.runs(RunFilter(metadata=wanted))) == 1
+    await store.close()
+
+
+def _as_before(path: Path) -> None:
+    """Make a store one of the first schema."""
+    first, second = (step.sql for step in steps("sqlite")[:2])
+    sql(path, "DROP TABLE terms")
+    for statement in second.split(";\n"):
+        if "CREATE INDEX" in statement:
+            sql(path, f"DROP INDEX {statement.split('CREATE INDEX')[1].split()[0]}")
+    for statement in first.split(";\n"):
+        if "runs_marked " in statement or "runs_open " in statement:
+            sql(path, statement)
+    sql(path, "PRAGMA user_version=1")
