@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.protocols.mcp.mount_web import served as foreign_mcp
+
 from . import warm
 from .conftest import PATIENCE, Result, Terminal
-from .nodes import started
+from .nodes import Process, started
 from .test_config import address
 
 AGENTS = '''
@@ -42,7 +45,8 @@ async def mailer(text: str, ctx: il.Context):
 '''
 
 Run = Callable[..., Result]
-ATTACHABLE = ["connect", "cap", "mcp"]
+ATTACHABLE = ["connect", "cap", "mcp", "peer", "acp", "editor+http", "editor+ws"]
+"""Protocols whose runs are found by the id that the first command printed. `acp` is peer over a connection."""
 
 
 @pytest.fixture
@@ -61,9 +65,10 @@ def there(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(env: dict[str, str], there: Path) -> Iterator[str]:
-    with started(["serve", "agents.py", "--port", "0", "--no-peer-ports"], env, there) as process:
-        yield address(process)
+def server(env: dict[str, str], there: Path) -> Iterator[Process]:
+    ports = [word for door in ("port", "peer-port", "peer-http-port") for word in (f"--{door}", "0")]
+    with started(["serve", "agents.py", *ports], env, there) as process:
+        yield process
 
 
 @pytest.fixture
@@ -81,8 +86,17 @@ def at(env: dict[str, str]) -> Run:
     return run
 
 
-def mailer(server: str, protocol: str) -> str:
-    return f"{protocol}+{server}/{protocol}#mailer"
+def mailer(server: Process, protocol: str) -> str:
+    if protocol == "acp":
+        return f"{server.link}#mailer"
+    if protocol.startswith("editor+"):
+        return f"{protocol}{address(server).removeprefix('http')}/editor#mailer"
+    return f"{protocol}+{address(server)}/{protocol}#mailer"
+
+
+def shown(target: str) -> str:
+    """A target without the token of its link."""
+    return re.sub(r"/tok_\w+", "/…", target)
 
 
 def printed(text: str) -> str:
@@ -105,32 +119,34 @@ def runs(at: Run, there: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("protocol", ATTACHABLE)
 def test_a_run_at_an_address_is_the_servers_and_goes_on_by_its_id(
-    at: Run, server: str, there: Path, tmp_path: Path, protocol: str
+    at: Run, server: Process, there: Path, tmp_path: Path, protocol: str
 ) -> None:
     target = mailer(server, protocol)
     begun = at(tmp_path, "run", target, "ada", "--no-input")
     assert begun.code == 4, begun.err
     id_ = printed(begun.err)
-    assert runs(at, there) == [(id_, "waiting")]
-    assert f"interlingua run {target} --attach {id_}" in begun.err
+    ((run, status),) = runs(at, there)
+    assert status == "waiting"
+    assert id_ == run or not protocol.startswith(("connect", "cap", "mcp")), "the others have ids of their own"
+    assert f"interlingua run {shown(target)} --attach {id_}" in begun.err
     assert "questions answer" not in begun.err, "there is no store here in which it could be answered"
     answer(at, there, "the letter")
     again = at(tmp_path, "run", target, "--attach", id_, "--no-input")
     assert again.code == 4, again.err
     assert printed(again.err) == id_
     assert "Send the bill?" in again.err
-    assert "Send the letter?" not in again.err, "it was answered before"
+    assert again.err.count("question · ") == 1, "the letter was answered before"
     answer(at, there, "the bill")
     ended = at(tmp_path, "run", target, "--attach", id_)
     assert (ended.code, ended.out.strip()) == (0, "to ada: sent"), ended.err
     assert (there / "sent").read_text() == "ada\n"
-    assert runs(at, there) == [(id_, "succeeded")]
+    assert [status for _, status in runs(at, there)] == ["succeeded"]
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".interlingua")] == []
 
 
 @pytest.mark.parametrize("protocol", ATTACHABLE)
 def test_what_a_run_asks_is_answered_where_it_is_attached(
-    at: Run, server: str, there: Path, tmp_path: Path, terminal: Callable[..., Terminal], protocol: str
+    at: Run, server: Process, there: Path, tmp_path: Path, terminal: Callable[..., Terminal], protocol: str
 ) -> None:
     target = mailer(server, protocol)
     id_ = printed(at(tmp_path, "run", target, "ada", "--no-input").err)
@@ -143,13 +159,13 @@ def test_what_a_run_asks_is_answered_where_it_is_attached(
     client.see(f"run {id_} succeeded")
     assert client.finish() == 0
     assert (there / "sent").read_text() == "ada\n"
-    assert runs(at, there) == [(id_, "succeeded")]
+    assert [status for _, status in runs(at, there)] == ["succeeded"]
 
 
 def test_ctrl_c_cancels_the_run_at_the_server(
-    at: Run, server: str, there: Path, terminal: Callable[..., Terminal]
+    at: Run, server: Process, there: Path, terminal: Callable[..., Terminal]
 ) -> None:
-    client = terminal("run", f"{server}#mailer", "ada")
+    client = terminal("run", f"{address(server)}#mailer", "ada")
     client.see("[y/n] ")
     client.sendintr()
     client.see("cancelled")
@@ -158,33 +174,61 @@ def test_ctrl_c_cancels_the_run_at_the_server(
     assert status == "cancelled"
 
 
-def test_an_id_that_the_server_does_not_have(at: Run, server: str, tmp_path: Path) -> None:
+def test_an_id_that_the_server_does_not_have(at: Run, server: Process, tmp_path: Path) -> None:
     for protocol in ATTACHABLE:
         done = at(tmp_path, "run", mailer(server, protocol), "--attach", "absent")
         assert (done.code, done.out) == (3, ""), done.err
         (line,) = done.err.splitlines()
-        assert line.startswith("error: there is no run")
+        assert line.startswith("error: ")
         assert "absent" in line
 
 
-def test_json_tells_the_id_on_stderr_alone(at: Run, server: str, there: Path, tmp_path: Path) -> None:
-    done = at(tmp_path, "run", f"{server}#mailer", "ada", "--json", "--no-input")
+def test_the_session_of_version_2_goes_on_too(at: Run, env: dict[str, str], server: Process, tmp_path: Path) -> None:
+    env["INTERLINGUA_EDITOR_VERSION"] = "2"
+    target = mailer(server, "editor+http")
+    id_ = printed(at(tmp_path, "run", target, "ada", "--no-input").err)
+    answer(at, tmp_path / "there", "the letter")
+    again = at(tmp_path, "run", target, "--attach", id_, "--no-input")
+    assert again.code == 4, again.err
+    assert "Send the bill?" in again.err
+    answer(at, tmp_path / "there", "the bill")
+    ended = at(tmp_path, "run", target, "--attach", id_)
+    assert (ended.code, ended.out.strip()) == (0, "to ada: sent"), ended.err
+
+
+def test_json_tells_the_id_on_stderr_alone(at: Run, server: Process, there: Path, tmp_path: Path) -> None:
+    done = at(tmp_path, "run", f"{address(server)}#mailer", "ada", "--json", "--no-input")
     assert done.code == 4
     assert {event["kind"] for event in done.lines} >= {"created", "asked"}
     assert runs(at, there) == [(printed(done.err), "waiting")]
 
 
-def test_a_protocol_that_cannot_go_on_by_an_id_says_so(at: Run, server: str, tmp_path: Path) -> None:
-    for protocol in ("editor", "peer"):
-        target = mailer(server, protocol)
-        begun = at(tmp_path, "run", target, "ada", "--no-input")
-        assert begun.code == 4, begun.err
-        assert "answer it at the server" in begun.err
-        assert "--attach" not in begun.err
-        refused = at(tmp_path, "run", target, "--attach", "1a2b")
-        assert refused.code == 2
-        assert f"what is spoken at {target} cannot go on with a run by its id" in refused.err
-    assert [file.name for file in tmp_path.iterdir()] == ["there"]
+def test_a_task_that_the_node_does_not_have_is_not_begun(at: Run, server: Process, there: Path, tmp_path: Path) -> None:
+    target = mailer(server, "acp")
+    id_ = printed(at(tmp_path, "run", target, "ada", "--no-input").err)
+    done = at(tmp_path, "run", target, "--attach", re.sub(r"task_\w+", "task_absent", id_))
+    assert done.code == 3
+    assert "there is no run 'task_absent' at acp://" in done.err
+    assert len(runs(at, there)) == 1
+
+
+async def test_a_server_that_cannot_go_on_with_a_run_is_named_with_the_reason(at: Run, tmp_path: Path) -> None:
+    async with foreign_mcp("stream") as other:
+        target = f"mcp+{other.address}"
+        refused = await asyncio.to_thread(at, tmp_path, "run", target, "--attach", "1a2b")
+    assert refused.code == 2
+    assert f"nothing can go on with a run at {target}: MCP has no request that finds a run" in refused.err
+
+
+def test_looking_and_running_leave_few_lines_in_the_log(
+    at: Run, env: dict[str, str], there: Path, tmp_path: Path
+) -> None:
+    with started(["serve", "agents.py", "--port", "0", "--no-peer-ports"], env, there) as process:
+        assert at(tmp_path, "inspect", address(process)).code == 0
+        assert at(tmp_path, "run", address(process), "ada", "--no-input").code == 4
+    told = [line for line in process.rest.splitlines() if " INFO " in line]
+    assert len(told) <= 3, process.rest
+    assert "of mailer created" in told[0]
 
 
 def test_options_of_the_other_kind_of_run_are_refused(at: Run, there: Path, tmp_path: Path) -> None:

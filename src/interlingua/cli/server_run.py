@@ -64,8 +64,8 @@ def agent_at(loaded: Loaded, address: str, run: str | None) -> tuple[Agent[..., 
     if run is not None:
         if agent.attach is None:
             raise CommandError(
-                f"what is spoken at {address} cannot go on with a run by its id",
-                hint="answer it at its server; Connect, CAP and servers of Interlingua over MCP can go on with a run",
+                f"nothing can go on with a run at {address}: {agent.no_attach}",
+                hint="to answer what the run asks, go to its server",
             )
         agent = agent.attach(run)
     agent.on_remote_run = told.found

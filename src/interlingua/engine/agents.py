@@ -101,6 +101,8 @@ class Agent(Generic[P, R]):
         # Of one at a server that finds its runs by their ids: makes an agent that goes on with the run of an id, and
         # takes any input.
         self.attach: Callable[[str], Agent[..., Any]] | None = None
+        # Of a mounted one without `attach`: why its wire cannot go on with a run.
+        self.no_attach = ""
         # Called with the id that a run has at the server, as soon as that is known, and perhaps more than once.
         self.on_remote_run: Callable[[str], None] | None = None
         self.__name__ = getattr(fn, "__name__", card.name)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ...engine import ways
 from ...engine.agents import Agent
 from ...engine.context import Context
-from ...engine.mounting import LeftRun
+from ...engine.mounting import LeftRun, attached
 from ...model.card import AgentCard
 from ...model.errors import InterlinguaError, Unavailable
 from ...security.redaction import redact_text
@@ -118,14 +118,22 @@ class Mount:
             questions_of(self.host.policies, ours=bool(peer.agents)) if asks else [],
         )  # fmt: skip
         if choice is not None:
-            return self._agent(choice.of(card), choice.value)
-        if card.key in peer.agents:
+            card = choice.of(card)
+        elif card.key in peer.agents:
             card.metadata |= ways.came(peer.agents[card.key].via)
-        return self._agent(card, None)
+        value = choice.value if choice is not None else None
+        agent = self._agent(card, value)
+        if peer.is_ours:
+            agent.attach = lambda session: self._agent(card, value, session)
+        else:
+            agent.no_attach = (
+                "the Agent Client Protocol opens a session again, and has no way to follow a turn that goes on in it"
+            )
+        return agent
 
-    def _agent(self, card: AgentCard, choice: str | None) -> Agent[..., Any]:
+    def _agent(self, card: AgentCard, choice: str | None, existing: str | None = None) -> Agent[..., Any]:
         async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
-            return await Turn(self.host, ctx, choice).run(input["text"])
+            return await Turn(self.host, ctx, choice, existing).run(input["text"] if existing is None else "")
 
         async def on_cancel(left: LeftRun) -> None:
             await self._cancel(left)
@@ -133,7 +141,8 @@ class Mount:
         handler.__name__ = card.name
         handler.__doc__ = card.description
         made: Agent[..., Any] = Agent(
-            card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False, on_cancel=on_cancel
+            card if existing is None else attached(card), handler, shape="async", ctx_param="ctx", retries=3,
+            parkable=False, on_cancel=on_cancel,
         )  # fmt: skip
         made.reads_history = False  # the session has it
         made.let_go, made.watch = self.close, self.watch

@@ -351,8 +351,15 @@ class Peer:
                 await taken
         return session
 
-    async def take_up(self, id_: str, place: Place, listener: Listener | None = None) -> Session:
-        """Go on with a session of an earlier connection. What was said in it is not told again."""
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is a server like this one: no other names its agents."""
+        return bool(self.agents)
+
+    async def take_up(
+        self, id_: str, place: Place, listener: Listener | None = None, *, replay: bool = False
+    ) -> Session:  # fmt: skip
+        """Go on with a session of an earlier connection. `replay`: the listener is told again what was said in it."""
         known = self.sessions.get(id_)
         if known is not None:
             known.listener = listener
@@ -361,11 +368,12 @@ class Peer:
             raise Unavailable("the agent cannot take up a session again", transient=False)
         session = self._add(Session(self, id_, place, self._servants(place)))
         session.listener = listener
-        session.replaying = True
+        session.replaying = not replay
         session.watch_for_idle()  # a turn that goes on may end before anybody asks for its end
-        method = "session/resume" if self.able.resume else "session/load"
+        method = "session/resume" if self.able.resume and not (replay and self.version == 1) else "session/load"
+        start = {"replayFrom": {"type": "start"}} if replay and self.version == 2 else {}
         try:
-            session.set_up(_object(await self.request(method, {"sessionId": id_, **self._where(place)})))
+            session.set_up(_object(await self.request(method, {"sessionId": id_, **start, **self._where(place)})))
         except BaseException:
             self.sessions.pop(id_, None)
             raise

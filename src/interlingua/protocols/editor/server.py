@@ -397,6 +397,8 @@ class EditorConnection:
             return self._ended(params.turn)
         request = params_.read(params, wire.PromptRequest)
         session = self._session(request.session_id)
+        if (request.meta or {}).get(wire.META_END_OF_LAST) is True:
+            return await self._end_of_last(session)
         turn = session.spoken_to()
         taken = "too late"
         if turn is not None:
@@ -431,6 +433,17 @@ class EditorConnection:
             self._spawn(session, begun)
 
         return Answer(accepted, begin)
+
+    async def _end_of_last(self, session: Session) -> dict[str, Any]:
+        """Wait for the end of the newest turn, which another connection began."""
+        turn = next((turn for turn in session.turns[::-1] if turn.run is not None), None)
+        if turn is None:
+            turn = await session.ended_turn()
+        elif self.dialect.number == 1:
+            await self._finish(session, turn)
+        else:
+            await self._pause_or_end(turn)
+        return self._ended(turn)
 
     async def _begun(self, session: Session, turn: Turn, request: wire.PromptRequest) -> str:
         """Begin a turn. A client may take its prompt back meanwhile: what is being submitted runs all the same, so it

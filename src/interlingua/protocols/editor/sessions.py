@@ -427,6 +427,16 @@ class Session:
         turn.open = run.questions
         return turn
 
+    async def ended_turn(self) -> Turn:
+        """The newest turn, which is over."""
+        newest = await self.engine.runs(RunFilter(thread=self.id, limit=1))
+        if not newest:
+            raise NotFound(f"session {self.id} has had no prompt")
+        run = await self.engine.wait(newest[0].id)
+        turn = Turn()
+        turn.run, turn.finished = run.id, RunFinished(run.status, run.output, run.error)
+        return turn
+
     def ask_again(self, turn: Turn) -> None:
         for question in turn.open:
             self._asked(turn, question)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ...engine.context import Context
-from ...engine.mounting import Mounted, RemoteError, our_failure, step_place
+from ...engine.mounting import Mounted, RemoteError, no_such_run, our_failure, step_place
 from ...engine.workspace import Editor
 from ...model.carrier import Carrier
 from ...model.errors import (
@@ -37,7 +37,7 @@ from .described import prompt_of
 from .host import Host
 from .incoming import Incoming, as_update, counts_of
 from .peer import Peer, Place, Session
-from .translate import AUTH_REQUIRED
+from .translate import AUTH_REQUIRED, NOT_FOUND
 
 _STEP = "turn"  # what all that is shown belongs to; it is never recorded, so that it can always be shown again
 _SILENCES = 10  # times the silence that a turn has to end with: an agent that never stops talking ends no turn
@@ -60,7 +60,12 @@ class Handle(msgspec.Struct):
 
 
 class Turn:
-    def __init__(self, host: Host, ctx: Context[Any, Any], agent: str | None = None) -> None:
+    def __init__(
+        self, host: Host, ctx: Context[Any, Any], agent: str | None = None, existing: str | None = None
+    ) -> None:
+        """`existing`: a session at a server of ours, whose newest turn to go on with instead of prompting."""
+        self._existing = existing
+        self._before: list[dict[str, Any]] | None = None  # what is told again of the newest turn, while that comes
         self._host = host
         self._agent = agent  # what the option of that name is set to, where the other side has several
         self._ctx = ctx
@@ -99,6 +104,8 @@ class Turn:
 
     async def _run(self, text: str) -> dict[str, Any]:
         ctx = self._ctx
+        if self._existing is not None:
+            return await self._finish(await self._go_on(self._existing))
         session = None if self._mounted.recorded("session") or ctx.config else await self._at_hand()
         if session is not None:
             self._trace = self._mounted.onward()
@@ -121,6 +128,7 @@ class Turn:
             run, said = late
             await self._warn(f"the agent said more after run {run} was over", {"run": run, "text": said})
         await self._mounted.committed()
+        self._found(self._session)
         self._send(blocks)
         assert self._prompting is not None
         try:
@@ -129,6 +137,37 @@ class Turn:
             ended_how = "the agent died" if self._host.source.command else "the agent was lost"
             ended = await self._take_up(handle, f"{ended_how}: {await self._host.why()}")
         return await self._finish(ended)
+
+    async def _go_on(self, id_: str) -> dict[str, Any]:
+        """Show what was said in the newest turn of a session, and wait for the end of that turn."""
+        await self._ctx.step("session", self._named, id_, key="session")
+        peer = await self._host.peer()
+        self._incoming.speaks(peer.version)
+        self._before = []
+        try:
+            session = await peer.take_up(id_, self._place, self, replay=True)
+            self._adopt(session)
+            self._found(session)
+            before, self._before = self._before, None
+            for update in before:
+                await self.told(update)
+            self._send([], **{wire.META_END_OF_LAST: True})
+            assert self._prompting is not None
+            return await self._until_done(self._prompting)
+        except ConnectionLost as error:
+            raise RunLost(f"{self._host.source.name} is gone: {await self._host.why()}") from error
+        except RpcError as error:
+            if error.code == NOT_FOUND:
+                raise no_such_run(id_, self._host.source.name) from error
+            raise self._failure(error) from error
+
+    @staticmethod
+    async def _named(id_: str) -> Handle:
+        return Handle(id_)
+
+    def _found(self, session: Session) -> None:
+        if session.peer.is_ours:
+            self._mounted.found_at_server(session.id)
 
     async def _until_done(self, ending: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
         either: set[asyncio.Future[Any]] = {ending, self._broken}
@@ -219,9 +258,10 @@ class Turn:
         self._asking.agent_is_gone = lambda: session.peer.rpc.lost
         self._incoming.speaks(session.peer.version)
 
-    def _send(self, blocks: list[dict[str, Any]]) -> None:
+    def _send(self, blocks: list[dict[str, Any]], **meta: Any) -> None:
         assert self._session is not None
-        meta = {wire.META_METADATA: self._ctx.metadata} if self._ctx.metadata else {}
+        if self._ctx.metadata:
+            meta = {**meta, wire.META_METADATA: self._ctx.metadata}
         prompt = self._session.prompt(blocks, {**meta, **self._trace})
         self._prompting = self._session.prompting = asyncio.ensure_future(prompt)
         self._session.run = self._ctx.run_id
@@ -379,6 +419,11 @@ class Turn:
         return await self._asking.choose(kind, prompt, payload, options)
 
     async def told(self, update: dict[str, Any]) -> None:
+        if self._before is not None:
+            if str(update.get("sessionUpdate")).startswith("user_message"):
+                self._before.clear()  # another turn begins
+            self._before.append(update)
+            return
         id_ = update.get("toolCallId")
         if isinstance(id_, str) and update.get("sessionUpdate") in ("tool_call", "tool_call_update"):
             given = {name: value for name, value in update.items() if value is not None}

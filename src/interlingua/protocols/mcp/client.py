@@ -123,6 +123,8 @@ class Mount:
         )  # fmt: skip
         if finds:
             made.attach = lambda run: self._agent(entry, {}, finds=True, existing=run)
+        else:
+            made.no_attach = "MCP has no request that finds a run of another connection; servers of Interlingua add one"
         made.let_go, made.watch = self.close, self.watch
         made.check_output = Validator(ANY_OBJECT, what="output")  # the result is what counts; a misfit is a warning
         return made

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...engine.context import Context
-from ...engine.mounting import LeftRun, Mounted, RemoteError
+from ...engine.mounting import LeftRun, Mounted, RemoteError, no_such_run
 from ...model.errors import (
     AlreadyAnswered,
     InterlinguaError,
     Invalid,
     InvalidOutput,
     InvalidRequest,
+    NotFound,
     QuestionExpired,
     RunLost,
     StepFailed,
@@ -36,6 +37,7 @@ from . import frames, parts, states
 from .asking import Asking, named_by
 from .described import Described, along_of, beside_of, input_parts, output_of
 from .failing import failure
+from .links import HTTP
 from .mirror import Mirror
 from .remote import Connection, Inbox, Remote
 from .resuming import seal, unseal
@@ -50,6 +52,7 @@ _THREADS = uuid.UUID("7b8a5c0f-6d0e-5a6f-9c58-4a2f0f3f1c11")  # names remote con
 
 _WRITTEN_DOWN = (0.02, 0.1, 0.3)  # seconds in which a node that was asked has a task, if it will have it at all
 _LINGER = 0.5  # seconds
+_KNOWN_BY = "~"  # stands between the id of a task and what its peer is known by
 
 Frame = dict[str, Any]
 
@@ -61,6 +64,34 @@ class Handle(msgspec.Struct):
     known_by: str | None = None  # what we come back with to the node, sealed
 
 
+class Existing(msgspec.Struct, frozen=True):
+    """A task that was begun before, by another process."""
+
+    task: str
+    known_by: str | None = None  # as in the handle of the run that began it
+
+    @classmethod
+    def parse(cls, mount: Mount, id_: str) -> Existing:
+        """Read the id that `Mounted.found_at_server` was given. Raises NotFound."""
+        if mount.link.scheme in HTTP:
+            return cls(id_)
+        task, mark, known_by = id_.partition(_KNOWN_BY)
+        if not mark:
+            raise NotFound(
+                f"over {mount.link.scheme}:// a node shows a task only to the peer that began it, and {id_!r} does not "
+                "say which peer that was: give the whole id that the first command printed"
+            )
+        return cls(task, known_by)
+
+    def handle(self, mount: Mount) -> Handle:
+        try:
+            handle = Handle(True, self.known_by)
+            known_by(mount, handle)
+        except ValueError:  # it was not made by us
+            raise no_such_run(self.task, mount.link.shown) from None
+        return handle
+
+
 class Ended(msgspec.Struct):
     output: dict[str, Any]
     artifacts: Any = None
@@ -69,7 +100,12 @@ class Ended(msgspec.Struct):
 
 
 class Attachment:
-    def __init__(self, mount: Mount, agent: Described, schema: Validator, ctx: Context[Any, Any]) -> None:
+    def __init__(
+        self, mount: Mount, agent: Described, schema: Validator, ctx: Context[Any, Any],
+        existing: Existing | None = None,
+    ) -> None:  # fmt: skip
+        """`existing`: a task at the node, to go on with instead of beginning one."""
+        self._existing = existing
         self._mount = mount
         self._settings = mount.settings
         self._agent = agent
@@ -84,7 +120,7 @@ class Attachment:
         self._handle: Handle | None = None
         self._known_by: str | None = None
         self._connection: Connection | None = None
-        self._task_id = task_of(ctx.run_id)
+        self._task_id = task_of(ctx.run_id) if existing is None else existing.task
         self._message_id = _id(ctx.run_id, "request")
         self._context = None if ctx.thread_id is None else f"ctx_{uuid.uuid5(_THREADS, ctx.thread_id).hex}"
         self._trace: dict[str, Any] = {}
@@ -92,7 +128,7 @@ class Attachment:
         self._standing = Standing(self._ask_again)
         self._delegated: Frame | None = None
         self._heard = False  # something of the task, since it was last asked for
-        self._known = False  # the remote has the task
+        self._known = existing is not None  # the remote has the task
         self._last_said = ""
         self._not_sent: list[str] = []  # names of files
 
@@ -111,15 +147,20 @@ class Attachment:
 
     async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
         self._trace = self._mounted.onward()
+        existing = self._existing
         entered_again = self._mounted.recorded("start")
-        if not entered_again and (connection := (await self._mount.own(self._mounted.engine)).standing) is not None:
+        if (
+            existing is None
+            and not entered_again
+            and (connection := (await self._mount.own(self._mounted.engine)).standing) is not None
+        ):
             self._mounted.record("start", self._handle_of(connection))
         self._handle = handle = await self._ctx.step("start", self._start, key="start")
         self._known_by = known_by(self._mount, handle)
         remote = self._remote = await self._mount.remote(self._mounted.engine, self._known_by)
         if entered_again:
             await self._mirror.begin_again()
-        given = await self._given(input_)
+        given = await self._given(input_) if existing is None else [parts.text("")]
         async with remote.using(self._inbox, self._task_id, self._message_id):
             try:
                 ended = await (self._follow(given, entered_again) if handle.task else self._converse(given))
@@ -167,6 +208,8 @@ class Attachment:
 
     async def _start(self) -> Handle:
         """Nothing is sent yet that could have to be found again."""
+        if self._existing is not None:
+            return self._existing.handle(self._mount)
         remote = await self._mount.own(self._mounted.engine)
         async with remote.using(self._inbox):
             return self._handle_of(await remote.connection(patient=False))
@@ -182,6 +225,8 @@ class Attachment:
         if connection.token != self._known_by:
             raise RunLost(f"{self._remote.where} no longer knows us, and so none of what it did for us")
         if connection.ours != self._handle.task:
+            if self._existing is not None:
+                raise RemoteError(f"{self._remote.where} takes no tasks, so there is none to go on with")
             raise RunLost(f"{self._remote.where} is another kind of node now")
         self._connection = connection
         return connection
@@ -190,11 +235,12 @@ class Attachment:
 
     async def _follow(self, given: list[dict[str, Any]], entered_again: bool) -> Ended:
         """Until the task has ended, over any number of connections."""
-        self._mounted.found_at_server(self._task_id)
+        if self._existing is None:
+            self._found()
         loop = asyncio.get_running_loop()
         frame = self._delegation(given)
         lost_at: float | None = None
-        again = entered_again
+        again = entered_again or self._existing is not None
         while True:
             connection = await self._connected()
             self._mirror.met_again(replays=connection.replays)
@@ -215,6 +261,12 @@ class Attachment:
             self._heard = False
             if lost_at is not None and loop.time() - lost_at > self._settings.patience:
                 raise Unavailable(f"{self._where} hangs up again and again")
+
+    def _found(self) -> None:
+        assert self._handle is not None
+        known_by = self._handle.known_by
+        # Only the peer that began a task finds it. Over a connection a peer is known by its token.
+        self._mounted.found_at_server(self._task_id if known_by is None else f"{self._task_id}{_KNOWN_BY}{known_by}")
 
     async def _listen(self) -> Ended | None:
         """Over one connection. None where it was lost."""
@@ -294,6 +346,8 @@ class Attachment:
             log.info("%s: %s", self._where, error.message)
             return None
         assert isinstance(news, frames.Updated)
+        if self._existing is not None:
+            self._check_there(frame)
         self._known = True
         if not self._standing.counts(frame) or (self._state == "cancelling" and news.status not in _OVER):
             return None
@@ -314,6 +368,12 @@ class Attachment:
                 output, beside = output_of(self._agent, given), beside_of(self._agent, given)
                 return Ended(output, frame.get("artifacts"), beside, in_order)
         return None
+
+    def _check_there(self, frame: Frame) -> None:
+        info = frame.get("error_info")
+        if isinstance(info, dict) and info.get("code") == frames.LOST:
+            raise no_such_run(self._task_id, self._where)
+        self._found()
 
     def _answer(self, key: str, given: list[dict[str, Any]]) -> None:
         """Where the connection is lost, the task asks again over the next one."""
@@ -413,7 +473,7 @@ async def cancel_task(remote: Remote, inbox: Inbox, task: str, *, known: bool = 
         log.warning("%s could not be told that a task is cancelled: %s", remote.where, error.message)
 
 
-async def cancel_left(mount: Mount, left: LeftRun) -> None:
+async def cancel_left(mount: Mount, left: LeftRun, existing: Existing | None = None) -> None:
     """A run was cancelled while its handler was not here."""
     started = left.recorded("start")
     if started is None:
@@ -423,7 +483,7 @@ async def cancel_left(mount: Mount, left: LeftRun) -> None:
         return  # a message cannot be taken back
     token = known_by(mount, handle)
     remote = await mount.remote(None, token)
-    task, inbox = task_of(left.id), Inbox()
+    task, inbox = task_of(left.id) if existing is None else existing.task, Inbox()
     async with remote.using(inbox, task):
         connection = await remote.connection()
         if connection.token == token:

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 from ...engine.agents import Agent
 from ...engine.context import Context
 from ...engine.engine import Engine
-from ...engine.mounting import LeftRun
+from ...engine.mounting import LeftRun, attached
 from ...model.card import ANY_OBJECT
 from ...model.errors import Unavailable
 from ...model.schemas import Validator
 from ...transports.access import Access
 from . import links
-from .attach import Attachment, cancel_left
+from .attach import Attachment, Existing, cancel_left
 from .described import Described, agents_of
 from .links import HTTP, Link
 from .reaching import MountSettings, look
@@ -134,20 +134,22 @@ class Mount:
         named = [one for one in found if wanted in one.names]
         return [self._agent(one) for one in named or found]
 
-    def _agent(self, described: Described) -> Agent[..., Any]:
+    def _agent(self, described: Described, existing: Existing | None = None) -> Agent[..., Any]:
         schema = Validator(described.card.output, what="output")
 
         async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
-            return await Attachment(self, described, schema, ctx).run(input)
+            return await Attachment(self, described, schema, ctx, existing).run(input)
 
         async def on_cancel(left: LeftRun) -> None:
-            await cancel_left(self, left)
+            await cancel_left(self, left, existing)
 
         handler.__name__ = described.skill or described.card.name  # so that a target can name it as its node does
         handler.__doc__ = described.card.description
+        card = described.card if existing is None else attached(described.card)
         made: Agent[..., Any] = Agent(
-            described.card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False, on_cancel=on_cancel
+            card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False, on_cancel=on_cancel
         )  # fmt: skip
+        made.attach = lambda task: self._agent(described, Existing.parse(self, task))
         made.let_go, made.watch = self.close, self.watch
         made.check_output = Validator(ANY_OBJECT, what="output")  # the result is what counts; a misfit is a warning
         return made

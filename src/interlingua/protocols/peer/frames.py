@@ -26,6 +26,9 @@ from .states import State, check_state
 PRIORITIES = ("critical", "high", "normal", "low")
 ROLES = ("user", "agent")
 # What the reference signs. The others carry nothing that a signature would protect, and it sends them without.
+LOST = "lost"
+"""The code of a task that is asked for again, and that a node no longer has."""
+
 SIGNED = frozenset({"acp.message", "acp.reply", "task.delegate", "task.updated", "task.cancel"})
 
 MAX_ID = 256  # characters of any id

@@ -350,6 +350,12 @@ class Inbound:
             if known.status != "submitted":  # it asks again because it does not know: tell it
                 session.send(node.trust.sign(task_frame(node.name, known, known.status, known.artifact)))
             return
+        if frame.get("again") is True:  # it was begun before, and must not be begun anew
+            self._confirm(session, peer, frame)
+            info = {"code": frames.LOST, "message": "this node no longer has the task", "transient": True}
+            lost = frames.updated(node.name, wanted.task_id, "failed", error=info["message"], error_info=info)
+            session.send(node.trust.sign(lost))
+            return
         now, payload = frames.now_z(), wanted.payload
         task = Task(
             wanted.task_id, "submitted", now, now, {"parts": wanted.parts or []}, peer.scope,

@@ -330,10 +330,12 @@ class HttpChannel(Queues):
         if before is not None:
             before.told_again()
             return
-        if frame.get("again") is True and (await self.call("GET", task_path(task)))[0] == 404:
-            self._fail(frame, "lost", "the remote no longer has the task", transient=True)  # and must not begin it anew
-            return
-        if self.ours and "again" not in frame:
+        if frame.get("again") is True:  # it must not be begun anew
+            status, told = await self.call("GET", task_path(task))
+            if status == 404:
+                self._fail(frame, frames.LOST, "the remote no longer has the task", transient=True)
+                return
+        elif self.ours:
             answer = await self._delegate_at_once(frame, body, trace)
             if answer is None:
                 return
