@@ -353,12 +353,7 @@ class Worker:
         execution.nothing_came = found is not None and not found.news
         if early:
             execution._set_aside(starts)
-        elif (
-            replay.started
-            and agent is not None
-            and agent.retries
-            and max(1, agent.retries - 1) <= row.crashes < SUSPECT
-        ):
+        elif replay.started and agent is not None and agent.retries and _next_is_last(row.crashes, agent.retries):
             # The next crash would be the last: it executes as a suspect, which is blamed for no other run's.
             execution.log.row.crashes = SUSPECT
             execution._set_aside(0)

@@ -83,12 +83,12 @@ class View(msgspec.Struct):
     task: str  # what the reader calls the whole task
     agent: str  # who has it, by its id
     label: str = ""  # what the engine calls it, where it is a team's
-    parts_of: str = ""  # what names of its parts begin with, where that is not what the reader calls the whole task
     below: str = ""  # of a part of it: .1.2
     team: bool = False
     caller: str = ""  # who reads
     output_text: str | None = None
     input_text: str | None = None
+    parts_of: str = ""  # what names of its parts begin with, where that is not what the reader calls the whole task
 
     @property
     def part(self) -> str:

@@ -152,8 +152,8 @@ class TaskBook:
         # Where another task has the name of a part, names of parts begin with the id of the run, which is no task's.
         beside = team and await self.engine.store.linked(BESIDE, _own(caller, name)) is not None
         return View(
-            name, self.id_of(run.agent), await self.label(run.id) if team else "", run.id if beside else "",
-            team=team, caller=caller.id,
+            name, self.id_of(run.agent), await self.label(run.id) if team else "",
+            parts_of=run.id if beside else "", team=team, caller=caller.id,
             output_text=card.output_text if card is not None else None,
             input_text=card.input_text if card is not None else None,
         )  # fmt: skip
