@@ -12,6 +12,7 @@ from ..model.errors import Invalid, InvalidAnswer
 from ..model.forms import offered
 from ..model.run import Option
 from ..model.schemas import Validator
+from ..transports.json_text import fault
 
 _YES, _NO = ("y", "yes", "true"), ("n", "no", "false")
 
@@ -188,8 +189,8 @@ def read_field(schema: Schema, text: str) -> Any:
 def read_json(text: str) -> Any:
     try:
         return values.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise ValueError(f"this is not JSON: {error}") from None
+    except (msgspec.DecodeError, UnicodeError):
+        raise ValueError(f"this {fault(text)}") from None
 
 
 def put_yes_no(shape: YesNo, approved: bool, reason: str | None) -> Any:

@@ -12,6 +12,7 @@ from ..model import values
 from ..model.card import AgentCard
 from ..model.errors import Invalid, InvalidInput
 from ..model.schemas import Validator
+from ..transports.json_text import fault
 from . import forms
 from .errors import CommandError
 
@@ -44,10 +45,11 @@ def _decoded(data: bytes, where: str) -> str:
 
 
 def json_of(given: str, what: str) -> Any:
+    text = text_of(given)
     try:
-        return values.decode(text_of(given))
-    except msgspec.DecodeError as error:
-        raise CommandError(f"{what} is not JSON: {error}", hint=f"quote it for the shell: {what} '{{…}}'") from None
+        return values.decode(text)
+    except msgspec.DecodeError:
+        raise CommandError(f"{what} {fault(text)}", hint=f"quote it for the shell: {what} '{{…}}'") from None
 
 
 def metadata_of(pairs: list[str]) -> dict[str, Any]:
@@ -79,9 +81,9 @@ async def input_of(card: AgentCard, given: str | None, *, ask: bool) -> dict[str
     if text.lstrip().startswith("{"):
         try:
             value = values.decode(text)
-        except msgspec.DecodeError as error:
+        except msgspec.DecodeError:
             if card.input_text is None:
-                raise CommandError(f"the input is not JSON: {error}", hint=_fields(card)) from None
+                raise CommandError(f"the input {fault(text)}", hint=_fields(card)) from None
         else:
             return _checked(card, value)
     if card.input_text is None:

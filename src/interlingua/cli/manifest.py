@@ -175,12 +175,14 @@ def _check(file: Path) -> tuple[str | None, list[dict[str, str]]]:
     import msgspec
 
     from ..protocols.connect import manifest
+    from ..transports.json_text import fault
 
     try:
-        document = msgspec.json.decode(file.read_bytes())
+        data = file.read_bytes()
+        document = msgspec.json.decode(data)
     except OSError as error:
         return None, [{"path": "", "message": f"cannot be read: {error.strerror}"}]
-    except (msgspec.DecodeError, RecursionError) as error:
-        return None, [{"path": "", "message": f"is not JSON: {error}"}]
+    except (msgspec.DecodeError, RecursionError):
+        return None, [{"path": "", "message": fault(data.decode(errors="replace"))}]
     found = [msgspec.to_builtins(problem) for problem in manifest.problems(document)]
     return manifest.form_of(document), found

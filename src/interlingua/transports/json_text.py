@@ -143,22 +143,34 @@ def _patient(data: bytes | str, found: _Found) -> Any:
     try:
         return json.loads(text, parse_constant=no_number, parse_int=whole_number, parse_float=number)
     except json.JSONDecodeError as error:
-        raise Unreadable(_said(error, text)) from None
+        raise Unreadable(f"the message {_fault(error, text)}") from None
     except RecursionError:
         raise TooDeep("the message is nested too deeply") from None
 
 
-def _said(error: json.JSONDecodeError, text: str) -> str:
+def fault(text: str) -> str:
+    """What is wrong with a text that msgspec could not read: "is not JSON: it is cut off at byte 12"."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        found = _fault(error, text)
+        return found if found.startswith("is not JSON") else f"is not JSON: it {found}"
+    except RecursionError:
+        return "is nested too deeply"
+    return "is not JSON: it holds a number that JSON has no place for, or half a character"
+
+
+def _fault(error: json.JSONDecodeError, text: str) -> str:
     if not text.strip():
-        return "the message is empty"
+        return "is empty"
     end = len(text.encode("utf-8", "surrogatepass"))
     rest = text[error.pos :]
     cut_escape = "escape" in error.msg and len(rest) < 6 and '"' not in rest
     # A number that is cut off ("1.") is read as far as it goes.
     if error.msg.startswith("Unterminated") or cut_escape or _BEGUN.fullmatch(rest) or rest in (".", "e", "E"):
-        return f"the message is cut off at byte {end}"
+        return f"is cut off at byte {end}"
     place = len(text[: error.pos].encode("utf-8", "surrogatepass"))
-    return f"the message is not JSON: {error.msg[:1].lower()}{error.msg[1:].removesuffix(' at')} at byte {place}"
+    return f"is not JSON: {error.msg[:1].lower()}{error.msg[1:].removesuffix(' at')} at byte {place}"
 
 
 # -- messages that cannot be read -----------------------------------------------------------------------------
