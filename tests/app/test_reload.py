@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -246,6 +247,8 @@ def test_with_reload_files_of_agents_what_they_import_and_the_config_are_watched
         assert run(server, "say") == "three"
         (home / "agents.py").write_text("no python\n")
         server.read_until("what was loaded before stays")
+        assert r"\x0a" not in server.said
+        assert re.search(r"(?m)^    .*no python", server.said), "an error keeps its lines"
         config.write_text('[[agents]]\nfile = "agents.py"\n[[agents]]\nfile = "soon.py"\n')
         server.read_until("there is no file")
         (home / "soon.py").write_text(AGENTS)

@@ -208,10 +208,10 @@ def terminal(env: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Term
     """Start a command at a terminal."""
     started: list[Terminal] = []
 
-    def begin(*args: str) -> Terminal:
+    def begin(*args: str, columns: int = 200) -> Terminal:
         child = Terminal(
-            COMMAND[0], [*COMMAND[1:], *args], env=env, cwd=str(tmp_path), encoding="utf-8", timeout=PATIENCE,
-            dimensions=(50, 200),
+            COMMAND[0], [*COMMAND[1:], *args], env={**env, "COLUMNS": str(columns)}, cwd=str(tmp_path),
+            encoding="utf-8", timeout=PATIENCE, dimensions=(50, columns),
         )  # fmt: skip
         child.delaybeforesend = None
         started.append(child)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from interlingua.app import http
-from interlingua.app.logs import LogFormat, logging_as
+from interlingua.app.logs import KEEPS_LINES, LogFormat, logging_as
 from interlingua.engine import runlog
 from interlingua.security.redaction import redact_text, redact_url
 
@@ -40,6 +40,16 @@ def test_text_lines_cannot_be_forged() -> None:
     assert len(text.splitlines()) == 1
     assert "\x1b" not in text
     assert text.endswith("(run=some run)\n")
+
+
+def test_a_message_that_keeps_its_lines_has_them_indented() -> None:
+    stream = io.StringIO()
+    with logging_as(LogFormat.TEXT, stream):
+        said = "agents.py cannot be loaded\n2026-01-01 ERROR \x1b[31mforged\r"
+        logging.getLogger("interlingua.test").error(said, extra={KEEPS_LINES: True})
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith("agents.py cannot be loaded")
+    assert second == r"    2026-01-01 ERROR \x1b[31mforged\x0d"
 
 
 @pytest.mark.parametrize("form", [LogFormat.JSON, LogFormat.TEXT])

@@ -319,3 +319,13 @@ def test_a_team_with_errors_is_drawn_as_far_as_it_can_be_read(here: Cli, sales: 
     assert done.code == 0
     assert "1 error in this team; see: interlingua team check sales" in done.err
     assert done.out.startswith("flowchart TD")
+
+
+def test_the_example_team_is_written_once_and_is_sound(cli: Cli, tmp_path: Path) -> None:
+    done = cli("team", "init", "crew")
+    assert (done.code, done.out) == (0, "crew is written; try: interlingua team check crew\n"), done.err
+    assert (tmp_path / "crew" / "handlers.py").is_file()
+    assert "is sound" in cli("team", "check", "crew").out
+    again = cli("team", "init", "crew")
+    assert again.code == 2
+    assert "there is a folder crew already" in again.err

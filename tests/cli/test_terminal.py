@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -152,6 +153,38 @@ def test_missing_input_is_asked_for(terminal: At) -> None:
     assert at.finish() == 0
 
 
+@pytest.mark.parametrize("command", ["questions", "runs"])
+def test_the_last_question_is_answered_after_it_was_shown_and_confirmed(terminal: At, cli: Cli, command: str) -> None:
+    assert cli("run", f"{ZOO}:confirm", "--no-input").code == 4
+    for said in ("n", "", "\x04"):  # no, nothing, and Ctrl-D
+        at = terminal(command, "answer", "last", "y")
+        at.see("Shall I do it?")
+        at.see('answer it with {"approved":true')
+        at.see("[y/n] ")
+        at.send(said if said == "\x04" else f"{said}\n")
+        at.see("nothing was answered")
+        assert at.finish() == 1
+    (question,) = cli("questions", "list", "--json").json
+    assert question["state"] == "open"
+    at = terminal(command, "answer", "last", "y")
+    at.see("[y/n] ")
+    at.sendline("y")
+    at.see("answered; nobody runs it now")
+    assert at.finish() == 0
+    assert cli("questions", "list", "--json").json == []
+
+
+def test_the_last_question_without_an_answer_is_asked_and_the_typed_answer_counts(terminal: At, cli: Cli) -> None:
+    assert cli("run", f"{ZOO}:confirm", "--no-input").code == 4
+    at = terminal("questions", "answer", "last")
+    at.see("Shall I do it?")
+    at.see("[y/n] ")
+    at.sendline("y")
+    at.see("answered; nobody runs it now")
+    assert at.finish() == 0
+    assert cli("questions", "list", "--json").json == []
+
+
 @pytest.mark.parametrize("agent", ["ticks", "hold", "confirm", "grind"])
 def test_ctrl_c_cancels_the_run_and_waits_for_its_end(terminal: At, cli: Cli, agent: str) -> None:
     at = terminal("run", f"{ZOO}:{agent}")
@@ -222,6 +255,21 @@ def test_the_demo_asks_and_stays_up_until_ctrl_c(terminal: At) -> None:
     answer = httpx2.post(f"{door}/runs/wait", json={"agent_id": "echo", "input": "still there"})
     assert answer.json()["output"]["values"] == {"text": "still there "}
     at.sendintr()
+    assert at.finish() == 0
+
+
+def test_serve_cuts_no_address_at_a_narrow_terminal_and_says_goodbye(terminal: At) -> None:
+    at = terminal("serve", ZOO, "--port", "0", "--no-peer-ports", "--mount", "cap:true", columns=30)
+    at.see("Ctrl-C stops.")
+    shown = at.before
+    found = re.search(r"Serving on (http://\S+)", shown)
+    assert found is not None, shown
+    for door in ("cap", "connect", "editor", "mcp", "peer"):
+        assert f"{found[1]}/{door}" in shown
+    assert "…" not in shown.partition("store: ")[0]
+    at.sendintr()
+    at.see("Stopping")
+    at.see("Goodbye.")
     assert at.finish() == 0
 
 

@@ -55,9 +55,10 @@ class Page:
             "XDG_DATA_HOME": str(folder / ".data"),
             "ACP_BASE_URL": self._here("http://127.0.0.1:7901"), warm_python.STARTED: warm_python.python(),
         }  # fmt: skip
-        ignored = shutil.ignore_patterns("__pycache__", ".interlingua")
-        shutil.copytree(ROOT / "examples", folder / "examples", ignore=ignored)
-        shutil.copy(ROOT / "examples" / "echo.py", folder / "agents.py")  # what pages call `agents.py`, unless they say
+
+    def give_agents(self) -> None:
+        """Put an `agents.py` with an agent that echoes into the folder, which is empty otherwise."""
+        shutil.copy(ROOT / "examples" / "echo.py", self.folder / "agents.py")
 
     # -- blocks
 

@@ -54,8 +54,12 @@ def example_folder(name: str) -> Path:
 
 def team_project(folder: Path, name: str) -> Path:
     """The same of an example team, in a folder of such a project."""
-    ignored = shutil.ignore_patterns("__pycache__", FOLDER)
-    return Path(shutil.copytree(example_folder(name), folder / name, ignore=ignored))
+    return copy_team(name, folder / name)
+
+
+def copy_team(name: str, to: Path) -> Path:
+    """Copy an example team to a folder that does not exist yet. Raises FileExistsError."""
+    return Path(shutil.copytree(example_folder(name), to, ignore=shutil.ignore_patterns("__pycache__", FOLDER)))
 
 
 def free_port(wanted: int = USUAL) -> int:

@@ -33,7 +33,7 @@ from ..transports.http import json_response
 from ..transports.routing import IndexedRouter
 from . import cors
 from .installed import protocols
-from .logs import asker
+from .logs import FOR_MACHINES, asker
 from .probes import Probes
 from .replicas import Passing
 
@@ -253,7 +253,11 @@ def _note(
         "caller": caller, "run": run, "method": method, "path": path, "status": status or None, "ms": round(took, 1),
     }  # fmt: skip
     level = logging.DEBUG if path in _PROBES else logging.INFO  # they are asked every few seconds, for ever
-    access.log(level, "%s %s %s", method, path, status or "was left", extra={"fields": fields})
+    # People read what became of runs. One client that looks around makes dozens of requests, most of them to paths that
+    # no door has.
+    quiet = status < 400 or (status == 404 and caller is None)
+    extra = {"fields": fields, FOR_MACHINES: quiet}
+    access.log(level, "%s %s %s", method, path, status or "was left", extra=extra)
 
 
 def _told(headers: list[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:

@@ -32,6 +32,11 @@ _RUN = re.compile(r"\brun ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
 _OWN = ("time", "level", "logger", "message", "exception")
 
 
+# In the `extra` of a record. For people, lines after the first are indented, so that none passes for a line of the log.
+KEEPS_LINES = "keeps_lines"
+# In the `extra` of a record: machines get it, and people do not.
+FOR_MACHINES = "for_machines"
+
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 # What the logging module finds out for each record: from where it was logged, and in which thread. No line of ours has
@@ -96,7 +101,8 @@ class TextLines(logging.Formatter):
         known = " ".join(f"{name}={value}" for name, value in fields if not _is_said(name, value, said))
         line = f"{_time(record)} {record.levelname:<7} {said}" + (f"  ({known})" if known else "")
         # Paths and messages come from others: they must not be able to write lines of their own.
-        line = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
+        parts = line.split("\n") if getattr(record, KEEPS_LINES, False) else [line]
+        line = "\n    ".join(_CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", part) for part in parts)
         if record.exc_info:
             line += "\n" + redact_text(self.formatException(record.exc_info))
         return line
@@ -109,7 +115,11 @@ def logging_as(form: LogFormat, stream: TextIO | None = None) -> Iterator[None]:
         yield
         return
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines() if form is LogFormat.JSON else TextLines())
+    if form is LogFormat.JSON:
+        handler.setFormatter(JsonLines())
+    else:
+        handler.setFormatter(TextLines())
+        handler.addFilter(lambda record: not getattr(record, FOR_MACHINES, False))
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     levels = {name: logging.getLogger(name).level for name in _TALKATIVE}

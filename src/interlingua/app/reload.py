@@ -19,6 +19,7 @@ from . import config_meaning
 from .config import Config
 from .config_table import SETTINGS
 from .files import forget_modules
+from .logs import KEEPS_LINES
 from .sources import Source, Stamp, origins, said, stamp_of
 from .work import Workplace
 
@@ -44,7 +45,7 @@ class Reloader:
             self._seen = self._config_stamp()
             problems = await self._reload(look)
         for problem in problems:
-            log.error("%s", problem)
+            log.error("%s", problem, extra={KEEPS_LINES: True})  # a traceback of a file is in it
         return problems
 
     async def _reload(self, look: bool) -> list[str]:

@@ -177,7 +177,7 @@ async def _answer(part: str, text: str | None, reason: str | None, json: bool, s
     from .ids import short
     from .render import as_json, error_console, note, question_view
     from .resume_hint import resume_command
-    from .session import engine_at, interactive
+    from .session import confirmed, engine_at, interactive
 
     if part == "last" and not interactive():
         raise CommandError(
@@ -194,7 +194,11 @@ async def _answer(part: str, text: str | None, reason: str | None, json: bool, s
         if text is not None:  # else it is shown when it is asked
             error_console().print(question_view(question))
         value = await _value(question, text, reason)
-        if part == "last" and text is not None and not await _confirmed(as_json(value, pretty=False)):
+        if (
+            part == "last"
+            and text is not None
+            and not await confirmed(f"answer it with {as_json(value, pretty=False)}?")
+        ):
             raise CommandError("nothing was answered", exit_code=ExitCode.FAILED)
         await engine.answer(question.id, value, door="cli")
         if json:
@@ -232,15 +236,6 @@ async def _asked(engine: Engine, part: str) -> QuestionRecord:
         late = await engine.answered_last(run)
         raise CommandError(f"run {short(run)} waits for no answer{late}", exit_code=ExitCode.CONFLICT)
     return waiting[0]
-
-
-async def _confirmed(answer: str) -> bool:
-    from .terminal import read_line
-
-    try:
-        return (await read_line(f"answer it with {answer}? [y/n] ")).strip().lower() in ("y", "yes")
-    except EOFError:
-        return False
 
 
 async def nobody_runs(engine: Engine, run: str) -> bool:

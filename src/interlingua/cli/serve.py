@@ -9,7 +9,7 @@ import typer
 
 from .flags import given
 from .options import examples
-from .staying import ConfigFile, named, say, show_mounts, stay
+from .staying import ConfigFile, named, say, say_rows, show_mounts, stay
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,18 +93,14 @@ def _show(server: Server, form: LogFormat) -> None:
 
 def show(server: Server) -> None:
     """The doors, the agents behind them, and a line to try for each door."""
-    from rich.table import Table
-
     from ..app.paths import nearby
     from .render import error_console
 
     console = error_console()
-    console.print(f"Serving on [bold]{server.address}[/bold]", markup=True)
-    table = Table("door", "address", "agents", box=None, pad_edge=False)
+    console.print(f"Serving on [bold]{server.address}[/bold]", markup=True, soft_wrap=True)
     told = named(server)
-    for protocol, _ in server.app.doors.values():
-        table.add_row(protocol.title, server.address + protocol.prefix, told)
-    console.print(table)
+    rows = [(protocol.title, server.address + protocol.prefix, told) for protocol, _ in server.app.doors.values()]
+    say_rows(("door", "address", "agents"), rows)
     show_mounts(server)
     say(f"store: {nearby(server.store)}")
     for note in server.notes:

@@ -12,7 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
 
     from ..app.config import Config
     from ..app.logs import LogFormat
@@ -128,6 +128,8 @@ async def _stay(
                 if config["server.reload"]:
                     reloading.append(loop.create_task(reloader.watch()))
                 await stop.wait()
+                if form is not LogFormat.JSON:
+                    _say_last("Stopping: what runs is finished, or handed on. Ctrl-C again leaves at once.")
                 for work in reloading:
                     work.cancel()
                 await asyncio.gather(*reloading, return_exceptions=True)
@@ -135,7 +137,16 @@ async def _stay(
             if is_up or signals.number is None:
                 raise
             return 128 + signals.number  # before it was up
+    if form is not LogFormat.JSON:
+        _say_last("Stopped. Goodbye.")
     return 0
+
+
+def _say_last(text: str) -> None:
+    import contextlib
+
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        say(text)
 
 
 def _hangup(reload: asyncio.Event) -> Callable[[], bool]:
@@ -175,18 +186,27 @@ def _has_terminal() -> bool:
 
 
 def show_mounts(place: Workplace) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from .render import clean, error_console
-
     if not len(place.mounts):
         return
-    mounted = Table("mount", "state", "agents", box=None, pad_edge=False)
-    for view in place.mounts.views():
-        state = f"{view.state}: {view.reason}" if view.reason else view.state
-        mounted.add_row(*(Text(clean(cell)) for cell in (view.mount, state, ", ".join(view.agents) or "none yet")))
-    error_console().print(mounted)
+    rows = [
+        (
+            view.mount,
+            f"{view.state}: {view.reason}" if view.reason else view.state,
+            ", ".join(view.agents) or "none yet",
+        )
+        for view in place.mounts.views()
+    ]
+    say_rows(("mount", "state", "agents"), rows)
+
+
+def say_rows(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Show a table whose cells are never cut, however narrow the terminal is: addresses are there to be copied."""
+    from .render import clean
+
+    cells = [names, *(tuple(map(clean, row)) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(names))]
+    for row in cells:
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def named(place: Workplace) -> str:

@@ -40,6 +40,34 @@ class Format(StrEnum):
     MERMAID = "mermaid"
 
 
+# -- init -----------------------------------------------------------------------------------------------------
+
+
+@app.command("init", epilog=examples("interlingua team init", "interlingua team init my-team"))
+def init(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="[DIR]", help="Where to; a folder that does not exist yet."),
+    ] = Path("sales-team"),
+) -> None:
+    """Write an example team, to try and to change: three agents with manifests, and their tool servers.
+
+    It works without a model: `handlers.py` has its agents as Python functions.
+    """
+    from ..app.demo import copy_team
+    from .errors import CommandError
+
+    try:
+        copy_team("sales-team", folder)
+    except FileExistsError:
+        raise CommandError(
+            f"there is a folder {folder} already", hint="name another: interlingua team init DIR"
+        ) from None
+    except OSError as error:
+        raise CommandError(f"{folder} cannot be written: {error.strerror or error}") from None
+    typer.echo(f"{folder} is written; try: interlingua team check {folder}")
+
+
 # -- check ----------------------------------------------------------------------------------------------------
 
 

@@ -27,15 +27,20 @@ class Wire:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
-        """One request, and its answer as JSON."""
+    async def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, *, refused: bool = False
+    ) -> Any:
+        """One request, and its answer as JSON. `refused`: the answer is an error with HTTP status 400."""
         self.shown(method, path, body, headers)
-        return await self.quietly(method, path, body, headers)
+        return await self.quietly(method, path, body, headers, (400,) if refused else (200, 202))
 
-    async def quietly(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
+    async def quietly(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None,
+        wanted: tuple[int, ...] = (200, 202),
+    ) -> Any:  # fmt: skip
         sent = {} if body is None else {"json": body}
         answer = await self._http.request(method, path, headers=headers, **sent)
-        if answer.status_code not in (200, 202):
+        if answer.status_code not in wanted:
             raise CommandError(f"the server answered {answer.status_code} to {method} {path}: {answer.text[:300]}")
         return answer.json()
 

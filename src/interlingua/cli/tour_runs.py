@@ -32,7 +32,7 @@ async def asked_and_answered(wire: Wire, store: Path) -> None:
         "This agent asks before it sends a mail. It is called by an MCP client that cannot be asked anything:",
     )
     mail = {"message": "To: ada@example.org. Subject: Lunch. At noon?"}
-    told = await wire.ask("POST", "/mcp", mcp_run(_MAIL, mail), mcp_headers(_MAIL))
+    told = await wire.ask("POST", "/mcp", mcp_run(_MAIL, mail), mcp_headers(_MAIL), refused=True)
     show(told["error"]["message"])
     run = told["error"]["data"]["run"]
     say("", "The question is one record, wherever it was asked; the run waits, for a minute or a month:")
