@@ -40,6 +40,7 @@ lint: $(STAMP) ## format, lint, types, layers, generated docs
 	$(BIN)/python tools/diagram.py --check
 	$(BIN)/python tools/parity.py --check
 	$(BIN)/python tools/reference.py --check
+	$(BIN)/python tools/house.py --check
 
 format: $(STAMP) ## put the code in shape
 	$(BIN)/ruff format .
