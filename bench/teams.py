@@ -17,8 +17,8 @@ from typing import Any, Literal
 import msgspec
 
 import interlingua as il
-from interlingua.model.authority import Limits
-from interlingua.model.team import Manifest, Options, Rule, Team
+from interlingua.model.team.authority import Limits
+from interlingua.model.team.manifest import Manifest, Options, Rule, Team
 from interlingua.store.sqlite import SQLiteStore
 
 from .agents import trivial

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .engine.engine import Engine
     from .engine.questions import AskText, Choice, Choose, Confirm, Question, Text, Verdict
     from .engine.settings import Settings
-    from .model.authority import Limits, Scope
     from .model.card import AgentCard, ErrorDefinition, Skill
     from .model.content import Artifact, DataPart, FilePart, Message, TextPart, ToolResultPart
     from .model.errors import (
@@ -38,9 +37,10 @@ if TYPE_CHECKING:
         ToolFailed,
     )
     from .model.events import Diff, Event, Location, PlanEntry
-    from .model.oversight import ReviewVerdict
     from .model.run import Caller, Option, Run, RunRequest, Thread
     from .model.status import Status
+    from .model.team.authority import Limits, Scope
+    from .model.team.oversight import ReviewVerdict
 
 __all__ = [
     "Agent", "AgentCard", "AgentError", "Artifact", "AskText", "Caller", "ChildFailed", "Choice", "Choose", "Confirm",
@@ -61,7 +61,7 @@ _HOMES = {
     "engine.settings": ("Settings",),
     "model.card": ("AgentCard", "ErrorDefinition", "Skill"),
     "model.content": ("Artifact", "DataPart", "FilePart", "Message", "TextPart", "ToolResultPart"),
-    "model.authority": ("Limits", "Scope"),
+    "model.team.authority": ("Limits", "Scope"),
     "model.errors": (
         "AgentError",
         "ChildFailed",
@@ -74,7 +74,7 @@ _HOMES = {
         "ToolFailed",
     ),
     "model.events": ("Diff", "Event", "Location", "PlanEntry"),
-    "model.oversight": ("ReviewVerdict",),
+    "model.team.oversight": ("ReviewVerdict",),
     "model.run": ("Caller", "Option", "Run", "RunRequest", "Thread"),
     "model.status": ("Status",),
 }

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.model.oversight import Proposal, ReviewVerdict
+from interlingua.model.team.oversight import Proposal, ReviewVerdict
 from interlingua.store.base import RunFilter
 
 from ..databases import sql

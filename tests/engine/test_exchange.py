@@ -11,7 +11,7 @@ import pytest
 import interlingua as il
 from interlingua.engine.teams import TeamAgent
 from interlingua.model.card import AgentCard
-from interlingua.model.team import Manifest, Rule, Team
+from interlingua.model.team.manifest import Manifest, Rule, Team
 
 from .common import QUICK, engine, finish, question, submit
 

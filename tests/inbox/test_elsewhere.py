@@ -14,7 +14,7 @@ import pytest
 import interlingua as il
 from interlingua.app.keys import StoredKeys
 from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.model.forms import written
+from interlingua.model.question_forms import written
 from interlingua.security.keys import make_key
 from interlingua.store.opening import open_store
 

@@ -32,8 +32,8 @@ from interlingua.model.events import (
     QuestionWithdrawn,
     Warned,
 )
-from interlingua.model.forms import choices, form
-from interlingua.model.prompts import prompt_input
+from interlingua.model.prompt_input import prompt_input
+from interlingua.model.question_forms import choices, form
 from interlingua.protocols.parity import FEATURES
 from interlingua.store.base import RunFilter
 

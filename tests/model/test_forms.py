@@ -11,7 +11,7 @@ import pytest
 import interlingua as il
 from interlingua.engine.questions import question_codec
 from interlingua.model.errors import InvalidAnswer
-from interlingua.model.forms import (
+from interlingua.model.question_forms import (
     choices,
     form,
     in_words,

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from interlingua.engine.ids import now
-from interlingua.model import chain
+from interlingua.model import hash_chain
 from interlingua.model.errors import AlreadyFinished, Conflict, RunNotFound
 from interlingua.model.events import RunMoved
 from interlingua.model.status import Status
@@ -35,7 +35,9 @@ async def put(store: SQLStore, **fields: Any) -> RunRow:
     given: dict[str, Any] = {"agent": "a", "version": "1.0", "worker": None, "wake_at": 0, "origin": OLD}
     r = row(**{**given, "queue": QUEUE, "next_seq": 2, "epoch": 1, **fields})
     first = event(r.id, 1, "created")
-    r.head = first.hash = chain.link(chain.GENESIS, r.id, 1, "created", first.time, chain.body_hash(first.body or b""))
+    r.head = first.hash = hash_chain.link(
+        hash_chain.GENESIS, r.id, 1, "created", first.time, hash_chain.body_hash(first.body or b"")
+    )
     assert await append(store, copy.copy(r), 1, first, insert=True) is None
     return r
 

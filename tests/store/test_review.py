@@ -12,7 +12,7 @@ import pytest
 
 from interlingua.app.keys import StoredKeys
 from interlingua.engine.ids import new_id, now
-from interlingua.model import values
+from interlingua.model import json_values
 from interlingua.model.errors import Conflict
 from interlingua.model.run import Thread
 from interlingua.model.status import Status
@@ -213,7 +213,7 @@ async def test_searches_by_metadata_are_neither_too_deep_nor_too_wide_for_the_st
             metadata = {"a": metadata}
     else:
         metadata = {f"k{n}": n for n in range(1500)}
-    r = row(metadata=values.encode(metadata))
+    r = row(metadata=json_values.encode(metadata))
     assert await append(made, r, 1, event(r.id, 1, "created"), insert=True) is None
     thread = Thread(new_id(), "idle", now(), now(), "me", metadata=metadata, values=metadata)
     await made.create_thread(thread, if_exists="raise")
@@ -248,9 +248,9 @@ async def test_searches_by_metadata_are_neither_too_deep_nor_too_wide_for_the_st
 async def test_objects_match_by_member_and_all_else_by_equality(
     made: SQLStore, have: Any, want: Any, found: bool
 ) -> None:
-    assert json_contains(values.encode(have), values.encode(want)) is found
+    assert json_contains(json_values.encode(have), json_values.encode(want)) is found
     await made.open()
-    r = row(metadata=values.encode(have))
+    r = row(metadata=json_values.encode(have))
     assert await append(made, r, 1, event(r.id, 1, "created"), insert=True) is None
     assert bool(await made.runs(RunFilter(metadata=want))) is found
     await made.close()

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from interlingua.engine.ids import new_id, now
-from interlingua.model import chain, values
+from interlingua.model import hash_chain, json_values
 from interlingua.model.card import AgentCard
 from interlingua.model.errors import AlreadyAnswered, AlreadyFinished, Conflict, RunNotFound, StoreError
 from interlingua.model.run import Answer, Question, RunRequest
@@ -48,8 +48,8 @@ from .conftest import at
 
 def row(**fields: Any) -> RunRow:
     made = RunRow(
-        new_id(), "a", "1", Status.PENDING, "me", None, None, "", b"{}", now(), now(), None, 0, 1, chain.GENESIS, 0, 0,
-        0, None,
+        new_id(), "a", "1", Status.PENDING, "me", None, None, "", b"{}", now(), now(), None, 0, 1, hash_chain.GENESIS,
+        0, 0, 0, None,
     )  # fmt: skip
     made = msgspec.structs.replace(made, **fields)
     made.queue = made.queue or f"{made.agent}@{made.version}"
@@ -329,7 +329,7 @@ async def test_news_for_a_parent_is_written_with_the_childs_end(made: SQLStore) 
     await made.open()
     parent, child = await owned(made), await owned(made)
     child.next_seq = 3
-    news = PutInbox(parent.id, "child_ended", values.encode({"run": child.id}))
+    news = PutInbox(parent.id, "child_ended", json_values.encode({"run": child.id}))
     assert await append(made, child, 2, event(child.id, 2, "finished"), changes=[news]) is None
     assert await made.runs_with_news("w") == [parent.id]
     assert [item.kind for item in await made.inbox(parent.id)] == ["child_ended"]

@@ -25,7 +25,7 @@ from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..engine.ids import now
 from ..engine.mounting import LeftRun, Mounted
-from ..model import values
+from ..model import json_values
 from ..model.card import ANY_OBJECT, AgentCard
 from ..model.errors import AgentNotFound, DefinitionError, InterlinguaError, InvalidInput, StoreError, Unavailable
 from ..model.schemas import Validator
@@ -284,7 +284,7 @@ class Supervised:
         """An agent as it is registered here: with its name here, and whatever is behind it at the time."""
         made = copy.copy(real)
         made.card = self.entry.renamed(real.card)
-        made.digest = values.digest(msgspec.to_builtins(made.card))
+        made.digest = json_values.digest(msgspec.to_builtins(made.card))
         made.source = source_of_mount(self.entry.target, real.card.name)
         made.fn = self._handler(real.card.key)
         made.on_cancel = self._teller(real.card.key)

@@ -13,7 +13,7 @@ from rich.text import Text
 from ..model.errors import Conflict, InterlinguaError, NotFound, RunNotFound
 from ..model.events import ChildCalled, DelegationRefused, Event, RunFinished
 from ..model.run import Question, RunRequest
-from ..model.tasks import is_task
+from ..model.team.task_ids import is_task
 from .errors import CommandError, ExitCode
 from .render import as_json, clean, note
 from .team_input import Command, Tell, Typed

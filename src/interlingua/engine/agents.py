@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.card import AgentCard, Schema
 from ..model.errors import AgentError, Conflict, DefinitionError, InvalidInput, InvalidOutput
 from ..model.run_identity import Origin, check_project, module_source, queue
@@ -83,7 +83,7 @@ class Agent(Generic[P, R]):
         self.on_cancel = on_cancel
         self.max_running = max_running
         self.source = source or module_source(_module_of(fn))
-        self.digest = values.digest(msgspec.to_builtins(card))
+        self.digest = json_values.digest(msgspec.to_builtins(card))
         self.check_input = Validator(card.input, what="input")
         self.check_output = Validator(card.output, what="output")
         self.check_config = Validator(card.config, what="config") if card.config is not None else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..model import values
+from ..model import json_values
 from ..model.errors import Denied, InvalidAnswer, QuestionNotFound, TooLarge
 from ..model.run import OWNER, Caller, Question, QuestionRecord
 from ..model.schemas import Validator
@@ -62,7 +62,7 @@ class Answering:
         if asked.answerer is not None and asked.answerer != by.id:
             raise Denied(f"question {question} is for {asked.answerer} to answer")
         Validator(asked.answer_schema, what="answer").check(value, InvalidAnswer)
-        if (weight := len(values.encode(value))) > (most := self.settings.max_input_bytes):
+        if (weight := len(json_values.encode(value))) > (most := self.settings.max_input_bytes):
             raise TooLarge(f"the answer is larger than {most} bytes: as JSON it has {weight}")
         run, _, owner = await self.store.answer(question, value, by.id, now(), door)
         if owner == self.worker.id or owner is None or self.worker.others is not None:

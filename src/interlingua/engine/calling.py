@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from ..model import values
-from ..model.authority import Authority, Scope
+from ..model import json_values
 from ..model.content import Message, Part, TextPart
 from ..model.errors import (
     AlreadyFinished,
@@ -41,10 +40,11 @@ from ..model.events import (
     Recorded,
     Said,
 )
-from ..model.oversight import Assignment, ReviewVerdict
 from ..model.run import RunRequest
 from ..model.status import Status
-from ..model.team import ORCHESTRATOR, USER
+from ..model.team.authority import Authority, Scope
+from ..model.team.manifest import ORCHESTRATOR, USER
+from ..model.team.oversight import Assignment, ReviewVerdict
 from ..store.base import CountDelegation
 from . import branches, tracing
 from .branches import Branch
@@ -129,8 +129,8 @@ class Calling(Speaking):
         if isinstance(input_, str):
             input_ = _as_text(name, (await self.worker.engine.card(name, version)).input_text, input_)
         payload = {**(input_ or {}), **msgspec.to_builtins(inputs)}
-        payload = values.clean(payload, InvalidInput, what="input")
-        digest = values.digest([name, version, payload, config])
+        payload = json_values.clean(payload, InvalidInput, what="input")
+        digest = json_values.digest([name, version, payload, config])
         shown = show(payload)
 
         async def prepare(_: str) -> RunRequest:
@@ -278,7 +278,7 @@ class Calling(Speaking):
         """Answer what a child sends while its task is under way."""
         notice = self.notice_of(call)
         assert notice is not None
-        branches.enter(Branch(self.branches, f"m{values.digest(call)[:8]}"))
+        branches.enter(Branch(self.branches, f"m{json_values.digest(call)[:8]}"))
         for count in itertools.count(1):
             place = f"{call}:mail:{count}"
             number = self.taken_before(place)
@@ -332,7 +332,7 @@ class Calling(Speaking):
             if isinstance(given, str):
                 given = _as_text(target, member.card.input_text if member is not None else "text", given)
             payload = {**(given or {}), **msgspec.to_builtins(inputs)}
-            payload = values.clean(payload, InvalidInput, what="input")
+            payload = json_values.clean(payload, InvalidInput, what="input")
             return await self.delegated(
                 target, member, member.run_name if member is not None else target, payload, handover, at,
                 config=config, thread=thread, timeout=timeout,
@@ -351,7 +351,7 @@ class Calling(Speaking):
         engine, row, authority = self.worker.engine, self.log.row, self.authority
         assignment = msgspec.to_builtins(handover.assignment)
         scope = msgspec.to_builtins(handover.scope)
-        digest = values.digest(
+        digest = json_values.digest(
             [name, payload, config, thread, msgspec.to_builtins(handover.messages), scope, assignment]
         )
         past = self.replay.refused.get(place)
@@ -370,7 +370,7 @@ class Calling(Speaking):
         rule = manifest.delegate_rules.get(member.id) if manifest is not None else None
         notice = Notice(
             member.id, handover.rule or (rule.when_to_delegate if rule is not None else None), handover.reason,
-            None if handover.summary is None else values.digest(handover.summary),
+            None if handover.summary is None else json_values.digest(handover.summary),
         )  # fmt: skip
 
         async def prepare(child: str) -> RunRequest:
@@ -486,7 +486,7 @@ class Calling(Speaking):
         `told` is what the child is told: where that has changed, the run is blocked.
         """
         self._check_alive()
-        return await self._child(f"{_INNER}{key}", values.digest(told), name, prepare, mail=mail, count=count)
+        return await self._child(f"{_INNER}{key}", json_values.digest(told), name, prepare, mail=mail, count=count)
 
 
 def _as_text(name: str, field: str | None, text: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from .imported_files import imports_of, stamp
 from .mounting import is_mounted
 
@@ -33,7 +33,7 @@ _digests: dict[Path, tuple[tuple[int, int], str]] = {}  # of files, as long as t
 
 def code_digest(agent: Agent[..., object], root: Path | None = None) -> str:
     """The digest of an agent's code as it is now. `root`: the folder of its project; else that of its file."""
-    parts = [values.digest(msgspec.to_builtins(agent.card))]
+    parts = [json_values.digest(msgspec.to_builtins(agent.card))]
     file = None if is_mounted(agent.card) else file_of(agent)
     if file is not None:
         folder = file.parent if root is None or not file.is_relative_to(root) else root

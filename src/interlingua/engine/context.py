@@ -11,12 +11,12 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from ..model.authority import Authority, Scope
 from ..model.content import Artifact, Message, Part, parts_from
 from ..model.events import Diff, Location, Plan, PlanEntry, Thought, ToolCall, ToolKind, ToolStatus, Warned
-from ..model.oversight import Exchange, Proposal
 from ..model.run import Caller
-from ..model.tools import ToolSpec
+from ..model.team.authority import Authority, Scope
+from ..model.team.oversight import Exchange, Proposal
+from ..model.team.tools import ToolSpec
 from .suspension import SUSPENDING
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any
 
-from ..model import values
+from ..model import json_values
 from ..model.content import Message
 from ..model.delta import ABSENT, DeltaError, Joiner, combine, compose_all, diff
 from ..model.events import Emission, MessageSent, OutputDelta
@@ -59,7 +59,7 @@ class Expected:
         if self._size < size and len(self.held) & (len(self.held) - 1):
             return True, 0  # look closely only at powers of two: a long text is not compared per fragment
         joined = compose_all(held.delta for held in self.held)
-        if self._size == size and values.canonical(joined) == values.canonical(expected.delta):
+        if self._size == size and json_values.canonical(joined) == json_values.canonical(expected.delta):
             self.queue.popleft()
             self.held, self._size = [], 0
             return True, seq
@@ -205,14 +205,14 @@ class Emissions:
 
 
 def _same(old: Emission, new: Emission) -> bool:
-    return type(old) is type(new) and values.encode(old) == values.encode(new)
+    return type(old) is type(new) and json_values.encode(old) == json_values.encode(new)
 
 
 def _changes_nothing(output: Any, delta: Any) -> bool:
     if output is ABSENT:
         return False
     try:
-        return values.canonical(combine(output, delta)) == values.canonical(output)
+        return json_values.canonical(combine(output, delta)) == json_values.canonical(output)
     except DeltaError:
         return False
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.content import Message, TextPart
 from ..model.delta import ABSENT, DeltaError
 from ..model.errors import (
@@ -401,7 +401,7 @@ class Execution(Operations):
 
     def _decode_state(self) -> Any:
         assert self.agent is not None
-        state = values.copy(self._state) if isinstance(self._state, dict) else {}
+        state = json_values.copy(self._state) if isinstance(self._state, dict) else {}
         if self.agent.state is None:
             return state
         return self.agent.state.decode(state, InvalidState)
@@ -473,7 +473,7 @@ class Execution(Operations):
         """Set the run aside until other code comes."""
         row = self.log.row
         body.code = self.agent.code if self.agent is not None else ""
-        reason = values.encode({"reason": body.reason, "message": body.message, "details": body.details}).decode()
+        reason = json_values.encode({"reason": body.reason, "message": body.message, "details": body.details}).decode()
         row.crashes, row.blocked_reason = 0, reason
         runlog.blocked(row, body)
         changes: list[Change] = [BlockRun(row.id, body.code, reason)]
@@ -572,7 +572,7 @@ class Execution(Operations):
         if info.code == "agent_crashed" and not isinstance(error, AgentError):
             log_.warning("agent %s failed (run %s)", self.log.row.agent, self.log.row.id, exc_info=error)
         try:
-            return ErrorInfo(info.code, whole(info.message), info.transient, values.clean(info.details))
+            return ErrorInfo(info.code, whole(info.message), info.transient, json_values.clean(info.details))
         except Invalid:
             return ErrorInfo(info.code, whole(info.message), info.transient)
 
@@ -590,7 +590,7 @@ class Execution(Operations):
             if output is None:
                 joined = self.replay.emissions.output.value
                 output = {} if joined is ABSENT else joined
-            output = values.clean(self.with_checked_attachments(output), InvalidOutput, what="output")
+            output = json_values.clean(self.with_checked_attachments(output), InvalidOutput, what="output")
             agent.check_output.check(output, InvalidOutput, checked=True)
             state = self._final_state()
         except Suspended:
@@ -617,7 +617,7 @@ class Execution(Operations):
         if agent.check_state is not None:
             agent.check_state.check(state, InvalidState)
         else:
-            values.check(state, InvalidState, what="state")
+            json_values.check(state, InvalidState, what="state")
         return state
 
     def _finish(
@@ -644,7 +644,7 @@ class Execution(Operations):
             log.append(RunStarted(self.worker.id, row.epoch))
         changes: list[Change] = []
         if children := self.running_children:
-            why = values.encode({"by": row.caller, "reason": f"its parent {status.value.replace('_', ' ')}"})
+            why = json_values.encode({"by": row.caller, "reason": f"its parent {status.value.replace('_', ' ')}"})
             changes.extend(PutInbox(child, "cancel", why) for child in children)
         checkpoint = None
         if row.thread is not None:
@@ -901,7 +901,7 @@ class Execution(Operations):
             self.put(body)
 
     def add_usage(self, counts: dict[str, Any]) -> None:
-        values.check(counts, Invalid, what="usage")
+        json_values.check(counts, Invalid, what="usage")
         usage = self._usage = self._usage or {}
         for name, count in counts.items():
             old = usage.get(name)

@@ -16,8 +16,8 @@ from ..model.events import (
     RunFinished,
     Said,
 )
-from ..model.oversight import Exchange, Result, read_verdict, whole
 from ..model.status import Status
+from ..model.team.oversight import Exchange, Result, read_verdict, whole
 from .replay import STATE, Replay
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ..model import authority as gates
-from ..model.authority import Action
 from ..model.card import Schema
-from ..model.codes import Code, code_of
 from ..model.content import Message, TextPart
+from ..model.error_numbers import Code, code_of
 from ..model.errors import ChildFailed, Denied, ErrorInfo, InterlinguaError, OverBudget, QuestionExpired, RunTimedOut
 from ..model.events import ChildEnded, ErrorHandled
 from ..model.run import RunRequest
 from ..model.status import Status
-from ..model.team import ORCHESTRATOR, USER
+from ..model.team import authority as gates
+from ..model.team.authority import Action
+from ..model.team.manifest import ORCHESTRATOR, USER
 from . import tracing
 from .ids import now
 from .proposing import Proposing

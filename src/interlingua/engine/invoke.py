@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..model import values
+from ..model import json_values
 from ..model.delta import Joiner
 from ..model.errors import InvalidOutput
 from ..model.events import OutputDelta
@@ -26,7 +26,7 @@ async def invoke(run: Execution) -> Any:
     """The handler's output as a JSON object, or None where it is the join of what was emitted."""
     agent = run.agent
     assert agent is not None
-    kwargs = agent.bind(values.copy(run.request.input), run.ctx)  # a copy: the request is part of the log
+    kwargs = agent.bind(json_values.copy(run.request.input), run.ctx)  # a copy: the request is part of the log
     run.bound = True
     if agent.process:
         return await run.worker.processes.run(run, kwargs)
@@ -71,9 +71,9 @@ def delta_of(run: Execution, item: Any) -> dict[str, Any]:
     delta = agent.output.encode(item) if agent is not None and agent.output is not None else item
     if type(delta) is not dict:
         raise InvalidOutput(f"a yield extends the output, which is an object; {type(delta).__name__} cannot")
-    if values.check(delta, InvalidOutput, what="output", halves=True):
+    if json_values.check(delta, InvalidOutput, what="output", halves=True):
         run.join_pieces()
-    return delta if type(item) is str else values.copy(delta)  # the agent may change its own, and yield it again
+    return delta if type(item) is str else json_values.copy(delta)  # the agent may change its own, and yield it again
 
 
 def drain_in_thread(

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from ..model import chain
+from ..model import hash_chain
 from ..model.delta import Composer
 from ..model.errors import InvalidRequest
 from ..model.events import (
@@ -315,7 +315,7 @@ class LiveLog:
         for body, encoded in self._pending:
             written = body_encoder.encode(body) if encoded is None else encoded
             kind = KINDS[type(body)]
-            head = chain.link(head, run, seq, kind, time, chain.body_hash(written))
+            head = hash_chain.link(head, run, seq, kind, time, hash_chain.body_hash(written))
             events.append(EventRow(run, seq, kind, time, head, written))
             # What readers in this process get is read back, where it holds objects of the agent's.
             bodies.append(body if type(body) in _OURS else body_decoder.decode(written))

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from ..bus.base import News
-from ..model.carrier import Carrier
 from ..model.events import Event, RunCreated, body_decoder
 from ..model.run import RunRequest
+from ..model.trace_context import Carrier
 from ..store.base import EventRow, RunRow
 from . import tracing
 from .ids import now

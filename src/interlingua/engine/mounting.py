@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ..model import carried_scope, carrier
+from ..model import trace_context
 from ..model.card import ANY_OBJECT, AgentCard, Schema
-from ..model.carried_scope import CarriedScope
 from ..model.content import DataPart, Part, TextPart
 from ..model.errors import Denied, ErrorInfo, InterlinguaError, Invalid, InvalidInput, RunError, RunNotFound
 from ..model.events import Emission, Recorded, Warned
-from ..model.prompts import prompt_input
+from ..model.prompt_input import prompt_input
 from ..model.run import Option, RunRequest
 from ..model.run import Question as AskedQuestion
+from ..model.team import carried_scope
+from ..model.team.carried_scope import CarriedScope
 from . import exits, tracing
 from .ids import now
 from .questions import EXPIRED, Question, QuestionCodec
@@ -149,16 +150,16 @@ class Mounted:
         if agent is not None and agent.on_remote_run is not None:
             agent.on_remote_run(run)
 
-    def onward(self) -> carrier.Carrier:
+    def onward(self) -> trace_context.Carrier:
         """The trace of this run, to be sent with the request that begins the remote one. It always has the number of
         mounts that the call has gone through, this one included, and in a team what may still be done. Raises
         TooManyHops where that is one mount too many, and Denied where a scope would not hold there."""
-        trace = carrier.read(tracing.current(self._run.request.trace))
+        trace = trace_context.read(tracing.current(self._run.request.trace))
         scope = self._scope(trace)
         more = {carried_scope.SCOPE: carried_scope.write(scope)} if scope is not None else {}
-        return carrier.onward(trace, self.engine.settings.max_hops, more)
+        return trace_context.onward(trace, self.engine.settings.max_hops, more)
 
-    def _scope(self, trace: carrier.Carrier | None) -> CarriedScope | None:
+    def _scope(self, trace: trace_context.Carrier | None) -> CarriedScope | None:
         """The scope and the limits that go on to the remote side. Raises Denied where somebody narrowed the call, and
         the remote side is none that keeps to that: servers that tell the way of their agents do."""
         run, scope = self._run, carried_scope.read(trace)

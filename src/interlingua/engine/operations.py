@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from ..extras import MissingExtra
-from ..model import values
+from ..model import json_values
 from ..model.content import Artifact, Message, Part
 from ..model.delta import ABSENT, Joiner
 from ..model.errors import (
@@ -323,7 +323,7 @@ class Operations(Tooling):
             )
         payload = codec.payload.encode(question)
         Validator(codec.payload.schema, what=f"question {codec.type}").check(payload, InvalidQuestion)
-        digest = values.digest([codec.type, payload])
+        digest = json_values.digest([codec.type, payload])
         place = self.place("ask", codec.type, key, Arguments(digest, show(payload)))
         past = self.replay.questions.get(place)
         asked = None
@@ -628,8 +628,8 @@ class Operations(Tooling):
 
     def _as_json(self, name: str, value: Any, codec: Codec | None) -> Any:
         try:
-            encoded = values.listed(codec.encode(value) if codec is not None else msgspec.to_builtins(value))
-            encoded = values.clean(encoded, InvalidOutput, what=f"the result of step {name}")
+            encoded = json_values.listed(codec.encode(value) if codec is not None else msgspec.to_builtins(value))
+            encoded = json_values.clean(encoded, InvalidOutput, what=f"the result of step {name}")
         except (TypeError, ValueError, Invalid) as error:
             raise InvalidOutput(
                 f"step {name} gave {type(value).__name__}, which cannot be recorded as JSON: {error}"
@@ -644,7 +644,7 @@ class Operations(Tooling):
                 error.transient = record.error.transient  # this one's, whatever is usual for its class
                 raise error
             raise StepFailed(name, record.error)
-        return values.copy(record.value) if codec is None else codec.decode(record.value, InvalidOutput)
+        return json_values.copy(record.value) if codec is None else codec.decode(record.value, InvalidOutput)
 
     # -- messages and sleep -------------------------------------------------------------------------------
 
@@ -680,7 +680,7 @@ class Operations(Tooling):
         await self.log.breathe()
 
     async def say(self, message: Message) -> None:
-        values.check(msgspec.to_builtins(message), InvalidOutput, what="message", halves=True)
+        json_values.check(msgspec.to_builtins(message), InvalidOutput, what="message", halves=True)
         if self.authority is not None:
             message.parts = self.attached(message.parts)
         message.id = message.id or f"{self.log.row.id}/{self._number('message')}"
@@ -695,7 +695,9 @@ class Operations(Tooling):
     async def show(self, body: Emission) -> None:
         self._check_alive()
         try:
-            if values.check(msgspec.to_builtins(body), InvalidOutput, what=type(body).__name__.lower(), halves=True):
+            if json_values.check(
+                msgspec.to_builtins(body), InvalidOutput, what=type(body).__name__.lower(), halves=True
+            ):
                 self.join_pieces()  # type: ignore[attr-defined]
         except TypeError as error:
             raise InvalidOutput(f"{type(body).__name__.lower()}: {error}") from error
@@ -729,6 +731,6 @@ def _result_codec(fn: Callable[..., Any], name: str) -> Codec | None:
 
 def _storable(error: ErrorInfo) -> ErrorInfo:
     try:
-        return ErrorInfo(error.code, whole(error.message), error.transient, values.clean(error.details))
+        return ErrorInfo(error.code, whole(error.message), error.transient, json_values.clean(error.details))
     except (Invalid, InvalidRequest):
         return ErrorInfo(error.code, whole(error.message), error.transient)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.card import Schema
 from ..model.content import Message, TextPart
 from ..model.delta import ABSENT, Joiner, compose_all
@@ -24,18 +24,10 @@ from ..model.events import (
     OutputDelta,
     Said,
 )
-from ..model.oversight import (
-    Assignment,
-    Exchange,
-    Proposal,
-    Result,
-    ReviewVerdict,
-    read_verdict,
-    verdict_schema,
-)
 from ..model.run import RunRequest
 from ..model.status import Status
-from ..model.team import USER
+from ..model.team.manifest import USER
+from ..model.team.oversight import Assignment, Exchange, Proposal, Result, ReviewVerdict, read_verdict, verdict_schema
 from . import tracing
 from .agents import Agent
 from .calling import Handover
@@ -83,7 +75,7 @@ def _lend(run: Execution, **more: Any) -> Assignment:
     """The thread that a run works on, for the run that does its work."""
     lent = run.on_thread
     return Assignment(
-        lent=lent, thread=run.thread if lent else None, state=values.copy(run.state_before) if lent else None,
+        lent=lent, thread=run.thread if lent else None, state=json_values.copy(run.state_before) if lent else None,
         history=run.history if lent else [], **more,
     )  # fmt: skip
 
@@ -125,7 +117,7 @@ async def orchestrate(ctx: Context[Any, Any], entry: Member, input_: dict[str, A
 
 def _hand_back(ctx: Context[Any, Any], work: Work) -> Any:
     if work.result.state is not None:
-        ctx.state = values.copy(work.result.state)
+        ctx.state = json_values.copy(work.result.state)
     return work.result.output
 
 

@@ -15,7 +15,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..model import values
+from ..model import json_values
 from ..model.errors import AgentCrashed, ErrorInfo, RunError, RunLost
 from ..model.events import OutputDelta
 from ..transports.children import Guard
@@ -151,7 +151,7 @@ class ProcessPool:
 
 async def _send(process: asyncio.subprocess.Process, message: Any) -> None:
     assert process.stdin is not None
-    data = values.encode(message)
+    data = json_values.encode(message)
     try:
         process.stdin.write(_HEAD.pack(len(data)) + data)
         await process.stdin.drain()
@@ -163,7 +163,7 @@ async def _receive(process: asyncio.subprocess.Process) -> dict[str, Any]:
     assert process.stdout is not None
     try:
         (size,) = _HEAD.unpack(await process.stdout.readexactly(_HEAD.size))
-        message: dict[str, Any] = values.decode(await process.stdout.readexactly(size))
+        message: dict[str, Any] = json_values.decode(await process.stdout.readexactly(size))
     except asyncio.IncompleteReadError:
         raise await _ended(process) from None
     return message

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..model import values
+from ..model import json_values
 from ..model.errors import InvalidInput, InvalidOutput
 from ..model.whole_text import PairJoiner, whole
 from .agents import Agent
@@ -30,7 +30,7 @@ def main() -> None:
         head = source.read(_HEAD.size)
         if len(head) < _HEAD.size:
             return
-        order = values.decode(source.read(_HEAD.unpack(head)[0]))
+        order = json_values.decode(source.read(_HEAD.unpack(head)[0]))
         try:
             _say(sink, {"output": _run(order, sink)})
         except BaseException as error:  # sys.exit ends the run, and no process
@@ -76,14 +76,14 @@ def _run(order: dict[str, Any], sink: BinaryIO) -> Any:
                 result = stop.value
                 break
             delta = agent.output.encode(item)
-            if values.check(delta, InvalidOutput, what="output", halves=True) or pieces.holds:
+            if json_values.check(delta, InvalidOutput, what="output", halves=True) or pieces.holds:
                 delta = pieces.add(delta)
             _say(sink, {"delta": delta})
         if pieces.holds:
             _say(sink, {"delta": pieces.end()})
     if result is None:
         return None
-    return values.clean(agent.output.encode(result), InvalidOutput, what="output")
+    return json_values.clean(agent.output.encode(result), InvalidOutput, what="output")
 
 
 def _load(file: str, module: str, name: str) -> Agent[..., Any]:
@@ -110,7 +110,7 @@ def _load(file: str, module: str, name: str) -> Agent[..., Any]:
 
 
 def _say(sink: BinaryIO, message: Any) -> None:
-    data = values.encode(message)
+    data = json_values.encode(message)
     sink.write(_HEAD.pack(len(data)) + data)
     sink.flush()
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..model import oversight
 from ..model.content import Artifact, Message, Part, TextPart, parts_from
 from ..model.errors import InvalidOutput, RunTimedOut
 from ..model.events import ArtifactAdded, Emission, Form, MessageSent
-from ..model.oversight import Assignment, Exchange, Proposal, Result, ReviewVerdict
 from ..model.status import Status
+from ..model.team import oversight
+from ..model.team.oversight import Assignment, Exchange, Proposal, Result, ReviewVerdict
 from .branches import inside
 from .calling import Calling, Handover, OnInquiry, child_result
 from .speaking import RESULT_HASH, sound, verdict_message

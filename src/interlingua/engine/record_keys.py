@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 
 UNKNOWN = "?"
 """The digest of arguments that cannot be encoded: they are not compared."""
@@ -80,7 +80,7 @@ def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         return NO_ARGUMENTS
     try:
         plain = msgspec.to_builtins([list(args), kwargs])
-        digest = values.digest(plain)[:16]
+        digest = json_values.digest(plain)[:16]
         shown = ", ".join([*map(_text, plain[0]), *(f"{name}={_text(one)}" for name, one in plain[1].items())])
     except (TypeError, ValueError, OverflowError, RecursionError):
         return UNKNOWN_ARGUMENTS
@@ -97,7 +97,7 @@ def shorten(text: str) -> str:
 
 
 def _text(value: Any) -> str:
-    return values.encode(value)[: 4 * _SHOWN].decode(errors="replace")
+    return json_values.encode(value)[: 4 * _SHOWN].decode(errors="replace")
 
 
 def describe(kind: str, name: str, shown: str) -> str:

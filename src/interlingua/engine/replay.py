@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..model import values
+from ..model import json_values
 from ..model.events import (
     EMISSIONS,
     CancelRequested,
@@ -248,4 +248,4 @@ def _past_call(event: Event) -> PastCall:
 
 def said_digest(text: str) -> str:
     """What tells one message to a participant from another."""
-    return values.digest(text)[:16]
+    return json_values.digest(text)[:16]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..model import chain
+from ..model import hash_chain
 from ..model.errors import Conflict, ErrorInfo, RunNotFound
 from ..model.events import (
     EMISSIONS,
@@ -177,8 +177,8 @@ def _renumbered(events: list[Event], run: str) -> Iterator[Body]:
 
 
 def _chained(run: str, time: int, bodies: list[Body]) -> Iterator[EventRow]:
-    head = chain.GENESIS
+    head = hash_chain.GENESIS
     for seq, body in enumerate(bodies, 1):
         written, kind = encode(body), KINDS[type(body)]
-        head = chain.link(head, run, seq, kind, time, chain.body_hash(written))
+        head = hash_chain.link(head, run, seq, kind, time, hash_chain.body_hash(written))
         yield EventRow(run, seq, kind, time, head, written)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ..model import values
-from ..model.authority import Authority
+from ..model import json_values
 from ..model.content import DataPart, Message, Part, TextPart, ToolResultPart
 from ..model.errors import AlreadyFinished, ErrorInfo, InvalidRequest, NotFound, TooLarge
 from ..model.events import Form, MessageReceived, Recorded, Said, body_encoder
-from ..model.oversight import ReviewVerdict, is_review, read_verdict
 from ..model.run import Answer, Question, RunRequest
-from ..model.team import ORCHESTRATOR, USER, instance_id
+from ..model.team.authority import Authority
+from ..model.team.manifest import ORCHESTRATOR, USER, instance_id
+from ..model.team.oversight import ReviewVerdict, is_review, read_verdict
 from ..store.base import Change, DelegationRow, DropInbox, PutInbox
 from .branches import Branches
 from .ids import now
@@ -108,7 +108,7 @@ class Speaking(Inbox):
             return
         message = Message("agent", [TextPart(content), *parts], f"{self.log.row.id}/{place}", authority.me)
         plain = msgspec.to_builtins(message)
-        if (clean := values.clean(plain, InvalidRequest, what="message")) is not plain:
+        if (clean := json_values.clean(plain, InvalidRequest, what="message")) is not plain:
             message = msgspec.convert(clean, Message)
         if recipient in (USER, ORCHESTRATOR):
             self.say_once(place, "message", authority.task, authority.me, recipient, message)
@@ -123,7 +123,7 @@ class Speaking(Inbox):
         held, hash_ = self._is_held(found)
         if hash_:
             message.metadata[RESULT_HASH] = hash_
-        body, most = values.encode(message), self.worker.settings.max_input_bytes
+        body, most = json_values.encode(message), self.worker.settings.max_input_bytes
         if len(body) > most:
             raise TooLarge(f"the message to {recipient} is larger than {most} bytes: as JSON it has {len(body)}")
         mail = PutInbox(found.run, "message", body)
@@ -195,7 +195,7 @@ class Speaking(Inbox):
             self.say_once(key, form, authority.task, USER, authority.me, message)
             return
         value = answer.value.get("text") if isinstance(answer.value, dict) and len(answer.value) == 1 else answer.value
-        text = value if isinstance(value, str) else values.encode(answer.value).decode()
+        text = value if isinstance(value, str) else json_values.encode(answer.value).decode()
         message = Message("user", [TextPart(text)], sender=USER, metadata={"question": question.id})
         self.say_once(key, "message", authority.task, USER, authority.me, message)
 
@@ -353,7 +353,7 @@ def sound(given: Any, type_: Any, what: str) -> Any:
 
 
 def tool_digest(server: str, tool: str, result: Any) -> str:
-    return values.digest([server, tool, result])
+    return json_values.digest([server, tool, result])
 
 
 def result_message(output: Any, text_field: str | None, sender: str) -> Message:

@@ -15,8 +15,8 @@ import msgspec
 from ..model.content import Message, TextPart
 from ..model.errors import AlreadyFinished, Denied, NotFound, TaskNotFound
 from ..model.events import DelegationRefused, Event, Said, body_encoder
-from ..model.tasks import is_task, parent_of
-from ..model.team import ORCHESTRATOR, USER, instance_id
+from ..model.team.manifest import ORCHESTRATOR, USER, instance_id
+from ..model.team.task_ids import is_task, parent_of
 from ..store.base import DelegationRow, Store
 from .ids import new_id, now
 from .speaking import MailKind, nobody

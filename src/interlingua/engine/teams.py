@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..model import authority as gates
-from ..model import carried_scope, values
-from ..model import team as teams
-from ..model.authority import OVER_BUDGET, Authority, Decision, Scope
+from ..model import json_values
 from ..model.card import AgentCard, QuestionType
 from ..model.errors import DefinitionError, Denied, InvalidRequest, OverBudget, Rejected, RunTimedOut
 from ..model.events import RunCreated
-from ..model.oversight import Exchange, Proposal
 from ..model.run import RunRequest
-from ..model.team import USER, Manifest, Team
-from ..model.tools import ToolServers
+from ..model.team import authority as gates
+from ..model.team import carried_scope
+from ..model.team import manifest as teams
+from ..model.team.authority import OVER_BUDGET, Authority, Decision, Scope
+from ..model.team.manifest import USER, Manifest, Team
+from ..model.team.oversight import Exchange, Proposal
+from ..model.team.tools import ToolServers
 from ..store.base import CountDelegation, RunRow, Tally
 from . import oversight
 from .agents import Agent, OutputCodec, Registry
@@ -79,7 +80,7 @@ class Member:
         if self.card.input_text is not None:
             given[self.card.input_text] = (
                 f"{proposal.agent} proposes the result below. Approve it, ask about it or reject it, and name its "
-                f"result_hash.\n{values.encode(whole).decode()}"
+                f"result_hash.\n{json_values.encode(whole).decode()}"
             )
         return given
 
@@ -91,7 +92,7 @@ class Member:
             made.output = OutputCodec(Any, what=f"the verdict of {self.id}", yields=False)
             made.card.output = dict(made.output.schema)
             made.check_output = type(made.check_output)(made.card.output, what="output")
-        made.digest = values.digest(msgspec.to_builtins(made.card))
+        made.digest = json_values.digest(msgspec.to_builtins(made.card))
         return made
 
 
@@ -320,7 +321,7 @@ def _code_digest(agent: TeamAgent, root: Path | None) -> str:
     """The digest of a team's files, and of the code of its members."""
     manifests = [manifest.to_json() for manifest in agent.team.manifests.values()]
     handlers = [code_digest(member.handler, root) for member in agent.members.values()]
-    return files_digest(agent.files, [values.digest(manifests), *handlers])
+    return files_digest(agent.files, [json_values.digest(manifests), *handlers])
 
 
 def _with(code: str, made: Agent[..., Any]) -> Agent[..., Any]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.card import AgentCard, Schema
 from ..model.content import Message
 from ..model.errors import Conflict, InvalidRequest, InvalidState, ThreadNotFound
@@ -32,7 +32,7 @@ class Threads:
         caller: Caller = OWNER,
         if_exists: Literal["raise", "keep"] = "raise",
     ) -> Thread:
-        values.check(metadata or {}, InvalidRequest, what="metadata")
+        json_values.check(metadata or {}, InvalidRequest, what="metadata")
         check_id(caller.id, "the id of the caller")
         if thread is not None:
             check_id(thread, "the thread id", "/thread_id")
@@ -61,8 +61,8 @@ class Threads:
     ) -> Thread:
         """Change a thread from outside. Metadata is merged; so are values, into those of `checkpoint` or the newest."""
         if values_ is not msgspec.UNSET:
-            values.check(values_, InvalidState, what="values")
-        values.check(metadata or {}, InvalidRequest, what="metadata")
+            json_values.check(values_, InvalidState, what="values")
+        json_values.check(metadata or {}, InvalidRequest, what="metadata")
         return await self.store.patch_thread(
             thread,
             checkpoint=new_id(),
@@ -205,7 +205,7 @@ class Threads:
 
 def same_state(one: Schema | None, other: Schema | None) -> bool:
     """Whether two schemas describe the same, whatever they are called."""
-    return values.canonical(_bare(one)) == values.canonical(_bare(other))
+    return json_values.canonical(_bare(one)) == json_values.canonical(_bare(other))
 
 
 def _bare(schema: Any) -> Any:

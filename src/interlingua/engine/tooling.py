@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..model import values
-from ..model.authority import Authority, may_call
+from ..model import json_values
 from ..model.errors import (
     Denied,
     ErrorInfo,
@@ -23,8 +22,9 @@ from ..model.errors import (
     Unavailable,
 )
 from ..model.events import Emission, ToolCall, ToolRefused
-from ..model.team import Server
-from ..model.tools import ToolServers, ToolSpec
+from ..model.team.authority import Authority, may_call
+from ..model.team.manifest import Server
+from ..model.team.tools import ToolServers, ToolSpec
 from .handling import Handling
 from .ids import now
 from .record_keys import Arguments, show
@@ -53,8 +53,8 @@ class Tooling(Handling):
         self._check_alive()
         authority = self._bound()
         given: dict[str, Any] = sound(arguments if arguments is not None else {}, dict[str, Any], "arguments")
-        given = values.clean(given, InvalidInput, what="arguments")
-        digest = values.digest([server, tool, given])
+        given = json_values.clean(given, InvalidInput, what="arguments")
+        digest = json_values.digest([server, tool, given])
         place = self.place("tool", f"{server}.{tool}", key, Arguments(digest, show(given)))
         await self._may_call(authority, server, tool, place, digest)
         servers, known = self._servers(), self.worker.engine.teams[authority.team].servers[server]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from ..model import carrier
+from ..model import trace_context
 
 if TYPE_CHECKING:
     from ..store.base import RunRow
@@ -56,7 +56,7 @@ def wanted() -> bool:
 
 @contextlib.contextmanager
 def invoke_agent(
-    row: RunRow, carried: carrier.Carrier | None, before: Before, *, remote: bool
+    row: RunRow, carried: trace_context.Carrier | None, before: Before, *, remote: bool
 ) -> Iterator[None]:  # fmt: skip
     from opentelemetry import context, trace
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -112,7 +112,7 @@ def followed(run: str, about: About, lag: Lag) -> None:
     span.end(lag.until * 1000)
 
 
-def current(carried: carrier.Carrier | None) -> carrier.Carrier | None:
+def current(carried: trace_context.Carrier | None) -> trace_context.Carrier | None:
     """The trace that is under way here, to be carried on: the current span in place of the one that came, and the
     baggage with what the program has added. Without OpenTelemetry it is what came."""
     if not wanted():
@@ -120,7 +120,7 @@ def current(carried: carrier.Carrier | None) -> carrier.Carrier | None:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     carried = carried or {}
-    found: carrier.Carrier = {}
+    found: trace_context.Carrier = {}
     TraceContextTextMapPropagator().inject(found)
     if not found:
         return carried or None
@@ -138,6 +138,7 @@ def _baggage(came: str) -> str:
     added = {
         quote(name, safe=""): quote(str(value), safe="")
         for name, value in here.items()
-        if there.get(name) != value and name != carrier.HOPS  # how far a call has come is not the program's to say
+        if there.get(name) != value
+        and name != trace_context.HOPS  # how far a call has come is not the program's to say
     }
-    return carrier.with_members(came, added) if added else came
+    return trace_context.with_members(came, added) if added else came

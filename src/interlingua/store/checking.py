@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from ..model import chain
+from ..model import hash_chain
 from ..model.events import KINDS, RunFinished
 from .base import EventRow, RunRow
 from .sql import Connection
@@ -55,9 +55,9 @@ class Counts(msgspec.Struct, frozen=True):
 
 async def verify(store: Logs, run: str) -> int | None:
     """Check the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""
-    after, previous = 0, chain.GENESIS
+    after, previous = 0, hash_chain.GENESIS
     while rows := await store.event_rows(run, after, _PAGE):
-        broken = chain.first_broken(
+        broken = hash_chain.first_broken(
             ((r.run, r.seq, r.kind, r.time, _body_hash(r), r.hash) for r in rows), previous, after + 1
         )
         if broken is not None:
@@ -72,7 +72,7 @@ async def verify(store: Logs, run: str) -> int | None:
 
 
 def _body_hash(row: EventRow) -> bytes:
-    return chain.body_hash(row.body) if row.body is not None else row.erased or b""
+    return hash_chain.body_hash(row.body) if row.body is not None else row.erased or b""
 
 
 async def counts(store: SQLStore) -> Counts:

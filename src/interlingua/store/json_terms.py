@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from ..model import values
+from ..model import json_values
 
 TERMED = 32  # members; what has more is looked at in every search
 _NONE = (b"{}", b"null")
@@ -20,12 +20,12 @@ def members_of(json: bytes) -> dict[str, Any]:
     """The members of an object; none of anything else."""
     if json in _NONE:
         return {}
-    members = values.decode(json)
+    members = json_values.decode(json)
     return members if isinstance(members, dict) else {}
 
 
 def named(name: str) -> bytes:
-    return values.encode(name)
+    return json_values.encode(name)
 
 
 def looked_for(name: str, value: Any) -> bytes:
@@ -34,7 +34,7 @@ def looked_for(name: str, value: Any) -> bytes:
         return named(name)
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # 1 and 1.0 are equal
-    return named(name) + b":" + values.encode(value)
+    return named(name) + b":" + json_values.encode(value)
 
 
 def number(text: bytes) -> int:

@@ -18,7 +18,7 @@ from uuid import uuid4
 import psycopg
 from psycopg import sql as text
 
-from ..model import values
+from ..model import json_values
 from ..model.errors import StoreError
 from . import opening, schema
 from . import sql_transactions as transactions
@@ -150,7 +150,7 @@ class PostgresStore(SQLStore):
 
     async def enter(self, worker: WorkerRow) -> None:
         lease = self.where.lease
-        given = (worker.id, worker.host, worker.pid, worker.started_at, values.encode(worker.queues), lease)
+        given = (worker.id, worker.host, worker.pid, worker.started_at, json_values.encode(worker.queues), lease)
 
         def enter(conn: Connection) -> None:
             conn.execute(_ENTER, given)
@@ -248,4 +248,4 @@ def _exists(conn: PostgresConnection, table: str) -> bool:
 def _alive(conn: PostgresConnection, where: Place) -> list[WorkerRow]:
     sql = f"SELECT id, host, pid, started_at, queues FROM workers WHERE NOT ({RUN_OUT})"
     rows = conn.execute(sql, (where.lease,)).fetchall()
-    return [WorkerRow(row[0], row[1], row[2], row[3], values.decode(row[4])) for row in rows]
+    return [WorkerRow(row[0], row[1], row[2], row[3], json_values.decode(row[4])) for row in rows]

@@ -18,7 +18,7 @@ import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from ..model import values
+from ..model import json_values
 from ..model.errors import InvalidRequest
 from .json_terms import TERMED, looked_for, members_of, named, number
 from .sql import RUN_COLUMNS, Connection, Cursor, Dialect, Lead, Lock, Wanted, insert, insert_turn
@@ -158,7 +158,7 @@ def metadata_terms(json: bytes, caller: str) -> list[int] | None:
 
 
 def _of(text: bytes, caller: str | None) -> int:
-    return number(text if caller is None else values.encode(caller) + b">" + text)
+    return number(text if caller is None else json_values.encode(caller) + b">" + text)
 
 
 # -- the connection ----------------------------------------------------------------------------------------

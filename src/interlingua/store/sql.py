@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.errors import InvalidRequest
 from .base import RunRow
 
@@ -114,7 +114,7 @@ class Dialect:
         return f"json_each(?) AS {name}"
 
     def many(self, wanted: Sequence[str]) -> Any:
-        return values.encode(wanted).decode()
+        return json_values.encode(wanted).decode()
 
     def has_bytes(self, column: str) -> str:
         """A term that holds where the bytes in a column have these bytes in them."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.content import Message
 from ..model.errors import Conflict, InterlinguaError, RunNotFound, ThreadConflict
 from ..model.status import Status
@@ -75,7 +75,7 @@ def _end_turn(conn: Connection, end: CommitThread, now: int) -> None:
     if end.values is not msgspec.UNSET:
         if row[0] != end.version:
             raise ThreadConflict(f"thread {end.thread} changed while run {end.run} was using it; run it again")
-        state = values.encode(end.values)
+        state = json_values.encode(end.values)
         count = add_messages(conn, end.thread, end.messages, end.run)
         conn.execute(
             "INSERT INTO checkpoints (id, thread, version, state, messages, run, created_at, metadata) "
@@ -88,7 +88,7 @@ def _end_turn(conn: Connection, end: CommitThread, now: int) -> None:
                 count,
                 end.run,
                 now,
-                values.encode({"agent": end.agent} if end.agent else {}),
+                json_values.encode({"agent": end.agent} if end.agent else {}),
             ),
         )
         change = "version=version+1, checkpoint=?, updated_at=?"
@@ -119,7 +119,7 @@ def add_messages(conn: Connection, thread: str, messages: list[Message], run: st
         count += 1
         conn.execute(
             "INSERT INTO messages (thread, n, run, message) VALUES (?,?,?,?)",
-            (thread, count, run, values.encode(message)),
+            (thread, count, run, json_values.encode(message)),
         )
     return count
 
@@ -129,7 +129,7 @@ def rolled_back(conn: Connection, runs: list[str]) -> list[str]:
     that they shall be forgotten."""
     one, all_ = ("run=?", runs[0]) if len(runs) == 1 else (conn.dialect.any_of("run"), conn.dialect.many(runs))
     left = conn.execute(f"DELETE FROM inbox WHERE {one} RETURNING run, kind, body", (all_,)).fetchall()
-    unread = {run for run, kind, body in left if kind == "cancel" and values.decode(body).get("rollback")}
+    unread = {run for run, kind, body in left if kind == "cancel" and json_values.decode(body).get("rollback")}
     if not unread:
         return []
     there = f"SELECT id FROM runs WHERE {conn.dialect.any_of('id')}"
@@ -153,7 +153,7 @@ def delete_run(conn: Connection, run: str, now: int, *, rollback: bool = False) 
     for (child,) in children:
         gone.extend(delete_run(conn, child, now, rollback=rollback))
     if rollback:
-        body = values.encode({"reason": "its parent was rolled back", "rollback": True})
+        body = json_values.encode({"reason": "its parent was rolled back", "rollback": True})
         for (child,) in conn.execute("SELECT id FROM runs WHERE parent=?", (run,)).fetchall():
             put_inbox(conn, child, "cancel", body, now)
     keep_run(conn, run)
@@ -194,7 +194,7 @@ def _take_back(conn: Connection, thread: str, run: str, now: int) -> None:
     before = conn.execute(
         "SELECT id, state, messages FROM checkpoints WHERE thread=? AND version<? ORDER BY version DESC LIMIT 1",
         (thread, newest[1]),
-    ).fetchone() or (None, values.encode(None), 0)
+    ).fetchone() or (None, json_values.encode(None), 0)
     conn.execute("DELETE FROM messages WHERE thread=? AND n>?", (thread, before[2]))
     conn.execute("DELETE FROM checkpoints WHERE id=?", (newest[0],))
     # The version stays: it only ever grows, so that nobody takes one state for another.

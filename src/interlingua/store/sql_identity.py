@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..model import chain, run_identity, values
+from ..model import hash_chain, json_values, run_identity
 from ..model.card import AgentCard
 from ..model.errors import AlreadyFinished, Conflict, RunNotFound
 from ..model.events import KINDS, RunMoved, body_encoder
@@ -61,7 +61,7 @@ class IdentityQueries(Queries):
     # -- cards --------------------------------------------------------------------------------------------
 
     async def put_cards(self, cards: list[StoredCard]) -> None:
-        rows = [(card.card.name, card.card.version, card.origin, values.encode(card.card)) for card in cards]
+        rows = [(card.card.name, card.card.version, card.origin, json_values.encode(card.card)) for card in cards]
         await self._write(
             lambda conn: conn.executemany(
                 "INSERT INTO cards (name, version, origin, card) VALUES (?,?,?,?) "
@@ -108,7 +108,7 @@ def _move(conn: Connection, run: str, to: MoveTo) -> RunRow:
         return row
     time, kind = max(to.now, row.updated_at), KINDS[RunMoved]
     body = body_encoder.encode(RunMoved(row.queue, target, to.by))
-    head = chain.link(row.head, run, row.next_seq, kind, time, chain.body_hash(body))
+    head = hash_chain.link(row.head, run, row.next_seq, kind, time, hash_chain.body_hash(body))
     insert(conn, "events", EVENT_COLUMNS, [(run, row.next_seq, kind, time, head, body)])
     due = row.blocked_reason is not None or (row.wake_at == 0 and row.queued is None)
     row.origin, row.queue, row.version = to.origin, target, to.version

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.status import Status
 from .base import RunFilter
 from .sql import FINAL_SQL, Connection, Dialect, Lead
@@ -131,7 +131,7 @@ def pages(
 ) -> list[Any]:  # fmt: skip
     """Rows whose JSON in some columns contains what is wanted, which no database decides as we do: what it finds is
     read a page at a time, and decided here. The id is the first column. `page`: the SELECT of so many before an id."""
-    judged = [(one.place, values.encode(one.wanted)) for one in wanted]
+    judged = [(one.place, json_values.encode(one.wanted)) for one in wanted]
     members = [(one.column, *member) for one in wanted for member in itertools.islice(one.wanted.items(), _LOOKED_FOR)]
     lead = conn.dialect.lead(conn, table, members, caller)
     found = list[Any]()
@@ -196,18 +196,18 @@ def _texts(wanted: dict[str, Any]) -> Iterator[bytes]:
     """What any JSON with these members has in it, byte for byte, because we wrote it: searching for that is quick, and
     leaves few to be taken apart."""
     for key, value in wanted.items():
-        name = values.encode(key) + b":"
-        yield name + values.encode(value) if isinstance(value, str) else name
+        name = json_values.encode(key) + b":"
+        yield name + json_values.encode(value) if isinstance(value, str) else name
 
 
 @functools.lru_cache(64)
 def _decoded(wanted: bytes) -> Any:
-    return values.decode(wanted)
+    return json_values.decode(wanted)
 
 
 def json_contains(json: bytes, wanted: bytes) -> bool:
     """In Python, and not as SQL: that is limited in depth and width, and knows no whole and real number as equal."""
-    pairs: list[tuple[Any, Any, bool]] = [(values.decode(json), _decoded(wanted), True)]
+    pairs: list[tuple[Any, Any, bool]] = [(json_values.decode(json), _decoded(wanted), True)]
     while pairs:
         have, want, partly = pairs.pop()
         if isinstance(want, dict):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.errors import AlreadyAnswered, QuestionNotFound
 from ..model.events import RunCreated, body_decoder
 from ..model.run import Answer, Question, QuestionRecord
@@ -40,8 +40,8 @@ def put_question(conn: Connection, put: PutQuestion) -> None:
         "INSERT INTO questions (id, run, path, root, state, asked_at, question, remind, remind_at, change, answerer, "
         "caller) VALUES (?,?,?,?,?,?,?,?,?,?,?, COALESCE((SELECT caller FROM runs WHERE id=?), ''))",
         (
-            q.id, q.run, path, root, "open", q.asked_at, values.encode(q),
-            values.encode(put.remind) if put.remind else None, put.remind[0] if put.remind else None, _next(conn),
+            q.id, q.run, path, root, "open", q.asked_at, json_values.encode(q),
+            json_values.encode(put.remind) if put.remind else None, put.remind[0] if put.remind else None, _next(conn),
             q.answerer, root,
         ),
     )  # fmt: skip
@@ -75,7 +75,7 @@ def _record(row: Sequence[Any]) -> QuestionRecord:
     question, state, path, answer, by, door, closed_at, reason, remind, reminded, reminded_at, remind_at, change = row
     return QuestionRecord(
         _questions.decode(question), state, path,
-        None if answer is None else Answer(values.decode(answer), by or "", door or ""),
+        None if answer is None else Answer(json_values.decode(answer), by or "", door or ""),
         closed_at, reason or "", 0 if remind is None else len(_times.decode(remind)), reminded, reminded_at,
         remind_at if state == "open" else None, change,
     )  # fmt: skip
@@ -111,11 +111,11 @@ class QuestionQueries(Queries):
                 return record.too_late()  # not raised: what was closed here stays closed
             conn.execute(
                 "UPDATE questions SET state='answered', answer=?, by=?, door=?, closed_at=? WHERE id=?",
-                (values.encode(value), by, door or None, now, question),
+                (json_values.encode(value), by, door or None, now, question),
             )
             _changed(conn, question)
             run = record.question.run
-            body = values.encode({"question": question, "answer": Answer(value, by, door)})
+            body = json_values.encode({"question": question, "answer": Answer(value, by, door)})
             return run, put_inbox(conn, run, "answer", body, now), worker
 
         locks: list[Lock] = [COUNT]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.errors import NotFound
 from ..model.run import Instance
 from .base import CountDelegation, Counted, DelegationRow
@@ -27,7 +27,7 @@ class RecordQueries(Queries):
             lambda conn: conn.execute(
                 "INSERT INTO instances (id, agent, version, caller, created_at, instance) VALUES (?,?,?,?,?,?)",
                 (instance.id, instance.agent, instance.version, instance.caller, instance.created_at,
-                 values.encode(instance)),
+                 json_values.encode(instance)),
             )
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ..model import chain, values
+from ..model import hash_chain, json_values
 from ..model.errors import AlreadyFinished, InvalidRequest, RunNotFound, StoreError
 from ..model.events import Event, body_decoder
 from ..model.status import Status
@@ -236,7 +236,8 @@ class SQLStore(
                 raise RunNotFound(f"run {run} has no event {seq}")
             if row[0] is not None:
                 conn.execute(
-                    "UPDATE events SET body=NULL, erased=? WHERE run=? AND seq=?", (chain.body_hash(row[0]), run, seq)
+                    "UPDATE events SET body=NULL, erased=? WHERE run=? AND seq=?",
+                    (hash_chain.body_hash(row[0]), run, seq),
                 )
 
         await self._write(erase)
@@ -289,11 +290,11 @@ class SQLStore(
         rows = await self._read(
             lambda conn: conn.execute("SELECT id, host, pid, started_at, queues FROM workers").fetchall()
         )
-        return [WorkerRow(row[0], row[1], row[2], row[3], values.decode(row[4])) for row in rows]
+        return [WorkerRow(row[0], row[1], row[2], row[3], json_values.decode(row[4])) for row in rows]
 
     async def serve(self, worker: str, queues: list[str]) -> None:
         await self._write(
-            lambda conn: conn.execute("UPDATE workers SET queues=? WHERE id=?", (values.encode(queues), worker)),
+            lambda conn: conn.execute("UPDATE workers SET queues=? WHERE id=?", (json_values.encode(queues), worker)),
             [("worker", worker)],
         )
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.content import Message
 from ..model.errors import CheckpointNotFound, Conflict, ThreadBusy, ThreadExists, ThreadNotFound
 from ..model.run import Checkpoint, RunRequest, Thread, ThreadStatus
@@ -40,12 +40,14 @@ def _thread(row: tuple[Any, ...]) -> Thread:
     status: ThreadStatus = row[9]
     return Thread(
         id=row[0], caller=row[1], created_at=row[2], updated_at=row[3], version=row[4], checkpoint=row[5],
-        values=values.decode(row[6]), active=row[7], metadata=values.decode(row[8]), status=status,
+        values=json_values.decode(row[6]), active=row[7], metadata=json_values.decode(row[8]), status=status,
     )  # fmt: skip
 
 
 def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:
-    return Checkpoint(row[0], row[1], row[2], values.decode(row[3]), row[4], row[5], row[6], values.decode(row[7]))
+    return Checkpoint(
+        row[0], row[1], row[2], json_values.decode(row[3]), row[4], row[5], row[6], json_values.decode(row[7])
+    )
 
 
 def _find(conn: Connection, thread: str) -> Thread:
@@ -63,7 +65,7 @@ def small_thread(conn: Connection, thread: str) -> Thread | None:
 
 
 def _put(conn: Connection, t: Thread) -> None:
-    state, metadata = values.encode(t.values), values.encode(t.metadata)
+    state, metadata = json_values.encode(t.values), json_values.encode(t.metadata)
     columns = ["id", "caller", "created_at", "updated_at", "version", "checkpoint", "state", "metadata"]
     row = [t.id, t.caller, t.created_at, t.updated_at, t.version, t.checkpoint, state, metadata]
     for column, json in (("state", state), ("metadata", metadata)):
@@ -203,7 +205,7 @@ class ThreadQueries(Queries):
                 row = conn.execute(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE id=?", (base,)).fetchone()
                 if row is None or row[1] != thread:
                     raise CheckpointNotFound(f"thread {thread} has no checkpoint {base}")
-                state, count = values.decode(row[3]), row[5]
+                state, count = json_values.decode(row[3]), row[5]
             if values_ is not msgspec.UNSET:
                 merge = isinstance(state, dict) and isinstance(values_, dict)
                 state = {**state, **values_} if merge else values_
@@ -214,11 +216,11 @@ class ThreadQueries(Queries):
                 total = add_messages(conn, thread, messages or [], None)
                 conn.execute(
                     f"INSERT INTO checkpoints ({_CHECKPOINT}) VALUES (?,?,?,?,?,?,?,?)",
-                    (checkpoint, thread, found.version + 1, values.encode(state), now, total, None, b"{}"),
+                    (checkpoint, thread, found.version + 1, json_values.encode(state), now, total, None, b"{}"),
                 )
                 changes = "version=version+1, checkpoint=?"
-                set_json(conn, thread, found.caller, "state", values.encode(state), changes, checkpoint)
-            set_json(conn, thread, found.caller, "metadata", values.encode(merged), "updated_at=?", now)
+                set_json(conn, thread, found.caller, "state", json_values.encode(state), changes, checkpoint)
+            set_json(conn, thread, found.caller, "metadata", json_values.encode(merged), "updated_at=?", now)
             return _find(conn, thread)
 
         result: Thread = await self._write(patch, [("thread", thread)])

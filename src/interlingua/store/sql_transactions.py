@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.errors import KeyReused
 from ..model.events import RunCreated, body_decoder
 from ..model.status import Status
@@ -79,7 +79,7 @@ def submit(conn: Connection, s: Submission) -> Submitted:
 
 def _make_way(conn: Connection, run: str, successor: RunRow, when_busy: str, now: int) -> None:
     why = {"by": successor.caller, "reason": f"run {successor.id} took its thread"}
-    put_inbox(conn, run, "cancel", values.encode({**why, "rollback": when_busy == "rollback"}), now)
+    put_inbox(conn, run, "cancel", json_values.encode({**why, "rollback": when_busy == "rollback"}), now)
 
 
 def claim(

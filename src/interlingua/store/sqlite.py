@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from ..model import values
+from ..model import json_values
 from ..model.errors import Conflict, StoreError
 from ..model.run import Thread
 from . import schema
@@ -139,7 +139,7 @@ class SQLiteStore(SQLStore):
         await self._write(
             lambda conn: conn.execute(
                 "INSERT OR REPLACE INTO workers (id, host, pid, started_at, queues) VALUES (?,?,?,?,?)",
-                (worker.id, worker.host, worker.pid, worker.started_at, values.encode(worker.queues)),
+                (worker.id, worker.host, worker.pid, worker.started_at, json_values.encode(worker.queues)),
             )
         )
 
@@ -204,7 +204,7 @@ def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = 
 
 def _terms_of(column: str, json: bytes, caller: str) -> str:
     """Terms for a table of them that is new to a store: a list, as JSON."""
-    return values.encode(sorted(rows_of(column, json, caller))).decode()
+    return json_values.encode(sorted(rows_of(column, json, caller))).decode()
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -235,7 +235,9 @@ def _version(path: Path, conn: Connection) -> int:
 def _alive(path: Path, conn: Connection) -> list[WorkerRow]:
     locks = Locks(_locks_of(path))
     rows = conn.execute("SELECT id, host, pid, started_at, queues FROM workers").fetchall()
-    return [WorkerRow(row[0], row[1], row[2], row[3], values.decode(row[4])) for row in rows if not locks.dead(row[0])]
+    return [
+        WorkerRow(row[0], row[1], row[2], row[3], json_values.decode(row[4])) for row in rows if not locks.dead(row[0])
+    ]
 
 
 def _locks_of(path: Path) -> Path:

@@ -24,7 +24,7 @@ from interlingua.engine.teams import TeamAgent
 from interlingua.model.content import FilePart, TextPart
 from interlingua.model.errors import Denied, InvalidRequest, Unavailable
 from interlingua.model.events import ArtifactAdded, DelegationRefused, MessageSent, OutputDelta, Said, Warned
-from interlingua.model.team import Team
+from interlingua.model.team.manifest import Team
 from interlingua.protocols.cap import remote
 from interlingua.protocols.cap.client import load
 from interlingua.store.base import RunFilter

@@ -27,10 +27,10 @@ from ...model.errors import (
     RunError,
     StepFailed,
 )
-from ...model.forms import usable_answer
-from ...model.oversight import read_verdict
+from ...model.question_forms import usable_answer
 from ...model.run import Option
-from ...model.team import ORCHESTRATOR, USER
+from ...model.team.manifest import ORCHESTRATOR, USER
+from ...model.team.oversight import read_verdict
 from . import described, translate, wire
 from .remote import Way
 

@@ -19,7 +19,7 @@ from ...engine.mounting import MOUNTED_FROM, LeftRun, Mounted, RemoteError, atta
 from ...model.card import ANY_OBJECT, AgentCard
 from ...model.errors import InvalidRequest, Unavailable
 from ...model.schemas import Validator
-from ...model.team import cap_id
+from ...model.team.manifest import cap_id
 from ...security.redaction import redact_text
 from ...transports import plain
 from ...transports.access import ORDINARY, Access, NoSettings

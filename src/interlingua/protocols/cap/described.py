@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from ...engine import ways
-from ...model import team
 from ...model.card import AgentCard, ErrorDefinition, QuestionType, Schema, Skill
 from ...model.errors import InvalidRequest
-from ...model.team import OURS
+from ...model.team import manifest as team
+from ...model.team.manifest import OURS
 
 _CARD = ("input", "output", "config", "input_text", "output_text", "streams", "questions", "errors", "skills")
 

@@ -11,9 +11,9 @@ from ...engine.context import Context
 from ...engine.questions import AskText
 from ...model.card import Schema
 from ...model.errors import InterlinguaError, InvalidRequest
-from ...model.oversight import ReviewVerdict, read_verdict
-from ...model.team import ORCHESTRATOR, USER, Manifest, Team
-from ...model.tools import ToolSpec
+from ...model.team.manifest import ORCHESTRATOR, USER, Manifest, Team
+from ...model.team.oversight import ReviewVerdict, read_verdict
+from ...model.team.tools import ToolSpec
 from .thinking_model import Call
 from .thinking_tools import (
     ATTACHMENTS,

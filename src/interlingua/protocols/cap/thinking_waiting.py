@@ -19,7 +19,7 @@ from ...engine.calling import OnInquiry
 from ...engine.context import Context
 from ...model.content import Message, Part
 from ...model.events import Said
-from ...model.oversight import ReviewVerdict
+from ...model.team.oversight import ReviewVerdict
 
 Start = Callable[[], Coroutine[Any, Any, Any]]
 

@@ -21,10 +21,10 @@ import msgspec
 from ...engine import tracing
 from ...engine.context import Context
 from ...engine.mounting import Gone, Mounted, RemoteError, no_such_run
-from ...model.carrier import Carrier
 from ...model.content import DataPart
 from ...model.errors import InterlinguaError, QuestionExpired, StepFailed, Unavailable
 from ...model.events import MessageSent
+from ...model.trace_context import Carrier
 from ...transports import calls
 from ...transports.calls import as_json
 from .calls import (

@@ -28,7 +28,7 @@ from ...model.errors import (
     ThreadNotFound,
     Unavailable,
 )
-from ...model.prompts import Given
+from ...model.prompt_input import Given
 from ...model.run import Callback, Caller, Run, RunRequest, Thread
 from ...model.status import Status
 from ...security import scopes

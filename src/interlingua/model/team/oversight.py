@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from . import values
-from .card import Schema
-from .content import Artifact, Message, Part
+from .. import json_values
+from ..card import Schema
+from ..content import Artifact, Message, Part
 
 if TYPE_CHECKING:
-    from .run import Question
+    from ..run import Question
 
 Ruling = Literal["approve", "inquire", "reject"]
 
@@ -30,7 +30,7 @@ class Result(msgspec.Struct, omit_defaults=True):
 
     @property
     def hash(self) -> str:
-        return values.digest(msgspec.to_builtins(self))
+        return json_values.digest(msgspec.to_builtins(self))
 
 
 class Exchange(msgspec.Struct, omit_defaults=True):
@@ -80,7 +80,7 @@ def read_verdict(value: Any, text: str | None = None) -> ReviewVerdict:
         return msgspec.convert(value, ReviewVerdict)
     except msgspec.ValidationError:
         said = value.get(text or "text") if isinstance(value, dict) else value
-        return ReviewVerdict("inquire", inquiry=said if isinstance(said, str) else values.encode(value).decode())
+        return ReviewVerdict("inquire", inquiry=said if isinstance(said, str) else json_values.encode(value).decode())
 
 
 REVIEW = "review"

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from .content import Part
-from .team import Server
+from ..content import Part
+from .manifest import Server
 
 
 class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import msgspec
 
-from .errors import Denied, OverBudget, RunTimedOut
+from ..errors import Denied, OverBudget, RunTimedOut
 
 if TYPE_CHECKING:
-    from .team import Manifest
+    from .manifest import Manifest
 
 OVER_BUDGET = OverBudget.code  # the code of a refusal because depth or runs are used up
 

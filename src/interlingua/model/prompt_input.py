@@ -14,7 +14,7 @@ from .card import AgentCard
 from .content import DataPart, FilePart, Message, Part, TextPart
 from .errors import InvalidInput
 from .events import ArtifactAdded, Event, MessageSent, RunRestarted
-from .oversight import whole
+from .team.oversight import whole
 
 
 def prompt_text(given: list[Part]) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
+from ..errors import Denied, InvalidRequest
+from ..trace_context import Carrier
 from . import authority as gates
 from .authority import Authority, Ceiling, Limits, Scope
-from .carrier import Carrier
-from .errors import Denied, InvalidRequest
 
 SCOPE = "interlingua-scope"
 """The member of the baggage: the scope as JSON, in base64 without padding."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from .audit import EventLine, Manifest, RunEntry, event_name
+from .export import EventLine, Manifest, RunEntry, event_name
 
 # What can be wrong with a text: numbers that no event has can be read, and not be written.
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from . import chain, values
-from .audit import (
+from .. import hash_chain, json_values
+from .export import (
     FORMAT,
     VERSION,
     EventLine,
@@ -29,7 +29,7 @@ from .audit import (
     line,
     signed_text,
 )
-from .audit_ties import UNREADABLE, Ties
+from .links import UNREADABLE, Ties
 
 Genuine = Callable[[str, str, bytes], bool]  # public key, signature, what was signed
 Trusts = Callable[[str], bool]
@@ -70,7 +70,7 @@ class Checker:
         self._place: dict[str, int] = {}  # of runs in `_live`
         self._at = 0  # in `_live`: whose events are being read
         self._expected = 1  # seq
-        self._previous: bytes | None = chain.GENESIS  # None: not known, as what stood before is gone
+        self._previous: bytes | None = hash_chain.GENESIS  # None: not known, as what stood before is gone
         self._last_kind = ""
         self._broken: set[str] = set()  # runs whose log is not whole: what it does not tell means nothing
         self._ties: Ties | None = None
@@ -117,7 +117,7 @@ class Checker:
         report.runs = len(manifest.runs)
         self._check_entries(manifest)
         for key, card in manifest.cards.items():
-            if values.digest(card) != key:
+            if json_values.digest(card) != key:
                 self._wrong("manifest", f"the card {key[:16]}… was changed", place=(key, None))
 
     def _check_entries(self, manifest: Manifest) -> None:
@@ -229,7 +229,7 @@ class Checker:
     def _fits(self, entry: RunEntry, event: EventLine) -> bool:
         """Whether an event follows from the one before it."""
         if event.body is not msgspec.UNSET and event.erased is None:
-            body: bytes | None = chain.body_hash(bytes(event.body))
+            body: bytes | None = hash_chain.body_hash(bytes(event.body))
         else:
             body = _hash(event.erased) if event.body is msgspec.UNSET else None
             self.report.erased += body is not None
@@ -238,7 +238,7 @@ class Checker:
         fits = body is not None and stored is not None
         if fits and previous is not None:
             assert body is not None
-            fits = chain.link(previous, event.run, event.seq, event.kind, event.time, body) == stored
+            fits = hash_chain.link(previous, event.run, event.seq, event.kind, event.time, body) == stored
         if not fits:
             if entry.run not in self._broken:
                 self._wrong(
@@ -272,7 +272,7 @@ class Checker:
             if ended is not (entry.status is not None and entry.status.final):
                 told = f"the manifest says that {entry} is {entry.status}, and its log {'ends' if ended else 'goes on'}"
                 self._wrong("manifest", told, run=entry.run, seq=entry.events, kind=self._last_kind)
-        self._at, self._expected, self._previous, self._last_kind = self._at + 1, 1, chain.GENESIS, ""
+        self._at, self._expected, self._previous, self._last_kind = self._at + 1, 1, hash_chain.GENESIS, ""
 
     # -- the end ------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from .status import Status
+from ..status import Status
 
 FORMAT = "interlingua-audit"
 VERSION = 1

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from .authority import OVER_BUDGET
 from .errors import ErrorInfo
+from .team.authority import OVER_BUDGET
 
 
 class Code(IntEnum):

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from . import values
+from .. import json_values
+from ..errors import Invalid, InvalidRequest
+from ..pointers import split_message
 from .authority import DEFAULT_LIMITS, DEFAULT_POLICY, Limits, Policy, Seconds
-from .errors import Invalid, InvalidRequest
-from .pointers import split_message
 
 USER = "user"
 ORCHESTRATOR = "orchestrator"
@@ -233,7 +233,7 @@ def read_manifest(value: Any, file: str = "") -> Manifest:
 def manifest_problems(value: Any, file: str = "") -> list[Problem]:
     """Everything that is wrong with the shape of a manifest."""
     try:
-        values.check(value, Invalid, what="manifest")
+        json_values.check(value, Invalid, what="manifest")
     except Invalid as error:
         return [Problem(file, error.path, error.message)]
     shape = _Shape(file)

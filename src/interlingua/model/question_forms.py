@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from . import values
+from . import json_values
 from .card import Schema
 from .errors import DefinitionError, InvalidAnswer
 from .run import Option, Question
@@ -197,7 +197,7 @@ class Form(msgspec.Struct):
         """An answer that fits, in the fields."""
         members = {ANSWER: answer} if self.whole else answer
         return {
-            name: values.encode(value).decode() if name in self.written else value
+            name: json_values.encode(value).decode() if name in self.written else value
             for name, value in members.items()
             if value is not None or name not in self.nulls
         }
@@ -219,7 +219,7 @@ class Form(msgspec.Struct):
 
 def _read(name: str, text: str) -> Any:
     try:
-        return values.decode(text)
+        return json_values.decode(text)
     except (ValueError, RecursionError) as error:
         raise InvalidAnswer(f"{name} has to be JSON, with texts in quotes: {error}") from None
 
