@@ -11,7 +11,7 @@ import pytest
 
 import interlingua as il
 from interlingua.app.asgi import _hypercorn
-from interlingua.bus.opening import open_bus
+from interlingua.bus.open import open_bus
 from interlingua.extras import MissingExtra, require
 from interlingua.protocols.cap.thinking_model import check_installed
 from interlingua.protocols.peer import dnssd

@@ -15,8 +15,8 @@ import pytest
 
 import interlingua as il
 from interlingua.app.local_nats import LocalNats
-from interlingua.bus.base import BusSettings
-from interlingua.bus.nats import NatsBus
+from interlingua.bus.nats.nats_bus import NatsBus
+from interlingua.bus.port import BusSettings
 from interlingua.model.errors import AgentNotFound, RunNotFound
 from interlingua.model.events import OutputDelta
 from interlingua.model.status import Status

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from ..bus.base import RemoteBus
+from ..bus.port import RemoteBus
 from ..engine.engine import Engine
 from ..engine.ids import now
 from ..engine.meters import BOUNDS, OTHER, Busiest, Histogram, Numbers, label

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..bus.base import BusSettings
+from ..bus.port import BusSettings
 from ..model.errors import NotFound
 from ..store.opening import is_postgres, shown
 from .config_table import setting

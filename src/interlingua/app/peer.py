@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from .. import extras
-from ..bus.base import BusSettings
+from ..bus.port import BusSettings
 from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..bus.base import BusSettings
+from ..bus.port import BusSettings
 from ..engine.agents import Agent
 from ..engine.closing import close_all
 from ..engine.engine import Engine

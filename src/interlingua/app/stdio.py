@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..bus.base import BusSettings
+from ..bus.port import BusSettings
 from ..engine.agents import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings

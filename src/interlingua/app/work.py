@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from ..bus import address
-from ..bus.base import BusSettings
+from ..bus.nats import address
+from ..bus.port import BusSettings
 from ..engine.agents import Agent
 from ..engine.closing import close_all
 from ..engine.engine import Engine

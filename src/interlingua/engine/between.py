@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..bus.base import QUESTIONS, WORK, News, Presence, RemoteBus
+from ..bus.port import QUESTIONS, WORK, News, Presence, RemoteBus
 from ..model.events import Event, RunCreated
 from ..store.base import CloseQuestion, EventRow, PutQuestion, RunRow, Sealed
 from . import tracing

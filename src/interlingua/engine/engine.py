@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..bus.base import Bus, BusSettings
-from ..bus.opening import open_bus
+from ..bus.open import open_bus
+from ..bus.port import Bus, BusSettings
 from ..model import hash_chain, json_values
 from ..model.card import AgentCard
 from ..model.content import Message, Part, parts_from

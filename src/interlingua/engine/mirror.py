@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..bus.base import News
+from ..bus.port import News
 from ..model.events import Event, RunCreated, body_decoder
 from ..model.run import RunRequest
 from ..model.trace_context import Carrier

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..bus.base import WORK, Bus, RemoteBus
+from ..bus.port import WORK, Bus, RemoteBus
 from ..model.errors import Conflict, ErrorInfo, InterlinguaError, NotFound
 from ..model.events import Event, RunCreated
 from ..model.status import Status

@@ -13,8 +13,8 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import msgspec
 
-from ..model.errors import InvalidRequest
-from .base import BusSettings
+from ...model.errors import InvalidRequest
+from ..port import BusSettings
 
 PREFIX = "interlingua"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .. import extras
-from .base import Bus, BusSettings
 from .local import LocalBus
+from .port import Bus, BusSettings
 
 
 def open_bus(bus: str | BusSettings | None) -> Bus:
@@ -13,6 +13,6 @@ def open_bus(bus: str | BusSettings | None) -> Bus:
     if settings.url is None:
         return LocalBus()
     extras.require("a bus on NATS", "nats-py", "nats", "nats")
-    from .nats import NatsBus
+    from .nats.nats_bus import NatsBus
 
     return NatsBus(settings)

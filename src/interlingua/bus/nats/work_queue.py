@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ..port import Ear, Health
 from .address import Subjects
-from .base import Ear, Health
 
 log = logging.getLogger("interlingua.bus")
 

@@ -24,11 +24,11 @@ from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext, api
 from nats.js.errors import NotFoundError
 
-from ..model.errors import InvalidRequest, Unavailable
+from ...model.errors import InvalidRequest, Unavailable
+from ..port import BusSettings
 from .address import parse
-from .base import BusSettings
-from .handing import end_all
-from .remote import Handler, SubjectBus
+from .subject_bus import Handler, SubjectBus
+from .work_queue import end_all
 
 log = logging.getLogger("interlingua.bus")
 

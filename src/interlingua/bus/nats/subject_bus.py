@@ -14,12 +14,12 @@ from uuid import uuid4
 
 import msgspec
 
+from ..local import LocalBus
+from ..port import ANYTHING, WORK, Ear, Health, News, Presence
 from .address import Subjects, is_token
-from .base import ANYTHING, WORK, Ear, Health, News, Presence
-from .handing import WorkQueue
-from .interest import SAID_EVERY, Elsewhere, Here, Watch
-from .local import LocalBus
-from .outgoing import Item, Outgoing
+from .send_queue import Item, Outgoing
+from .subscriptions import SAID_EVERY, Elsewhere, Here, Watch
+from .work_queue import WorkQueue
 
 log = logging.getLogger("interlingua.bus")
 
