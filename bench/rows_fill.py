@@ -12,8 +12,8 @@ from psycopg import sql
 import interlingua as il
 from interlingua.model import json_values
 from interlingua.model.events import RunCreated
-from interlingua.store.postgres import PostgresStore
-from interlingua.store.postgres_connection import metadata_terms, place
+from interlingua.store.postgres.connection import metadata_terms, place
+from interlingua.store.postgres.store import PostgresStore
 
 NOW = 1_800_000_000_000_000  # microseconds; after everything
 RARE = "rare"  # an agent, and a caller, with few runs

@@ -20,7 +20,7 @@ from interlingua.bus.port import BusSettings
 from interlingua.model.errors import AgentNotFound, RunNotFound
 from interlingua.model.events import OutputDelta
 from interlingua.model.status import Status
-from interlingua.store.base import EventRow, QuestionFilter
+from interlingua.store.ports import EventRow, QuestionFilter
 
 from .. import warm_python
 from .working import AGENTS, SETTINGS, ask, forever, listen, talk

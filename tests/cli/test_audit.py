@@ -14,7 +14,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from ..databases import sql
 from ..engine.common import QUICK, engine, finish, question, submit

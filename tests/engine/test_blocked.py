@@ -19,7 +19,7 @@ from interlingua.app.probes import Probes
 from interlingua.engine.imported_files import imports_of
 from interlingua.model.events import CodeChanged, RunBlocked, RunCreated, Warned
 from interlingua.model.run import Blocked
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from .common import QUICK, bodies, engine, kinds, parked, question, settle, submit
 

@@ -28,7 +28,7 @@ from interlingua.model.run import RunRequest
 from interlingua.model.team.authority import Authority, Limits, Scope, begin
 from interlingua.model.team.manifest import Manifest, Options, Rule, Team
 from interlingua.model.team.oversight import Assignment
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from .common import PATIENT, QUICK, bodies, crash, engine, finish, log, parked, question, submit
 

@@ -14,7 +14,7 @@ import pytest
 import interlingua as il
 from interlingua.engine import elsewhere
 from interlingua.model.errors import AgentNotFound, InvalidInput, Unavailable
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from .common import PATIENT, crash, engine, finish, question, submit
 from .test_delegation import chain

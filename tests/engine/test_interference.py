@@ -22,10 +22,10 @@ from interlingua.engine import operations
 from interlingua.model.content import Message, TextPart
 from interlingua.model.errors import InterlinguaError, KeyReused, RunNotFound, StoreError
 from interlingua.model.events import OutputDelta, RunCreated
-from interlingua.store import sqlite_writer
-from interlingua.store.base import Fenced
-from interlingua.store.liveness import Locks
-from interlingua.store.sql_store import SQLStore
+from interlingua.store.ports import Fenced
+from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sqlite import writer as sqlite_writer
+from interlingua.store.sqlite.worker_locks import Locks
 
 from ..databases import sql
 from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, log, question, settle, submit
@@ -309,7 +309,7 @@ def test_a_forked_child_does_not_keep_a_dead_worker_alive(tmp_path: Path) -> Non
     code = f"""
 import os, signal
 from pathlib import Path
-from interlingua.store.liveness import Locks
+from interlingua.store.sqlite.worker_locks import Locks
 locks = Locks(Path({str(tmp_path / "w")!r}))
 locks.hold("me")
 heard, says = os.pipe()

@@ -16,7 +16,7 @@ from interlingua.engine.mounting import MOUNTED_FROM, LeftRun, Mounted, OnCancel
 from interlingua.model.card import AgentCard
 from interlingua.model.errors import InvalidAnswer
 from interlingua.model.events import CancelRequested, OutputDelta, RunRestarted, Thought, Warned
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from .common import PATIENT, QUICK, bodies, crash, engine, parked, question, submit
 

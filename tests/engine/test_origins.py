@@ -18,7 +18,7 @@ from interlingua.engine.moving import Mover
 from interlingua.model.errors import AgentNotFound, AlreadyFinished, Conflict, NotFound
 from interlingua.model.events import RunCreated, RunMoved
 from interlingua.model.run_identity import Origin
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from .common import PATIENT, QUICK, bodies, engine, finish, kinds, log, parked, question, submit
 from .test_delegation import chain

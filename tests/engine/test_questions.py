@@ -254,7 +254,7 @@ async def test_only_the_named_answerer_may_answer(store: Path) -> None:
         run = await submit(eng, "mailer", {"subject": "Hi"})
         asked = await question(eng, run.id)
         from interlingua.model import json_values
-        from interlingua.store.sql_store import SQLStore
+        from interlingua.store.sql.runs import SQLStore
 
         sqlite = eng.store
         assert isinstance(sqlite, SQLStore)

@@ -11,8 +11,8 @@ import pytest
 import interlingua as il
 from interlingua.engine import replicas
 from interlingua.engine.replicas import Replica
-from interlingua.store.base import WorkerRow
-from interlingua.store.shelf import Put
+from interlingua.model.documents import Put
+from interlingua.store.ports import WorkerRow
 
 from .common import QUICK
 

@@ -20,7 +20,7 @@ from interlingua.app.targets import load, parse
 from interlingua.cli import inbox
 from interlingua.engine import mounting
 from interlingua.model.run import QuestionRecord
-from interlingua.store.base import QuestionFilter
+from interlingua.store.ports import QuestionFilter
 from tests import warm_python
 from tests.engine.common import PATIENT, QUICK, engine, question, submit
 from tests.protocols.editor.mount_common import PERMISSION

@@ -35,7 +35,7 @@ from interlingua.model.events import (
 from interlingua.model.prompt_input import prompt_input
 from interlingua.model.question_forms import choices, form
 from interlingua.protocols.parity import FEATURES
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from ..engine.common import PATIENT, QUICK, engine
 from ..postgres import beside

@@ -40,7 +40,7 @@ from interlingua.model.errors import InvalidInput, RunNotFound
 from interlingua.model.status import Status
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
 from interlingua.security.signing import SigningKey, genuine
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from ..databases import sql
 from ..engine.common import PATIENT, QUICK, engine, finish, question, submit

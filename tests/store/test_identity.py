@@ -15,9 +15,9 @@ from interlingua.model import hash_chain
 from interlingua.model.errors import AlreadyFinished, Conflict, RunNotFound
 from interlingua.model.events import RunMoved
 from interlingua.model.status import Status
-from interlingua.store import checking
-from interlingua.store.base import MoveTo, ProjectRow, RunRow, WorkerRow
-from interlingua.store.sql_store import SQLStore
+from interlingua.store import integrity
+from interlingua.store.ports import MoveTo, ProjectRow, RunRow, WorkerRow
+from interlingua.store.sql.runs import SQLStore
 
 from .conftest import at
 from .test_store import append, event, row
@@ -122,7 +122,7 @@ async def test_a_moved_run_stands_in_the_other_line_and_its_log_says_so(made: SQ
     assert last is not None
     assert last.body == RunMoved(QUEUE, f"{NEW} a@2.0", "owner")
     assert moved.head == last.hash
-    assert await checking.verify(made, r.id) is None
+    assert await integrity.verify(made, r.id) is None
     assert await made.claim("w", [QUEUE], now(), 10) == []
     assert [claimed.id for claimed in await made.claim("w", [f"{NEW} a@2.0"], now(), 10)] == [r.id]
     await made.close()
@@ -185,6 +185,6 @@ async def test_a_claim_and_a_move_at_once_leave_one_log(made: SQLStore, store: P
         )
         assert not isinstance(claimed, BaseException)
         assert isinstance(moved, RunRow if not claimed else Conflict), moved
-        assert await checking.verify(made, r.id) is None
+        assert await integrity.verify(made, r.id) is None
     await other.close()
     await made.close()

@@ -17,14 +17,14 @@ from interlingua.model.errors import Conflict
 from interlingua.model.run import Thread
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key
-from interlingua.store import sqlite as sqlite_store
-from interlingua.store.base import CallbackRow, Places, PutCallback, RunFilter, ThreadFilter
-from interlingua.store.sql import Connection
-from interlingua.store.sql_callbacks import put_callback
-from interlingua.store.sql_query import json_contains, select_runs
-from interlingua.store.sql_store import SQLStore
-from interlingua.store.sqlite import SQLiteStore, migrate
-from interlingua.store.sqlite_writer import SQLiteConnection, connect
+from interlingua.store.ports import CallbackRow, Places, PutCallback, RunFilter, ThreadFilter
+from interlingua.store.sql.callbacks import put_callback
+from interlingua.store.sql.database import Connection
+from interlingua.store.sql.json_search import json_contains, select_runs
+from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sqlite import store as sqlite_store
+from interlingua.store.sqlite.store import SQLiteStore, migrate
+from interlingua.store.sqlite.writer import SQLiteConnection, connect
 
 from .conftest import at
 from .test_store import append, event, row

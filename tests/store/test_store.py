@@ -19,7 +19,7 @@ from interlingua.model.card import AgentCard
 from interlingua.model.errors import AlreadyAnswered, AlreadyFinished, Conflict, RunNotFound, StoreError
 from interlingua.model.run import Answer, Question, RunRequest
 from interlingua.model.status import Status
-from interlingua.store.base import (
+from interlingua.store.ports import (
     EVENT_COLUMNS,
     Change,
     DropInbox,
@@ -36,12 +36,12 @@ from interlingua.store.base import (
     Submission,
     WorkerRow,
 )
-from interlingua.store.postgres import PostgresStore
-from interlingua.store.sql import Connection, plain
-from interlingua.store.sql import insert as insert_rows
-from interlingua.store.sql_changes import apply_change
-from interlingua.store.sql_store import SQLStore
-from interlingua.store.sqlite import SQLiteStore, migrate
+from interlingua.store.postgres.store import PostgresStore
+from interlingua.store.sql.database import Connection, plain
+from interlingua.store.sql.database import insert as insert_rows
+from interlingua.store.sql.log_side_effects import apply_change
+from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sqlite.store import SQLiteStore, migrate
 
 from .conftest import at
 

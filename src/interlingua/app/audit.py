@@ -41,7 +41,7 @@ from ..model.events import (
 from ..model.status import Status
 from ..model.team.oversight import ReviewVerdict, read_verdict
 from ..security.signing import SigningKey
-from ..store.base import EventRow, RunFilter, RunRow, Store, Tombstone
+from ..store.ports import EventRow, RunFilter, RunRow, Store, Tombstone
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine

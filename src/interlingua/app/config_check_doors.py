@@ -14,9 +14,9 @@ from ..model.errors import InterlinguaError
 from ..model.run_identity import split_queue
 from ..security.auth import Authenticator, check_bind
 from ..security.origins import HostPolicy
-from ..store.base import Store
-from ..store.opening import CannotOpen, is_postgres, open_store
-from ..store.sqlite import SQLiteStore
+from ..store.open import CannotOpen, is_postgres, open_store
+from ..store.ports import Store
+from ..store.sqlite.store import SQLiteStore
 from . import config_meaning, probes
 from .config import Config
 from .http import HttpApp

@@ -13,7 +13,7 @@ from ..model import json_values
 from ..model.errors import StoreError
 from ..security.auth import Authenticator
 from ..security.keys import KeyRecord
-from ..store.base import Store
+from ..store.ports import Store
 
 log = logging.getLogger("interlingua.http")
 

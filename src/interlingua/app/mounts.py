@@ -27,10 +27,10 @@ from ..engine.ids import now
 from ..engine.mounting import LeftRun, Mounted
 from ..model import json_values
 from ..model.card import ANY_OBJECT, AgentCard
+from ..model.documents import Put
 from ..model.errors import AgentNotFound, DefinitionError, InterlinguaError, InvalidInput, StoreError, Unavailable
 from ..model.schemas import Validator
 from ..security.redaction import redact_text
-from ..store.shelf import Put
 from .mount_entry import MountEntry, Mounting, MountView, State, left_out, let_go, load
 from .mount_line import Line
 from .targets import ADDRESSES, Target, resolve, source_of_mount

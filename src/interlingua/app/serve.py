@@ -23,7 +23,7 @@ from ..security.auth import Authenticator, check_bind
 from ..security.egress import EgressGuard
 from ..security.issuers import Issuer
 from ..security.origins import HostPolicy
-from ..store.opening import shown
+from ..store.open import shown
 from .asgi import CannotListen, HttpServer, OwnPorts, listen
 from .http import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .keys import StoredKeys, close_when_keyed

@@ -20,7 +20,7 @@ from ..engine.closing import close_all
 from ..engine.engine import Engine
 from ..engine.settings import Settings
 from ..security.auth import Authenticator
-from ..store.opening import shown
+from ..store.open import shown
 from .keys import StoredKeys, close_when_keyed
 from .mount_entry import MountEntry, Mounting
 from .mounts import Mounts

@@ -294,7 +294,7 @@ def key_(
 
 def _key_file(key: Path | None, store: Path | None) -> Path:
     from ..app.paths import Place, user_folder
-    from ..store.opening import is_postgres
+    from ..store.open import is_postgres
 
     if key is not None:
         return key.expanduser()
@@ -338,7 +338,7 @@ async def _find(engine: Engine, given: str) -> tuple[str, str]:
     """The run that is meant, and the label of its task where that was given."""
     from ..model.errors import RunNotFound
     from ..model.team.task_ids import is_task
-    from ..store.base import RunFilter
+    from ..store.ports import RunFilter
     from .ids import find_run
 
     if is_task(given):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..app.targets import Target
     from ..engine.agents import Agent
     from ..engine.moving import Moved, Mover
-    from ..store.base import QueueCount
+    from ..store.ports import QueueCount
 
 
 async def move(run: str | None, origin: str | None, to: str, yes: bool, json: bool, store: Path | None) -> int:

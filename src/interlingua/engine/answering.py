@@ -12,7 +12,7 @@ from ..model import json_values
 from ..model.errors import Denied, InvalidAnswer, QuestionNotFound, TooLarge
 from ..model.run import OWNER, Caller, Question, QuestionRecord
 from ..model.schemas import Validator
-from ..store.base import QuestionFilter, Store
+from ..store.ports import QuestionFilter, Store
 from .ids import now
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..model.errors import Conflict
-from ..store.base import ProjectRow, Store
+from ..store.ports import ProjectRow, Store
 from .agents import Registry
 from .ids import now
 

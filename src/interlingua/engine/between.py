@@ -15,7 +15,7 @@ import msgspec
 
 from ..bus.port import QUESTIONS, WORK, News, Presence, RemoteBus
 from ..model.events import Event, RunCreated
-from ..store.base import CloseQuestion, EventRow, PutQuestion, RunRow, Sealed
+from ..store.ports import CloseQuestion, EventRow, PutQuestion, RunRow, Sealed
 from . import tracing
 from .ids import now
 from .meters import Why

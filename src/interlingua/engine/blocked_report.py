@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..model import run_identity
 from ..model.run import Blocked, Run
-from ..store.base import RunFilter, RunRow
+from ..store.ports import RunFilter, RunRow
 from .blocked_runs import read_reason
 from .ids import now
 

@@ -20,7 +20,7 @@ from ..model.identifiers import check_id
 from ..model.run import Run
 from ..model.status import Status
 from ..security.redaction import redact_text, redact_url
-from ..store.base import CallbackRow, Places, Standing, Store
+from ..store.ports import CallbackRow, Places, Standing, Store
 from .ids import now
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from ..model.status import Status
 from ..model.team.authority import Authority, Scope
 from ..model.team.manifest import ORCHESTRATOR, USER
 from ..model.team.oversight import Assignment, ReviewVerdict
-from ..store.base import CountDelegation
+from ..store.ports import CountDelegation
 from . import branches, tracing
 from .branches import Branch
 from .finished_work import Work

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..model.card import AgentCard
+from ..model.documents import Drop, Put
 from ..model.errors import InterlinguaError, Unavailable
 from ..model.run_identity import Origin, is_mount, split_queue
-from ..store.base import StoredCard
-from ..store.shelf import Drop, Put
+from ..store.ports import StoredCard
 from .agents import Agent
 from .ids import now
 from .teams import MEMBER_OF

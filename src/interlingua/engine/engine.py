@@ -38,18 +38,9 @@ from ..model.run_identity import Origin
 from ..model.schemas import Validator
 from ..model.status import Status
 from ..model.team.oversight import Assignment
-from ..store import checking
-from ..store.base import (
-    EventRow,
-    MoveTo,
-    RunFilter,
-    RunRow,
-    Store,
-    StoredCard,
-    Submission,
-    Submitted,
-)
-from ..store.opening import open_store
+from ..store import integrity
+from ..store.open import open_store
+from ..store.ports import EventRow, MoveTo, RunFilter, RunRow, Store, StoredCard, Submission, Submitted
 from . import belonging, retrying, runlog, ways
 from .agents import Agent, Registry
 from .answering import Answering
@@ -662,7 +653,7 @@ class Engine(Threads, Teams, Answering):
         """Check the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""
         if not sealed:
             await self.check_open(run)
-        return await checking.verify(self.store, run)
+        return await integrity.verify(self.store, run)
 
     # -- views --------------------------------------------------------------------------------------------
 

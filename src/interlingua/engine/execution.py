@@ -55,7 +55,7 @@ from ..model.events import (
 from ..model.run import RunRequest
 from ..model.status import Status
 from ..model.whole_text import whole
-from ..store.base import (
+from ..store.ports import (
     SUSPECT,
     BlockRun,
     Change,

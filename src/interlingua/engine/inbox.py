@@ -23,7 +23,7 @@ from ..model.events import (
 )
 from ..model.run import Answer, Question
 from ..model.status import Status
-from ..store.base import PAGE_ITEMS, Change, DropInbox, InboxItem, PutInbox, is_last_page
+from ..store.ports import PAGE_ITEMS, Change, DropInbox, InboxItem, PutInbox, is_last_page
 from .log import encode
 from .replay import LATE
 

@@ -42,7 +42,7 @@ from ..model.events import (
 )
 from ..model.run import Callback
 from ..model.status import FINAL, Move, Status, after
-from ..store.base import Change, ChildNews, EventRow, PutCallback, PutInbox, RunRow, Sealed, Store
+from ..store.ports import Change, ChildNews, EventRow, PutCallback, PutInbox, RunRow, Sealed, Store
 from .ids import now
 from .recent import RecentEvents
 from .settings import Settings

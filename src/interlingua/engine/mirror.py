@@ -15,7 +15,7 @@ from ..bus.port import News
 from ..model.events import Event, RunCreated, body_decoder
 from ..model.run import RunRequest
 from ..model.trace_context import Carrier
-from ..store.base import EventRow, RunRow
+from ..store.ports import EventRow, RunRow
 from . import tracing
 from .ids import now
 from .meters import OTHER, label

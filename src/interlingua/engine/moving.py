@@ -11,7 +11,7 @@ from ..model.errors import AgentNotFound, Conflict, NotFound
 from ..model.run import OWNER, Caller
 from ..model.run_identity import Origin, is_mount
 from ..model.status import Status
-from ..store.base import QueueCount, RunFilter, StoredCard
+from ..store.ports import QueueCount, RunFilter, StoredCard
 from .agents import Agent, version_key
 from .teams import TeamAgent
 

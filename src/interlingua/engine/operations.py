@@ -51,7 +51,7 @@ from ..model.events import (
 from ..model.run import Answer, Question
 from ..model.schemas import Validator
 from ..model.whole_text import whole
-from ..store.base import Change, PutInbox, PutQuestion
+from ..store.ports import Change, PutInbox, PutQuestion
 from .attempts import Attempt, Attempts
 from .branches import Branch, Branches, Step, engine_works, inside
 from .codec import Codec

@@ -13,8 +13,8 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from ..model.documents import Change, Document, Drop, Put
 from ..model.errors import NotFound
-from ..store.shelf import Change, Document, Drop, Put
 
 if TYPE_CHECKING:
     from .engine import Engine

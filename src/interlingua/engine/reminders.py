@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..model.errors import InterlinguaError
-from ..store.base import Reminder, Store
+from ..store.ports import Reminder, Store
 from .ids import now
 
 if TYPE_CHECKING:

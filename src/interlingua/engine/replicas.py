@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..model.documents import Drop, Put
 from ..model.errors import InterlinguaError
-from ..store.shelf import Drop, Put
 
 if TYPE_CHECKING:
     from .engine import Engine

@@ -37,7 +37,7 @@ from ..model.events import (
 )
 from ..model.run import Caller, Run
 from ..model.status import Status
-from ..store.base import EventRow, RunRow, Submission
+from ..store.ports import EventRow, RunRow, Submission
 from . import runlog
 from .ids import new_id, now
 from .log import encode

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..model.events import RunBlocked, RunFinished
 from ..model.status import Status
-from ..store.base import RunRow, Sealed
+from ..store.ports import RunRow, Sealed
 
 log = logging.getLogger("interlingua.runs")
 

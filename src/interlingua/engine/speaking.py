@@ -21,7 +21,7 @@ from ..model.run import Answer, Question, RunRequest
 from ..model.team.authority import Authority
 from ..model.team.manifest import ORCHESTRATOR, USER, instance_id
 from ..model.team.oversight import ReviewVerdict, is_review, read_verdict
-from ..store.base import Change, DelegationRow, DropInbox, PutInbox
+from ..store.ports import Change, DelegationRow, DropInbox, PutInbox
 from .branches import Branches
 from .ids import now
 from .inbox import Inbox

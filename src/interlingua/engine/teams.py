@@ -27,7 +27,7 @@ from ..model.team.authority import OVER_BUDGET, Authority, Decision, Scope
 from ..model.team.manifest import USER, Manifest, Team
 from ..model.team.oversight import Exchange, Proposal
 from ..model.team.tools import ToolServers
-from ..store.base import CountDelegation, RunRow, Tally
+from ..store.ports import CountDelegation, RunRow, Tally
 from . import oversight
 from .agents import Agent, OutputCodec, Registry
 from .code_digest import code_digest, files_digest

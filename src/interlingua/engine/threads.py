@@ -13,7 +13,7 @@ from ..model.errors import Conflict, InvalidRequest, InvalidState, ThreadNotFoun
 from ..model.identifiers import check_id
 from ..model.run import OWNER, Caller, Checkpoint, Thread
 from ..model.schemas import Validator
-from ..store.base import RunFilter, Store, ThreadFilter
+from ..store.ports import RunFilter, Store, ThreadFilter
 from .agents import Registry
 from .ids import new_id, now
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from ..model import trace_context
 
 if TYPE_CHECKING:
-    from ..store.base import RunRow
+    from ..store.ports import RunRow
     from .mirror import About
 
 

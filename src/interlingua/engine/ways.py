@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..model.card import AgentCard
-from ..store.shelf import Put
+from ..model.documents import Put
 from .ids import new_id
 
 if TYPE_CHECKING:
-    from ..store.base import Store
+    from ..store.ports import Store
 
 VIA = "via"
 """The member of a mounted card's metadata with the ids of the servers that it came by: first where it is at home, last

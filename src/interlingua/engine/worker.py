@@ -19,7 +19,7 @@ from ..bus.port import WORK, Bus, RemoteBus
 from ..model.errors import Conflict, ErrorInfo, InterlinguaError, NotFound
 from ..model.events import Event, RunCreated
 from ..model.status import Status
-from ..store.base import (
+from ..store.ports import (
     SUSPECT,
     BlockedLine,
     BlockRun,

@@ -20,7 +20,7 @@ from interlingua.model.team.authority import Limits
 from interlingua.model.team.manifest import Manifest, Options, Rule, Team
 from interlingua.protocols.cap.server import CapSettings
 from interlingua.security.keys import make_key
-from interlingua.store.opening import open_store
+from interlingua.store.open import open_store
 from interlingua.transports.sse import Reader, Received
 from tests.engine.common import QUICK
 

@@ -20,7 +20,7 @@ from interlingua.app.targets import load, parse
 from interlingua.engine.teams import TeamAgent
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict, Ruling
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from tests.engine.common import PATIENT, QUICK
 from tests.engine.test_delegation import member, passes_on, shout, team
 from tests.protocols.editor.common import client_of

@@ -27,7 +27,7 @@ from interlingua.model.events import ArtifactAdded, DelegationRefused, MessageSe
 from interlingua.model.team.manifest import Team
 from interlingua.protocols.cap import remote
 from interlingua.protocols.cap.client import load
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from ...engine.common import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
 from .door_common import PLAIN, Peer, door, key, member, notice, overseen, sales, team

@@ -19,7 +19,7 @@ from interlingua.engine.teams import TeamAgent
 from interlingua.model.errors import DefinitionError, Rejected
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from tests.engine.test_delegation import member, passes_on, shout, team
 from tests.protocols.editor.common import Process, stdio
 from tests.protocols.mcp.web_common import clients

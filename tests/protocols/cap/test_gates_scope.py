@@ -20,7 +20,7 @@ from interlingua.engine.teams import TeamAgent
 from interlingua.model.errors import ChildFailed
 from interlingua.model.run import RunRequest
 from interlingua.model.team.authority import Limits
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from tests.engine.test_delegation import member, shout, team
 
 from .gates_common import MOUNTS, WAIT, elsewhere, mounted, serve

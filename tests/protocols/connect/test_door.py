@@ -26,8 +26,8 @@ from interlingua.protocols.connect import translate
 from interlingua.protocols.connect.server import ConnectDoor, ConnectSettings
 from interlingua.security import signatures
 from interlingua.security.keys import make_key
-from interlingua.store.base import RunFilter
-from interlingua.store.opening import open_store
+from interlingua.store.open import open_store
+from interlingua.store.ports import RunFilter
 from interlingua.transports.http import HttpLimits
 
 from ...engine.common import QUICK

@@ -20,8 +20,8 @@ from interlingua.model.errors import InvalidRequest, StoreError
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key
 from interlingua.security.origins import HostPolicy
-from interlingua.store.base import CallbackRow, PutCallback
-from interlingua.store.sql_callbacks import put_callback
+from interlingua.store.ports import CallbackRow, PutCallback
+from interlingua.store.sql.callbacks import put_callback
 
 from ...databases import sql
 from .test_callbacks import Hanging

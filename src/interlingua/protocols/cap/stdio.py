@@ -20,7 +20,7 @@ from ...model.errors import AgentNotFound, InterlinguaError, InvalidRequest, Too
 from ...model.run import OWNER
 from ...model.status import Status
 from ...model.team.manifest import ORCHESTRATOR, USER
-from ...store.base import RunFilter
+from ...store.ports import RunFilter
 from ...transports import json_text
 from ...transports.channel import Channel, TooLong
 from ...transports.rpc import Trace

@@ -20,7 +20,7 @@ from ...model.team import manifest as teams
 from ...model.team.manifest import ORCHESTRATOR, Manifest
 from ...model.team.task_ids import is_task
 from ...security import scopes
-from ...store.base import RunFilter
+from ...store.ports import RunFilter
 from . import translate
 from .conversation import View
 

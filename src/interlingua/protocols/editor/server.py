@@ -24,7 +24,7 @@ from ...model.errors import AgentNotFound, Conflict, InterlinguaError, NotFound,
 from ...model.events import RunFinished
 from ...model.run import OWNER, Caller, Thread
 from ...security import scopes
-from ...store.base import ThreadFilter
+from ...store.ports import ThreadFilter
 from ...transports import params as params_
 from ...transports.channel import Channel
 from ...transports.jsonrpc import (

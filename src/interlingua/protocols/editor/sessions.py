@@ -23,7 +23,7 @@ from ...model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn, 
 from ...model.run import Question, Run, RunRequest
 from ...model.status import Status
 from ...security import scopes
-from ...store.base import RunFilter
+from ...store.ports import RunFilter
 from ...transports.jsonrpc import INVALID_PARAMS, Id, RpcError
 from ...transports.rpc import ConnectionLost
 from . import translate, wire

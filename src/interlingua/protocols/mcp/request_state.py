@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from ...engine.engine import Engine
 from ...model import json_values
+from ...model.documents import Put
 from ...model.errors import InvalidRequest
-from ...store.shelf import Put
 from ...transports.jsonrpc import Call
 
 _SPACE, _ID = "mcp:seal", "key"

@@ -16,10 +16,10 @@ import msgspec
 from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.content import Message
+from ...model.documents import Change, Letter, Post
 from ...model.errors import InvalidRequest, NotFound
 from ...model.trace_context import Carrier
 from ...security import scopes
-from ...store.shelf import Change, Letter, Post
 from . import frames, parts, states
 from .errors import TIMEOUT, Refusal
 from .peers import RANKS

@@ -14,10 +14,10 @@ import msgspec
 
 from ...model import trace_context
 from ...model.card import AgentCard
+from ...model.documents import Change, Document, Drop, Post, Put
 from ...model.errors import AlreadyAnswered, InvalidRequest, NotFound
 from ...model.run import OWNER, Caller
 from ...model.trace_context import Carrier
-from ...store.shelf import Change, Document, Drop, Post, Put
 from . import frames, parts, states
 from .peers import QUEUED, Peer
 from .tasks import Task, document_id

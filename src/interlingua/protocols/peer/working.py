@@ -19,6 +19,7 @@ from ...engine.ids import new_id
 from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.content import Message
+from ...model.documents import Change, Follow, Kept, Post, Settle
 from ...model.errors import (
     AlreadyAnswered,
     Conflict,
@@ -34,7 +35,6 @@ from ...model.errors import (
 from ...model.prompt_input import prompt_input
 from ...model.question_forms import written_answer
 from ...model.run import Caller, Question, RunRequest
-from ...store.shelf import Change, Follow, Kept, Post, Settle
 from . import frames, parts, skills
 from .peers import Peer
 from .tasks import Task

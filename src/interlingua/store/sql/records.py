@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from ..model import json_values
-from ..model.errors import NotFound
-from ..model.run import Instance
-from .base import CountDelegation, Counted, DelegationRow
-from .sql import Connection, Queries
-from .sql_delegations import COLUMNS, count_now, counted, started
+from ...model import json_values
+from ...model.errors import NotFound
+from ...model.run import Instance
+from ..ports import CountDelegation, Counted, DelegationRow
+from .database import Connection, Queries
+from .delegations import COLUMNS, count_now, counted, started
 
 _instances = msgspec.json.Decoder(Instance)
 

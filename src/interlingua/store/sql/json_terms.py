@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from ..model import json_values
+from ...model import json_values
 
 TERMED = 32  # members; what has more is looked at in every search
 _NONE = (b"{}", b"null")

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..model.errors import InterlinguaError, NotFound, StoreError
-from .base import settle
-from .shelf import Change, Document, Follow, Heed, Kept, Letter, Tell, Told
-from .sql import Connection, Dialect, Lock, Queries
-from .sql_keep import LETTER, Unit, chunks, find_letter, keep, marks, touched
+from ...model.documents import Change, Document, Follow, Heed, Kept, Letter, Tell, Told
+from ...model.errors import InterlinguaError, NotFound, StoreError
+from ..ports import settle
+from .database import Connection, Dialect, Lock, Queries
+from .document_writes import LETTER, Unit, chunks, find_letter, keep, marks, touched
 
 _MOST = 2000  # lists of changes per transaction: others wait for it
 _TRIMMED = 2000  # news per transaction

@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..model import json_values
-from ..model.content import Message
-from ..model.errors import CheckpointNotFound, Conflict, ThreadBusy, ThreadExists, ThreadNotFound
-from ..model.run import Checkpoint, RunRequest, Thread, ThreadStatus
-from .base import RunRow, ThreadFilter
-from .sql import Connection, Lead, Queries, insert
-from .sql_changes import add_messages, set_json
-from .sql_query import Judged, json_matches, pages, select
+from ...model import json_values
+from ...model.content import Message
+from ...model.errors import CheckpointNotFound, Conflict, ThreadBusy, ThreadExists, ThreadNotFound
+from ...model.run import Checkpoint, RunRequest, Thread, ThreadStatus
+from ..ports import RunRow, ThreadFilter
+from .database import Connection, Lead, Queries, insert
+from .json_search import Judged, json_matches, pages, select
+from .log_side_effects import add_messages, set_json
 
 # The status comes from the run that has the thread: a thread knows no status of its own.
 _THREAD = (

@@ -18,16 +18,17 @@ from uuid import uuid4
 import psycopg
 from psycopg import sql as text
 
-from ..model import json_values
-from ..model.errors import StoreError
-from . import opening, schema
-from . import sql_transactions as transactions
-from .base import WorkerRow
-from .postgres_connection import POSTGRES, Place, PostgresConnection, connect, is_away, lost, place
-from .postgres_lease import RUN_OUT, Leases, alive
-from .postgres_writer import PostgresWriter
-from .sql import Connection, Dialect
-from .sql_store import SQLStore
+from ...model import json_values
+from ...model.errors import StoreError
+from .. import open as opening
+from .. import schema
+from ..ports import WorkerRow
+from ..sql import admission as transactions
+from ..sql.database import Connection, Dialect
+from ..sql.runs import SQLStore
+from .connection import POSTGRES, Place, PostgresConnection, connect, is_away, lost, place
+from .leases import RUN_OUT, Leases, alive
+from .writer import PostgresWriter
 
 T = TypeVar("T")
 log = logging.getLogger("interlingua.store")

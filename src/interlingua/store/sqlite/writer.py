@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..model.errors import Unavailable
-from ..model.status import Status
-from .base import EVENT_COLUMNS, Fenced, Sealed
-from .json_terms import rows_of, searched
-from .sql import RUN_COLUMNS, Connection, Dialect, Lead, Lock, Wanted, insert
-from .sql_keep import chunks, marks
-from .writer import Asked, Batch, Writer, answered, write_changes
+from ...model.errors import Unavailable
+from ...model.status import Status
+from ..ports import EVENT_COLUMNS, Fenced, Sealed
+from ..sql.database import RUN_COLUMNS, Connection, Dialect, Lead, Lock, Wanted, insert
+from ..sql.document_writes import chunks, marks
+from ..sql.json_terms import rows_of, searched
+from ..writer import Asked, Batch, Writer, answered, write_changes
 
 log = logging.getLogger("interlingua.store")
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from ..model import json_values
-from ..model.errors import InvalidRequest
-from .base import RunRow
+from ...model import json_values
+from ...model.errors import InvalidRequest
+from ..ports import RunRow
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from .base import CountDelegation, Counted, DelegationRow
-from .sql import Connection
+from ..ports import CountDelegation, Counted, DelegationRow
+from .database import Connection
 
 COLUMNS = ", ".join(DelegationRow.__struct_fields__)
 

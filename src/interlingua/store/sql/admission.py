@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
-from ..model import json_values
-from ..model.errors import KeyReused
-from ..model.events import RunCreated, body_decoder
-from ..model.status import Status
-from .base import EVENT_COLUMNS, EventRow, RunRow, Submission, Submitted
-from .sql import RUN, RUN_COLUMNS, Connection, insert, plain
-from .sql_inbox import put_inbox
-from .sql_line import TURN, following, of
-from .sql_threads import lock_thread, place_in_line, take_thread
+from ...model import json_values
+from ...model.errors import KeyReused
+from ...model.events import RunCreated, body_decoder
+from ...model.status import Status
+from ..ports import EVENT_COLUMNS, EventRow, RunRow, Submission, Submitted
+from .claim_order import TURN, following, of
+from .database import RUN, RUN_COLUMNS, Connection, insert, plain
+from .inbox import put_inbox
+from .threads import lock_thread, place_in_line, take_thread
 
 _SMALL_EVENT = 64 * 1024  # bytes; a run with a larger event is read by itself
 _FEW = 9  # the place of the next event of a run of which all is read when it is claimed

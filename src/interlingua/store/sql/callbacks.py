@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from ..model.events import RunCreated, body_decoder
-from .base import CallbackRow, Places, PutCallback, RunRow, Standing, receiver_of
-from .sql import Connection, Queries
+from ...model.events import RunCreated, body_decoder
+from ..ports import CallbackRow, Places, PutCallback, RunRow, Standing, receiver_of
+from .database import Connection, Queries
 
 _CALLBACK = "id, run, url, format, status, time, state, attempts, next_at, error, receiver"
 _WAITING = "state='due' AND first=1"

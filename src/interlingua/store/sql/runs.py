@@ -13,12 +13,11 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ..model import hash_chain, json_values
-from ..model.errors import AlreadyFinished, InvalidRequest, RunNotFound, StoreError
-from ..model.events import Event, body_decoder
-from ..model.status import Status
-from . import sql_transactions as transactions
-from .base import (
+from ...model import hash_chain, json_values
+from ...model.errors import AlreadyFinished, InvalidRequest, RunNotFound, StoreError
+from ...model.events import Event, body_decoder
+from ...model.status import Status
+from ..ports import (
     PAGE_BYTES,
     PAGE_ITEMS,
     Appender,
@@ -32,20 +31,21 @@ from .base import (
     Tombstone,
     WorkerRow,
 )
-from .sql import FINAL_SQL, RUN, RUN_COLUMNS, Call, Connection, Flowing, Lead, Lock, LockList, check_indexed
-from .sql_blocked import BlockedQueries
-from .sql_callbacks import CallbackQueries
-from .sql_changes import delete_run
-from .sql_identity import IdentityQueries
-from .sql_inbox import put_inbox
-from .sql_line import ANY_IN_LINE, IN_LINE, LATER
-from .sql_query import Judged, pages, select_runs
-from .sql_questions import QuestionQueries
-from .sql_records import RecordQueries
-from .sql_shelf import ShelfQueries
-from .sql_threads import ThreadQueries
-from .sql_transactions import run_row
-from .writer import Writer
+from ..writer import Writer
+from . import admission as transactions
+from .admission import run_row
+from .blocked import BlockedQueries
+from .callbacks import CallbackQueries
+from .claim_order import ANY_IN_LINE, IN_LINE, LATER
+from .database import FINAL_SQL, RUN, RUN_COLUMNS, Call, Connection, Flowing, Lead, Lock, LockList, check_indexed
+from .documents import ShelfQueries
+from .identity import IdentityQueries
+from .inbox import put_inbox
+from .json_search import Judged, pages, select_runs
+from .log_side_effects import delete_run
+from .questions import QuestionQueries
+from .records import RecordQueries
+from .threads import ThreadQueries
 
 T = TypeVar("T")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .sql import Connection
-from .sql_line import stand
+from .claim_order import stand
+from .database import Connection
 
 
 def put_inbox(conn: Connection, run: str, kind: str, body: bytes, now: int) -> int:

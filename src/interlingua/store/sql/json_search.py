@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from ..model import json_values
-from ..model.status import Status
-from .base import RunFilter
-from .sql import FINAL_SQL, Connection, Dialect, Lead
+from ...model import json_values
+from ...model.status import Status
+from ..ports import RunFilter
+from .database import FINAL_SQL, Connection, Dialect, Lead
 
 _PAGE = 1000  # rows
 STUCK = "(blocked_reason IS NOT NULL OR (worker IS NULL AND wake_at=0))"

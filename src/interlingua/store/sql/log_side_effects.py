@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from ..model import json_values
-from ..model.content import Message
-from ..model.errors import Conflict, InterlinguaError, RunNotFound, ThreadConflict
-from ..model.status import Status
-from .base import (
+from ...model import json_values
+from ...model.content import Message
+from ...model.errors import Conflict, InterlinguaError, RunNotFound, ThreadConflict
+from ...model.status import Status
+from ..ports import (
     BlockRun,
     Change,
     ChildNews,
@@ -24,12 +24,12 @@ from .base import (
     PutInbox,
     PutQuestion,
 )
-from .sql import FINAL_SQL, Connection
-from .sql_callbacks import keep_run, put_callback
-from .sql_delegations import count
-from .sql_inbox import put_inbox
-from .sql_line import stand
-from .sql_questions import close_question, put_question
+from .callbacks import keep_run, put_callback
+from .claim_order import stand
+from .database import FINAL_SQL, Connection
+from .delegations import count
+from .inbox import put_inbox
+from .questions import close_question, put_question
 
 
 def apply_change(conn: Connection, change: Change, now: int) -> None:

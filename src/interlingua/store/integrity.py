@@ -14,9 +14,9 @@ import msgspec
 
 from ..model import hash_chain
 from ..model.events import KINDS, RunFinished
-from .base import EventRow, RunRow
-from .sql import Connection
-from .sql_store import SQLStore
+from .ports import EventRow, RunRow
+from .sql.database import Connection
+from .sql.runs import SQLStore
 
 _PAGE = 1000
 _ORPHANS = 100  # that are named

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from ..model import hash_chain, json_values, run_identity
-from ..model.card import AgentCard
-from ..model.errors import AlreadyFinished, Conflict, RunNotFound
-from ..model.events import KINDS, RunMoved, body_encoder
-from ..model.status import Status
-from .base import EVENT_COLUMNS, MoveTo, ProjectRow, QueueCount, RunRow, StoredCard
-from .sql import FINAL_SQL, RUN, Connection, Queries, insert
-from .sql_line import stand
+from ...model import hash_chain, json_values, run_identity
+from ...model.card import AgentCard
+from ...model.errors import AlreadyFinished, Conflict, RunNotFound
+from ...model.events import KINDS, RunMoved, body_encoder
+from ...model.status import Status
+from ..ports import EVENT_COLUMNS, MoveTo, ProjectRow, QueueCount, RunRow, StoredCard
+from .claim_order import stand
+from .database import FINAL_SQL, RUN, Connection, Queries, insert
 
 _cards = msgspec.json.Decoder(AgentCard)
 _OPEN_QUEUES = (

@@ -15,9 +15,9 @@ from typing import Any
 
 import psycopg
 
-from ..model.errors import InvalidRequest, StoreError
-from ..model.status import Status
-from .base import (
+from ...model.errors import InvalidRequest, StoreError
+from ...model.status import Status
+from ..ports import (
     CloseQuestion,
     CommitThread,
     CountDelegation,
@@ -29,10 +29,10 @@ from .base import (
     Sealed,
     receiver_of,
 )
-from .postgres_connection import Place, PostgresConnection, connect, lost
-from .sql import Flowing, Lock
-from .sql_questions import COUNT
-from .writer import Asked, Writer, answered, write_changes
+from ..sql.database import Flowing, Lock
+from ..sql.questions import COUNT
+from ..writer import Asked, Writer, answered, write_changes
+from .connection import Place, PostgresConnection, connect, lost
 
 log = logging.getLogger("interlingua.store")
 

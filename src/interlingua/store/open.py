@@ -10,7 +10,7 @@ from .. import extras
 from ..model.errors import InvalidRequest, StoreError
 
 if TYPE_CHECKING:
-    from .base import Store
+    from .ports import Store
     from .schema import Plan
 
 # One slash is enough: a Path has made one of several.
@@ -45,19 +45,20 @@ def migrate(where: str | Path, *, dry: bool = False) -> Plan:
     if not is_postgres(where):
         import sqlite3
 
-        from . import sqlite
+        from .sqlite.store import migrate as migrate_sqlite
 
         try:
-            return sqlite.migrate(Path(where), dry=dry)
+            return migrate_sqlite(Path(where), dry=dry)
         except sqlite3.DatabaseError as error:
             raise StoreError(f"{where} cannot be read as a store", why=error) from error
     _check_driver()
     import psycopg
 
-    from . import postgres, postgres_connection
+    from .postgres import connection
+    from .postgres.store import migrate as migrate_postgres
 
     try:
-        return postgres.migrate(postgres_connection.place(_whole(where)), dry=dry)
+        return migrate_postgres(connection.place(_whole(where)), dry=dry)
     except psycopg.Error as error:
         raise StoreError("the store cannot be opened", why=error) from error
 
@@ -65,11 +66,11 @@ def migrate(where: str | Path, *, dry: bool = False) -> Plan:
 def open_store(where: str | Path) -> Store:
     """The store at an address. It is opened by its `open`."""
     if not is_postgres(where):
-        from .sqlite import SQLiteStore
+        from .sqlite.store import SQLiteStore
 
         return SQLiteStore(where)
     _check_driver()
-    from .postgres import PostgresStore
+    from .postgres.store import PostgresStore
 
     return PostgresStore(_whole(where))
 

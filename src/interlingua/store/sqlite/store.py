@@ -13,20 +13,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from ..model import json_values
-from ..model.errors import Conflict, StoreError
-from ..model.run import Thread
-from . import schema
-from . import sql_transactions as transactions
-from .base import WorkerRow, receiver_of
-from .json_terms import rows_of
-from .liveness import Locks
-from .opening import CannotOpen
-from .shelf import Document
-from .sql import Connection, Dialect
-from .sql_store import SQLStore
-from .sql_threads import small_thread
-from .sqlite_writer import SQLITE, OpenedFile, SQLiteConnection, SQLiteWriter, begin, connect
+from ...model import json_values
+from ...model.documents import Document
+from ...model.errors import Conflict, StoreError
+from ...model.run import Thread
+from .. import schema
+from ..open import CannotOpen
+from ..ports import WorkerRow, receiver_of
+from ..sql import admission as transactions
+from ..sql.database import Connection, Dialect
+from ..sql.json_terms import rows_of
+from ..sql.runs import SQLStore
+from ..sql.threads import small_thread
+from .worker_locks import Locks
+from .writer import SQLITE, OpenedFile, SQLiteConnection, SQLiteWriter, begin, connect
 
 T = TypeVar("T")
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
-from ..model import json_values
-from ..model.errors import AlreadyAnswered, QuestionNotFound
-from ..model.events import RunCreated, body_decoder
-from ..model.run import Answer, Question, QuestionRecord
-from ..model.status import Status
-from .base import PutCallback, PutQuestion, QuestionFilter, Reminder
-from .sql import Connection, Lock, Queries
-from .sql_callbacks import put_callback
-from .sql_inbox import put_inbox
+from ...model import json_values
+from ...model.errors import AlreadyAnswered, QuestionNotFound
+from ...model.events import RunCreated, body_decoder
+from ...model.run import Answer, Question, QuestionRecord
+from ...model.status import Status
+from ..ports import PutCallback, PutQuestion, QuestionFilter, Reminder
+from .callbacks import put_callback
+from .database import Connection, Lock, Queries
+from .inbox import put_inbox
 
 _COLUMNS = (
     "q.question, q.state, q.path, q.answer, q.by, q.door, q.closed_at, q.reason, q.remind, q.reminded, q.reminded_at, "

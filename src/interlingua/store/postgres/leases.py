@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import psycopg
 
-from .postgres_connection import Place, PostgresConnection, connect
-from .sql import Lock
+from ..sql.database import Lock
+from .connection import Place, PostgresConnection, connect
 
 log = logging.getLogger("interlingua.store")
 

@@ -16,13 +16,13 @@ import msgspec
 
 from ..model.card import AgentCard
 from ..model.content import Message
+from ..model.documents import Change as ShelfChange
+from ..model.documents import Document, Heed, Kept, Letter, Told
 from ..model.errors import ErrorInfo, InterlinguaError
 from ..model.events import Body, Event, RunCreated
 from ..model.run import Checkpoint, Instance, Question, QuestionRecord, RunRequest, Thread
 from ..model.run_identity import queue
 from ..model.status import Status
-from .shelf import Change as ShelfChange
-from .shelf import Document, Heed, Kept, Letter, Told
 
 
 class RunRow(msgspec.Struct):

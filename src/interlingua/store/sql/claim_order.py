@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .base import SUSPECT
-from .sql import RUN, Connection
+from ..ports import SUSPECT
+from .database import RUN, Connection
 
 IN_LINE = "worker IS NULL AND wake_at=0 AND blocked IS NULL"
 LATER = "worker IS NULL AND wake_at>0 AND blocked IS NULL"

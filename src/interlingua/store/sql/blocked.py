@@ -5,12 +5,12 @@ Such a run stands in no line, also when other code goes on with it: the code tha
 
 from __future__ import annotations
 
-from ..model.errors import RunNotFound
-from .base import SUSPECT, BlockedLine, RunRow
-from .sql import FINAL_SQL, RUN, Connection, Queries
-from .sql_line import IN_LINE, LATER, executes_suspect, stand
-from .sql_query import STUCK
-from .sql_transactions import TAKE, run_row
+from ...model.errors import RunNotFound
+from ..ports import SUSPECT, BlockedLine, RunRow
+from .admission import TAKE, run_row
+from .claim_order import IN_LINE, LATER, executes_suspect, stand
+from .database import FINAL_SQL, RUN, Connection, Queries
+from .json_search import STUCK
 
 _BLOCKED = f"blocked IS NOT NULL AND status NOT IN {FINAL_SQL}"
 
