@@ -17,11 +17,11 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .app.teams import load_team, team
-    from .engine.agents import Agent
-    from .engine.context import Context, SyncContext
+    from .engine.agents.agent import Agent
+    from .engine.agents.question_types import AskText, Choice, Choose, Confirm, Question, Text, Verdict
     from .engine.definition import agent
     from .engine.engine import Engine
-    from .engine.questions import AskText, Choice, Choose, Confirm, Question, Text, Verdict
+    from .engine.handler.context import Context, SyncContext
     from .engine.settings import Settings
     from .model.card import AgentCard, ErrorDefinition, Skill
     from .model.content import Artifact, DataPart, FilePart, Message, TextPart, ToolResultPart
@@ -53,11 +53,11 @@ __all__ = [
 
 _HOMES = {
     "app.teams": ("load_team", "team"),
-    "engine.agents": ("Agent",),
-    "engine.context": ("Context", "SyncContext"),
+    "engine.agents.agent": ("Agent",),
+    "engine.handler.context": ("Context", "SyncContext"),
     "engine.definition": ("agent",),
     "engine.engine": ("Engine",),
-    "engine.questions": ("AskText", "Choice", "Choose", "Confirm", "Question", "Text", "Verdict"),
+    "engine.agents.question_types": ("AskText", "Choice", "Choose", "Confirm", "Question", "Text", "Verdict"),
     "engine.settings": ("Settings",),
     "model.card": ("AgentCard", "ErrorDefinition", "Skill"),
     "model.content": ("Artifact", "DataPart", "FilePart", "Message", "TextPart", "ToolResultPart"),

@@ -17,7 +17,7 @@ import httpx2
 import msgspec
 
 import interlingua as il
-from interlingua.engine.replicas import Replica
+from interlingua.engine.cluster.membership import Replica
 from interlingua.model.status import Status
 from interlingua.store.open import open_store
 from interlingua.store.ports import RunFilter

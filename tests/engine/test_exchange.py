@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.card import AgentCard
 from interlingua.model.team.manifest import Manifest, Rule, Team
 

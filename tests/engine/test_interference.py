@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine import operations
+from interlingua.engine.handler import operations
 from interlingua.model.content import Message, TextPart
 from interlingua.model.errors import InterlinguaError, KeyReused, RunNotFound, StoreError
 from interlingua.model.events import OutputDelta, RunCreated
@@ -235,7 +235,7 @@ async def test_a_store_that_fails_once_does_not_stop_the_engine(store: Path, nam
 async def test_claimed_runs_on_their_way_in_are_not_taken_for_orphans(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.engine.worker._ORPHANED", 0.0)
+    monkeypatch.setattr("interlingua.engine.runs.worker._ORPHANED", 0.0)
     calls: list[int] = []
 
     async def effect(n: int) -> int:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.engine.belonging import OtherProject
-from interlingua.engine.mounting import MOUNTED_FROM
-from interlingua.engine.moving import Mover
+from interlingua.engine.handler.mounted_run import MOUNTED_FROM
+from interlingua.engine.runs.move import Mover
+from interlingua.engine.runs.store_owner import OtherProject
 from interlingua.model.errors import AgentNotFound, AlreadyFinished, Conflict, NotFound
 from interlingua.model.events import RunCreated, RunMoved
 from interlingua.model.run_identity import Origin

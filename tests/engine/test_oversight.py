@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine.mounting import Mounted, step_place
+from interlingua.engine.handler.mounted_run import Mounted, step_place
 from interlingua.model import json_values
 from interlingua.model.card import AgentCard
 from interlingua.model.content import Message, TextPart

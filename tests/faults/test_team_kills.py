@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine.record_keys import kind_of
+from interlingua.engine.log.record_keys import kind_of
 from interlingua.model.events import Recorded, RunFinished
 from interlingua.store.ports import RunFilter
 from tests.faults.sales import LOG

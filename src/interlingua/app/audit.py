@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from ..engine.teams import MANIFEST, MEMBER_OF
+from ..engine.teams.members import MANIFEST, MEMBER_OF
 from ..model import json_values
 from ..model.audit.export import (
     FORMAT,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ..engine import ways
+from ..engine.agents import mount_path
 from ..engine.engine import Engine
 from ..model.errors import InterlinguaError
 from ..model.run_identity import split_queue
@@ -75,7 +75,7 @@ async def _check_store(config: Config, project: Project) -> tuple[Store, str, bo
         await store.open()
         try:
             others = [split_queue(queue)[1] for worker in await store.workers() for queue in worker.queues]
-            return store, await ways.known_id(store), await StoredKeys(store).any(), others
+            return store, await mount_path.known_id(store), await StoredKeys(store).any(), others
         finally:
             await store.close()
     except InterlinguaError as error:

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..engine.agents import Agent, NameTaken
-from ..engine.elsewhere import Elsewhere
-from ..engine.mounting import MOUNTED_FROM
+from ..engine.agents.agent import Agent, NameTaken
+from ..engine.cluster.remote_agents import Elsewhere
+from ..engine.handler.mounted_run import MOUNTED_FROM
 from ..model import json_values
 from ..model.card import AgentCard
 from ..model.errors import DefinitionError, InvalidRequest

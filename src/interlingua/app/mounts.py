@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
-from ..engine import ways
-from ..engine.agents import Agent
+from ..engine.agents import mount_path
+from ..engine.agents.agent import Agent
 from ..engine.engine import Engine
+from ..engine.handler.mounted_run import LeftRun, Mounted
 from ..engine.ids import now
-from ..engine.mounting import LeftRun, Mounted
 from ..model import json_values
 from ..model.card import ANY_OBJECT, AgentCard
 from ..model.documents import Put
@@ -230,7 +230,7 @@ class Supervised:
 
     def _may_come(self, away: dict[str, str], card: AgentCard) -> bool:
         """Whether an agent of it is mounted. One that has been here before would come again and again."""
-        why = ways.turned_away(card, self._engine.server, self._engine.settings.max_hops)
+        why = mount_path.turned_away(card, self._engine.server, self._engine.settings.max_hops)
         if why is not None:
             away[f"{self.entry.prefix}{card.name}"] = why
         return why is None

@@ -13,7 +13,7 @@ import msgspec
 
 from .. import extras
 from ..bus.port import BusSettings
-from ..engine.agents import Agent
+from ..engine.agents.agent import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings
 from ..model.errors import InvalidRequest

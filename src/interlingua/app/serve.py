@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..bus.port import BusSettings
-from ..engine.agents import Agent
+from ..engine.agents.agent import Agent
 from ..engine.closing import close_all
 from ..engine.engine import Engine
 from ..engine.settings import Settings

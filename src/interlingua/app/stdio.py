@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bus.port import BusSettings
-from ..engine.agents import Agent
+from ..engine.agents.agent import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings
 from ..model.errors import InvalidRequest

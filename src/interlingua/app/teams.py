@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..engine.agents import Agent
-from ..engine.teams import TeamAgent
+from ..engine.agents.agent import Agent
+from ..engine.teams.members import TeamAgent
 from ..model.errors import DefinitionError
 from ..model.run_identity import team_source
 from ..model.team.manifest import Manifest, Server, Team

@@ -15,7 +15,7 @@ import msgspec
 
 from ..bus.nats import address
 from ..bus.port import BusSettings
-from ..engine.agents import Agent
+from ..engine.agents.agent import Agent
 from ..engine.closing import close_all
 from ..engine.engine import Engine
 from ..engine.settings import Settings

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..engine.record_keys import kind_of
+from ..engine.log.record_keys import kind_of
 from ..model import json_values
 from ..model.events import (
     ArtifactAdded,

@@ -18,7 +18,7 @@ from .errors import CommandError, ExitCode
 if TYPE_CHECKING:
     from ..app.paths import Place
     from ..app.targets import Target
-    from ..engine.agents import Agent
+    from ..engine.agents.agent import Agent
     from ..engine.engine import Engine
 
 log = logging.getLogger("interlingua.cli")

@@ -22,7 +22,7 @@ from .terminal import Interrupts
 from .watch import Watch
 
 if TYPE_CHECKING:
-    from ..engine.agents import Agent
+    from ..engine.agents.agent import Agent
     from ..engine.engine import Engine
     from .ask import Asker
     from .crash import CrashSite

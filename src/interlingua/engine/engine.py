@@ -41,28 +41,31 @@ from ..model.team.oversight import Assignment
 from ..store import integrity
 from ..store.open import open_store
 from ..store.ports import EventRow, MoveTo, RunFilter, RunRow, Store, StoredCard, Submission, Submitted
-from . import belonging, retrying, runlog, ways
-from .agents import Agent, Registry
-from .answering import Answering
-from .blocked_report import BlockedReport
-from .blocked_runs import read_reason
-from .callbacks import Callbacks
+from .agents import mount_path
+from .agents.agent import Agent, Registry
 from .closing import Step, close_all
-from .elsewhere import AgentElsewhere, Elsewhere
+from .cluster.membership import Replicas
+from .cluster.remote_agents import AgentElsewhere, Elsewhere
+from .cluster.remote_wait import wait_elsewhere
+from .handler.mounted_run import Offer
+from .handler.workspace import Editor
 from .ids import new_id, now
-from .log import LiveLog, Witness, encode, tell_witness
-from .mounting import Offer
-from .reader import Reader
-from .reminders import Reminders
-from .replicas import Replicas
+from .log.log_reader import Reader
+from .log.run_log import LiveLog, Witness, encode, tell_witness
+from .observe import run_logging
+from .observe.loop_watchdog import StallWatch
+from .runs import retry as retrying
+from .runs import store_owner
+from .runs.blocked_report import BlockedReport
+from .runs.blocked_runs import read_reason
+from .runs.worker import Worker
+from .services.callbacks import Callbacks
+from .services.questions import Answering
+from .services.reminders import Reminders
+from .services.threads import Threads
 from .settings import Settings
-from .speaking import MailKind
-from .stall import StallWatch
-from .teams import MEMBER_OF, Teams
-from .threads import Threads
-from .waiting import wait_elsewhere
-from .worker import Worker
-from .workspace import Editor
+from .teams.conversation import MailKind
+from .teams.members import MEMBER_OF, Teams
 
 _BACKLOG = 50_000
 _MOMENT = 0.05  # seconds in which most short runs end
@@ -135,11 +138,11 @@ class Engine(Threads, Teams, Answering):
         opened = self._opened
         await self.store.open()
         opened.append(self.store.close)
-        self.agents.project = await belonging.join(self.store, self.agents)
+        self.agents.project = await store_owner.join(self.store, self.agents)
         await self.bus.open()
         opened.append(self.bus.close)
         opened.append(self._close_tool_servers)
-        self.server = await ways.server_id(self.store)
+        self.server = await mount_path.server_id(self.store)
         self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
         self.store.on_foreign_change = self.worker.foreign_change
         self.store.on_lost = self.worker.lost
@@ -198,7 +201,7 @@ class Engine(Threads, Teams, Answering):
 
     def way(self, card: AgentCard) -> list[str]:
         """The servers that an agent has come by, this one last: for whoever mounts it from here."""
-        return ways.way(card, self.server)
+        return mount_path.way(card, self.server)
 
     async def card(self, name: str, version: str | None = None) -> AgentCard:
         """The card of an agent, here or in any process that ever shared this store."""
@@ -321,7 +324,7 @@ class Engine(Threads, Teams, Answering):
             # In the writer's completion, and not after the await below: a caller that goes away meanwhile must not
             # leave the run half entered.
             if not done.existing:
-                runlog.created(done.row)
+                run_logging.created(done.row)
             mine = not done.existing and done.row.worker == worker.id
             if here is not None and mine and not worker.is_ending:  # else it is handed back with the others
                 worker.enter_submitted(done, event, here, witness)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 import interlingua as il
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.errors import RunTimedOut
 from interlingua.model.team.authority import Policy, Step
 from interlingua.model.team.manifest import Binding, Manifest, Server, Team

@@ -15,7 +15,7 @@ import httpx2
 import interlingua as il
 from interlingua.app.keys import StoredKeys
 from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.manifest import Manifest, Options, Rule, Team
 from interlingua.protocols.cap.server import CapSettings

@@ -17,7 +17,7 @@ import httpx2
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load, parse
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict, Ruling
 from interlingua.store.ports import RunFilter

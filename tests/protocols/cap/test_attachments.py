@@ -10,7 +10,7 @@ import pytest
 
 import interlingua as il
 from interlingua.app.targets import load, parse
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import FilePart, ToolResultPart
 from interlingua.model.team.oversight import ReviewVerdict
 

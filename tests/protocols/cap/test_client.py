@@ -19,8 +19,8 @@ import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import Target, load_all, parse
 from interlingua.app.teams import load_team
-from interlingua.engine.mounting import RemoteError
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.handler.mounted_run import RemoteError
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import FilePart, TextPart
 from interlingua.model.errors import Denied, InvalidRequest, Unavailable
 from interlingua.model.events import ArtifactAdded, DelegationRefused, MessageSent, OutputDelta, Said, Warned

@@ -10,7 +10,7 @@ import pytest
 
 import interlingua as il
 from interlingua.app.targets import load_all, parse
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import Warned
 from interlingua.protocols.cap.attach import MOST_REFUSED
 from interlingua.store.ports import RunFilter

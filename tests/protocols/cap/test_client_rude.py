@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 import interlingua as il
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import Warned
 from interlingua.protocols.cap import remote
 from interlingua.store.ports import RunFilter

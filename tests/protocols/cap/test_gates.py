@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import ChildCalled, DelegationRefused, RunCreated, ToolRefused
 from interlingua.model.team.authority import Limits, begin
 from interlingua.model.team.manifest import Binding, cap_id

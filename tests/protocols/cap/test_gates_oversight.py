@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.errors import DefinitionError, Rejected
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict

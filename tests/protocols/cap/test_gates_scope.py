@@ -16,7 +16,7 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server
 from interlingua.app.targets import load, parse
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.errors import ChildFailed
 from interlingua.model.run import RunRequest
 from interlingua.model.team.authority import Limits

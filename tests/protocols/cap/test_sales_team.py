@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import DataPart, TextPart, ToolResultPart
 from interlingua.model.events import Said, ToolCall
 from interlingua.store.ports import RunFilter

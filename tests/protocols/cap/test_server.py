@@ -14,7 +14,7 @@ import pytest
 
 import interlingua as il
 from interlingua.app.serve import Server
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import DelegationRefused
 from interlingua.model.run import OWNER
 from interlingua.protocols.cap import wire

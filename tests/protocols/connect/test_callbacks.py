@@ -17,9 +17,9 @@ import httpx2
 import pytest
 
 import interlingua
-from interlingua.engine import callbacks
-from interlingua.engine.callbacks import pause_after, tried_for
 from interlingua.engine.engine import Engine
+from interlingua.engine.services import callbacks
+from interlingua.engine.services.callbacks import pause_after, tried_for
 from interlingua.security import signatures
 from interlingua.store.open import open_store
 from interlingua.store.ports import CallbackRow

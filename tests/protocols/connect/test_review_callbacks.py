@@ -14,8 +14,8 @@ import pytest
 import interlingua as il
 from interlingua.app.http import _Checked
 from interlingua.app.keys import StoredKeys
-from interlingua.engine import callbacks
 from interlingua.engine.ids import now
+from interlingua.engine.services import callbacks
 from interlingua.model.errors import InvalidRequest, StoreError
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from ...engine.context import Context
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import Gone, Mounted
 from ...engine.ids import now
-from ...engine.mounting import Gone, Mounted
 from ...model.content import Message, TextPart
 from ...model.errors import (
     ChildFailed,

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from ...engine.context import Context
-from ...engine.mounting import Mounted, RemoteError, our_failure
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import Mounted, RemoteError, our_failure
 from ...model.card import AgentCard
 from ...model.content import Artifact, DataPart, Message
 from ...model.error_numbers import Code

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import httpx2
 
-from ...engine.agents import Agent
-from ...engine.context import Context
-from ...engine.mounting import MOUNTED_FROM, LeftRun, Mounted, RemoteError, attached
+from ...engine.agents.agent import Agent
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import MOUNTED_FROM, LeftRun, Mounted, RemoteError, attached
 from ...model.card import ANY_OBJECT, AgentCard
 from ...model.errors import InvalidRequest, Unavailable
 from ...model.schemas import Validator

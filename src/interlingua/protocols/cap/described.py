@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ...engine import ways
+from ...engine.agents import mount_path
 from ...model.card import AgentCard, ErrorDefinition, QuestionType, Schema, Skill
 from ...model.errors import InvalidRequest
 from ...model.team import manifest as team
@@ -87,5 +87,5 @@ def card_of(told: dict[str, Any]) -> AgentCard:
         questions=ours.questions,
         errors=ours.errors,
         skills=ours.skills,
-        metadata=ways.came(ours.via),
+        metadata=mount_path.came(ours.via),
     )

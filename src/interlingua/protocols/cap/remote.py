@@ -20,7 +20,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from ...engine.mounting import RemoteError, no_such_run
+from ...engine.handler.mounted_run import RemoteError, no_such_run
 from ...model import json_values
 from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, Unavailable
 from ...model.team.manifest import USER

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from ...engine.agents import Agent
-from ...engine.context import Context
+from ...engine.agents.agent import Agent
+from ...engine.agents.question_types import AskText
 from ...engine.definition import agent
-from ...engine.questions import AskText
+from ...engine.handler.context import Context
 from ...model import json_values
 from ...model.content import Part, TextPart
 from ...model.errors import OverBudget, StepFailed

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ...engine.context import Context
-from ...engine.questions import AskText
+from ...engine.agents.question_types import AskText
+from ...engine.handler.context import Context
 from ...model.card import Schema
 from ...model.errors import InterlinguaError, InvalidRequest
 from ...model.team.manifest import ORCHESTRATOR, USER, Manifest, Team

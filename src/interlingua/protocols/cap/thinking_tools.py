@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ...engine.context import Context
+from ...engine.handler.context import Context
 from ...model import json_values
 from ...model.card import Schema
 from ...model.content import Message, Part, ToolResultPart

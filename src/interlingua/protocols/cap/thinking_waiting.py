@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from ...engine.calling import OnInquiry
-from ...engine.context import Context
+from ...engine.handler.child_runs import OnInquiry
+from ...engine.handler.context import Context
 from ...model.content import Message, Part
 from ...model.events import Said
 from ...model.team.oversight import ReviewVerdict

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.context import Context
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import Mounted
 from ...engine.ids import now
-from ...engine.mounting import Mounted
 from ...model import json_values
 from ...model.card import Schema
 from ...model.content import TextPart

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from ...engine.logins import LoginMethod
+from ...engine.agents.logins import LoginMethod
 from ...model.card import AgentCard
 from ...model.content import DataPart, Part, TextPart
 from ...model.events import Diff, Plan, ToolCall, ToolKind

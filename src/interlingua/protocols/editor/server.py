@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
+from ...engine.agents.logins import Login, LoginMethod, methods_of
 from ...engine.engine import Engine
 from ...engine.ids import new_id
-from ...engine.logins import Login, LoginMethod, methods_of
 from ...model.card import AgentCard
 from ...model.content import Message
 from ...model.errors import AgentNotFound, Conflict, InterlinguaError, NotFound, ThreadNotFound

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from ...engine.context import Context
-from ...engine.mounting import Mounted, RemoteError, no_such_run, our_failure, step_place
-from ...engine.workspace import Editor
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import Mounted, RemoteError, no_such_run, our_failure, step_place
+from ...engine.handler.workspace import Editor
 from ...model.errors import (
     AgentNotFound,
     InterlinguaError,

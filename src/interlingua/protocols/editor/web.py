@@ -24,9 +24,9 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from ...engine.cluster.membership import Replica
+from ...engine.cluster.session_affinity import Placed
 from ...engine.engine import Engine
-from ...engine.placed import Placed
-from ...engine.replicas import Replica
 from ...model.documents import Document
 from ...model.errors import InterlinguaError
 from ...model.run import Caller

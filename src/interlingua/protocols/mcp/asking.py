@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from ...engine.handler.mounted_run import Mounted
 from ...engine.ids import now
-from ...engine.mounting import Mounted
 from ...model import json_values
 from ...model.card import Schema
 from ...model.errors import QuestionExpired

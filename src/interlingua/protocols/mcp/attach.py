@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from ...engine.context import Context
-from ...engine.mounting import LeftRun, Mounted, RemoteError, our_failure
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import LeftRun, Mounted, RemoteError, our_failure
 from ...model.errors import (
     InterlinguaError,
     Invalid,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.reader import Reader
+from ...engine.log.log_reader import Reader
 from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
