@@ -114,6 +114,13 @@ def test_a_command_that_only_looks_says_where_it_looked_and_makes_nothing(at: Ru
     assert [file.name for file in folder.iterdir()] == ["agents.py"]
 
 
+def test_a_signing_key_that_comes_before_the_store_is_ignored_by_git(at: Run, projects: tuple[Path, Path]) -> None:
+    folder, _ = projects
+    assert at(folder, "audit", "key").code == 0
+    assert (folder / ".interlingua" / ".gitignore").read_text() == "*\n"
+    assert (folder / ".interlingua" / "store.db.key").exists()
+
+
 def test_a_store_of_one_project_is_refused_to_another(at: Run, projects: tuple[Path, Path], tmp_path: Path) -> None:
     ours, theirs = projects
     shared = str(tmp_path / "shared.db")
