@@ -120,6 +120,29 @@ def test_the_store_is_that_of_the_targets_project(cli: Cli, tmp_path: Path, env:
     assert done.json == [{"run": run, "agent": "mailer", "origin": "inner file:app/new.py", "problem": ""}]
 
 
+def test_a_run_is_not_moved_to_code_of_another_project(cli: Cli, tmp_path: Path, env: dict[str, str]) -> None:
+    for name in ("INTERLINGUA_STORE", "INTERLINGUA_PROJECT"):
+        env.pop(name, None)
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "agents.py").write_text(MAILER)
+    (tmp_path / "ours" / "interlingua.toml").write_text('project = "ours"\n')
+    run = str(cli("run", "ours/agents.py", "--json").lines[0]["run"])
+    store = ("--store", "ours/.interlingua/store.db")
+    one, all_ = ("runs", "move", run), ("runs", "move", "--from", "file:agents.py", "--yes")
+    for words in (one, all_):
+        unnamed = cli(*words, "--to", "theirs/agents.py", *store)
+        assert unnamed.code == 2
+        assert 'project = "theirs"' in unnamed.err
+    (tmp_path / "theirs" / "interlingua.toml").write_text('project = "theirs"\n')
+    for words in (one, all_):
+        named = cli(*words, "--to", "theirs/agents.py", *store)
+        assert named.code == 5
+        assert "belongs to project ours" in named.err
+    assert cli("runs", "show", run, "--json", *store).json["origin"] == "ours file:agents.py"
+    assert [event["kind"] for event in cli("runs", "log", run, "--json", *store).lines].count("moved") == 0
+
+
 def stdio_of(folder: Path, file: str) -> str:
     """A target whose agents are those of a file, in a process and a project of its own."""
     words = shlex.join([sys.executable, "-m", "interlingua", "stdio", "--as", "mcp", str(folder / file)])

@@ -31,6 +31,17 @@ async def mailer(text: str, ctx: il.Context):
     yield "{name} sent it" if verdict.approved else "not sent"
 '''
 
+TWO_QUESTIONS = """
+import asyncio
+import interlingua as il
+
+
+@il.agent(asks=[il.Confirm])
+async def payer(ctx: il.Context[None, None]) -> str:
+    answers = await asyncio.gather(ctx.ask(il.Confirm("Pay 1?")), ctx.ask(il.Confirm("Pay 1000000?")))
+    return " ".join(str(answer.approved) for answer in answers)
+"""
+
 
 @pytest.fixture
 def env(env: dict[str, str]) -> dict[str, str]:
@@ -103,6 +114,13 @@ def test_a_command_that_only_looks_says_where_it_looked_and_makes_nothing(at: Ru
     assert [file.name for file in folder.iterdir()] == ["agents.py"]
 
 
+def test_a_signing_key_that_comes_before_the_store_is_ignored_by_git(at: Run, projects: tuple[Path, Path]) -> None:
+    folder, _ = projects
+    assert at(folder, "audit", "key").code == 0
+    assert (folder / ".interlingua" / ".gitignore").read_text() == "*\n"
+    assert (folder / ".interlingua" / "store.db.key").exists()
+
+
 def test_a_store_of_one_project_is_refused_to_another(at: Run, projects: tuple[Path, Path], tmp_path: Path) -> None:
     ours, theirs = projects
     shared = str(tmp_path / "shared.db")
@@ -136,6 +154,22 @@ def test_last_is_refused_without_a_terminal(at: Run, projects: tuple[Path, Path]
         assert "`last` needs a terminal" in done.err
     (question,) = at(folder, "questions", "--json").json
     assert at(folder, "runs", "answer", question["id"], "y").code == 0
+
+
+def test_a_run_that_asks_several_questions_does_not_say_which_one_is_answered(
+    at: Run, projects: tuple[Path, Path]
+) -> None:
+    folder, _ = projects
+    (folder / "agents.py").write_text(TWO_QUESTIONS)
+    at(folder, "run", "agents.py")
+    asked = at(folder, "questions", "--json").json
+    done = at(folder, "runs", "answer", asked[0]["run"], "y")
+    assert done.code == 2
+    for question, prompt in zip(asked, ("Pay 1?", "Pay 1000000?"), strict=True):
+        assert f"{question['id'][-8:]}  {prompt}" in done.err
+    assert len(at(folder, "questions", "--json").json) == 2
+    assert at(folder, "runs", "answer", asked[1]["id"], "n").code == 0
+    assert at(folder, "runs", "answer", asked[0]["run"], "y").code == 0
 
 
 def test_revoking_the_last_key_says_what_happens_and_how_to_open_the_server_again(

@@ -48,12 +48,15 @@ class Project(msgspec.Struct, frozen=True):
     def claim(self, store: Path | str) -> str:
         """Return the id of the project in a store that it is about to use; for one in its own folder, make what is
         missing there. Raises UnnamedProject for any other store of a project without a name."""
-        own = self.owns(store)
-        if own:
-            _make_folder(self.store.parent)
-        elif not self.named:
+        self.prepare(store)
+        if not (self.owns(store) or self.named):
             raise UnnamedProject(self, store)
         return self.id_in(store) or _make_id(self.store.parent)
+
+    def prepare(self, store: Path | str) -> None:
+        """Make the project's folder, for a store in it and what is kept beside that."""
+        if self.owns(store):
+            _make_folder(self.store.parent)
 
     def renamed(self, name: str | None) -> Project:
         """The same project by the name that a setting gives it, if any."""

@@ -298,9 +298,11 @@ def _key_file(key: Path | None, store: Path | None) -> Path:
 
     if key is not None:
         return key.expanduser()
-    beside = Place(store).store
+    place = Place(store)
+    beside = place.store
     if is_postgres(beside):
         return user_folder() / "audit.key"  # this user's alone
+    place.project.prepare(beside)
     return beside.with_name(f"{beside.name}.key")
 
 

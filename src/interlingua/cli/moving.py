@@ -26,7 +26,7 @@ async def move(run: str | None, origin: str | None, to: str, yes: bool, json: bo
         raise CommandError("name one run, or an origin with --from", hint="interlingua runs list shows runs")
     target = parse(to)
     place = Place(store, [target])
-    async with engine_in(place) as engine:
+    async with engine_in(place, binds=True) as engine:
         mover = Mover(engine, await _load(target, place))
         if run is not None:
             moved = await mover.move(await find_run(engine, run))

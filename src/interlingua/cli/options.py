@@ -65,7 +65,8 @@ QuestionToAnswer = Annotated[
     str,
     typer.Argument(
         metavar="QUESTION|RUN", show_default=False,
-        help="The question's id, or its run's, or any part of it that no other has; or `last`, at a terminal.",
+        help="The question's id, or that of a run that asks one question, or any part of it that no other has; or "
+        "`last`, at a terminal.",
     ),
 ]  # fmt: skip
 Answer = Annotated[

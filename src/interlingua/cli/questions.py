@@ -212,7 +212,7 @@ async def _answer(part: str, text: str | None, reason: str | None, json: bool, s
 
 
 async def _asked(engine: Engine, part: str) -> QuestionRecord:
-    """The question that is meant: by its id, by its run (the oldest that is open), or the one that was asked last."""
+    """The question that is meant: by its id, by its run that waits for one answer, or the one that was asked last."""
     from ..model.errors import QuestionNotFound, RunNotFound
     from ..store.ports import QuestionFilter
     from .errors import CommandError, ExitCode
@@ -231,10 +231,13 @@ async def _asked(engine: Engine, part: str) -> QuestionRecord:
             await engine.run(run)  # raises where there is none
         except RunNotFound:
             raise missing from None
-    waiting = await engine.question_records(QuestionFilter(run=run, limit=1))
+    waiting = await engine.question_records(QuestionFilter(run=run))
     if not waiting:
         late = await engine.answered_last(run)
         raise CommandError(f"run {short(run)} waits for no answer{late}", exit_code=ExitCode.CONFLICT)
+    if len(waiting) > 1:
+        asked = "\n".join(f"{short(one.id)}  {one.prompt or one.type}" for one in (r.question for r in waiting))
+        raise CommandError(f"run {short(run)} asks {len(waiting)} questions", hint=f"name one of them:\n{asked}")
     return waiting[0]
 
 

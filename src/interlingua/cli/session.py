@@ -95,15 +95,15 @@ async def engine_at(
 
 @asynccontextmanager
 async def engine_in(
-    place: Place, agents: Iterable[Agent[..., Any]] = (), *, create: bool = False
+    place: Place, agents: Iterable[Agent[..., Any]] = (), *, create: bool = False, binds: bool = False
 ) -> AsyncIterator[Engine]:
-    """The same, at a place that was found before."""
+    """The same, at a place that was found before. `binds`: the command gives runs to code of the project there."""
     from ..engine.engine import Engine
     from ..store.open import CannotOpen
 
     agents = list(agents)
     path = place.store if create else place.existing_store()
-    if agents or (create and place.project.owns(path)):
+    if agents or binds or (create and place.project.owns(path)):
         project = place.project.claim(path)
     else:  # it executes nothing; a store that was named may be that of any project
         project = place.project.id_in(path) if place.named_store is None else ""

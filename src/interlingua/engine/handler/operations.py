@@ -83,6 +83,7 @@ class Operations(Tooling):
     blocked = 0  # operations that only wait
     active = 0  # steps that are being done
     waited = False  # the handler has come to something that it waits for
+    called = False  # it has come to a call
     engine_code = False
     """Whether the handler belongs to the engine, as of mounts: its records depend on what the remote side says, it
     knows itself when it may be set aside, and it is cancelled for that."""
@@ -113,6 +114,7 @@ class Operations(Tooling):
 
     def place(self, kind: str, name: str, key: str | None, called_with: Arguments = UNKNOWN_ARGUMENTS) -> str:
         """The key of the record of a call. The run is blocked where the history has another call there."""
+        self.called = True
         if key is not None:
             place = f"{kind}:{key}"
         else:

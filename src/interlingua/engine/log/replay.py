@@ -82,6 +82,8 @@ class Replay:
     rollback = False
     last_seq = 0  # of the history
     code = ""  # digest of the code that entered last
+    first_code = ""  # digest of the code that entered first
+    has_calls = False  # the history has something that a call of the handler left
 
     def __init__(self) -> None:
         self.records: dict[str, tuple[int, Recorded]] = {}
@@ -110,6 +112,7 @@ class Replay:
             body = event.body
             key = _key_of(body)
             if key is not None:
+                self.has_calls = True
                 self._note_call(key, event)
             match body:
                 case RunCreated(code=code):
@@ -117,6 +120,7 @@ class Replay:
                 case RunStarted():
                     if not self.started:
                         self.checkpoint, self.thread_version = body.checkpoint, body.thread_version
+                        self.first_code = body.code or self.code
                     self.started, self.code = True, body.code or self.code
                 case CodeChanged(new=code):
                     self.code = code

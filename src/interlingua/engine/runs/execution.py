@@ -492,7 +492,16 @@ class Execution(Operations):
             return False
         # Mail that it has yet to come to is what it waited for, and what woke it.
         unread = self.has_mail and not self.waited
-        return (not self.bound or not replay.caught_up or unread) and (error is None or is_unexpected(error))
+        short = not self.bound or not replay.caught_up or unread or self._left_no_trace
+        return short and (error is None or is_unexpected(error))
+
+    @property
+    def _left_no_trace(self) -> bool:
+        """Whether neither the first code nor this one, which is another, came to a call: how far the first had come is
+        not known."""
+        replay, agent = self.replay, self.agent
+        assert agent is not None
+        return not (replay.has_calls or self.called) and agent.code != replay.first_code
 
     def _branch_ended(self, branch: Branch, task: asyncio.Task[Any]) -> None:
         """A task of the handler has ended. What its history has and it did not come to blocks the run."""
