@@ -35,7 +35,7 @@ RUNS = 8
 SERVER = f"""
 import asyncio, sys
 from interlingua.app.serve import ServeSettings, serving
-from interlingua.engine import callbacks
+from interlingua.engine.services import callbacks
 from tests.engine.common import QUICK
 from tests.protocols.connect.test_door import AGENTS
 

@@ -80,7 +80,7 @@ class PostgresStore(SQLStore):
             self._writer = PostgresWriter(self.where, str(uuid4()), self._loop)
             await self._loop.run_in_executor(self._readers, self._writer.start)
         except BaseException as error:
-            self._stop_threads()
+            await self._stop_threads()
             if isinstance(error, psycopg.Error):
                 raise StoreError("the store cannot be opened", why=error) from error
             raise
@@ -108,7 +108,7 @@ class PostgresStore(SQLStore):
         self._look.cancel()
         await self._writer.close()
         await self._loop.run_in_executor(None, self._leases.close)
-        self._stop_threads()
+        await self._stop_threads()
         for conn in self._connections:
             conn.raw.close()
         self._connections.clear()

@@ -105,9 +105,10 @@ class SQLStore(
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="interlingua-reader")
         self._searchers = ThreadPoolExecutor(2, "interlingua-search", initializer=self._searching)
 
-    def _stop_threads(self) -> None:
-        self._readers.shutdown(wait=True)
-        self._searchers.shutdown(wait=True)
+    async def _stop_threads(self) -> None:
+        """Waits for reads that are under way. The event loop goes on: a read may need it to end."""
+        for threads in (self._readers, self._searchers):
+            await asyncio.to_thread(threads.shutdown)
 
     def _searching(self) -> None:
         """In every thread that only searches, before its first search."""

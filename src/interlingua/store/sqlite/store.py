@@ -60,7 +60,7 @@ class SQLiteStore(SQLStore):
                 raise CannotOpen(self.path, f"there is no folder {self.path.parent}; make it first")
             await self._loop.run_in_executor(self._readers, migrate, self.path)
         except BaseException as error:
-            self._stop_threads()
+            await self._stop_threads()
             if isinstance(error, sqlite3.Error | OSError):
                 raise CannotOpen(self.path, error) from error
             raise
@@ -74,7 +74,7 @@ class SQLiteStore(SQLStore):
         await self._writer.close()
         for worker in list(self._locks._held):
             self._locks.release(worker)
-        self._stop_threads()
+        await self._stop_threads()
         for conn in self._connections:
             conn.close()
         self._connections.clear()
