@@ -23,8 +23,8 @@ from interlingua.store.open import open_store
 from interlingua.store.ports import RunFilter
 from tests.cli import warm
 from tests.cli.conftest import process_env
+from tests.ports import free_port
 from tests.postgres import store_in
-from tests.protocols.peer.processes import free_port
 
 WAIT = 60.0
 

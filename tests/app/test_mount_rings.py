@@ -16,7 +16,8 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 
-from .test_mounts import QUICK, SETTINGS, entries, free_port, names, run
+from ..ports import free_port
+from .test_mounts import QUICK, SETTINGS, entries, names, run
 
 KINDS = ["connect", "mcp", "peer", "cap", "editor"]
 ROUNDS = 4  # of which each would make the lists deeper

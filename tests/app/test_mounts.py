@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from interlingua.protocols.cap import remote
 from .. import warm_python
 from ..cli.conftest import process_env
 from ..cli.nodes import Process, started
+from ..ports import free_port
 
 AGENTS = '''import interlingua as il
 
@@ -70,13 +70,6 @@ def entries(*mounts: str | dict[str, Any]) -> list[MountEntry]:
     found = mounts_of(config)
     config.check()
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Far:

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from typing import IO, Any
 from .. import warm_python
 from ..cli.conftest import clean_env
 from ..cli.warm import Warm
+from ..ports import free_port
 from .blocks import Block, Command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -181,9 +181,7 @@ class Page:
 
     def _port(self, written: str) -> str:
         if written not in self._ports:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self._ports[written] = str(probe.getsockname()[1])
+            self._ports[written] = str(free_port())
         return self._ports[written]
 
     def _there(self, text: str) -> str:

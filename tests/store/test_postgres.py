@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -34,6 +33,7 @@ from interlingua.store.sqlite.store import SQLiteStore
 from ..databases import sql
 from ..engine.common import engine, log, submit
 from ..engine.test_processes import server
+from ..ports import free_port
 from ..postgres import fresh, own_server
 from .test_store import append, event, owned, row
 
@@ -515,9 +515,7 @@ async def test_a_process_that_starts_while_its_server_is_away_waits_for_it(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     parts = urlsplit(url)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     there = parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{port}").geturl()
     eng = il.Engine(there, settings=il.Settings(stall_warning=0))
     starting = asyncio.create_task(eng.start())

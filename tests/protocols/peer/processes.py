@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -28,6 +27,7 @@ BINDINGS = ("A", "B", "C", "D", "E")
 
 AGENTS = '''
 import asyncio
+from ...ports import free_port
 
 import interlingua as il
 
@@ -57,12 +57,6 @@ async def stuck(text: str) -> str:
     await asyncio.sleep(3600)
     return text
 '''
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 class Near:

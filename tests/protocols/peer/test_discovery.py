@@ -19,16 +19,11 @@ from interlingua.protocols.peer.discovery import GROUP, PORT, Announcement, Disc
 from interlingua.protocols.peer.dnssd import Dnssd
 from interlingua.protocols.peer.links import new_token, parse
 
+from ...ports import free_port
+
 PATIENCE = 30.0
 ALICE = Announcement("Alice", 7801, 7901, "tok_0123456789abcdef")
 BOB = Announcement("Bob", 7811, 7911, "tok_fedcba9876543210")
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Node:

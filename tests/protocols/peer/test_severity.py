@@ -13,8 +13,8 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from interlingua.protocols.peer.relay import RelaySettings, relay_app
 
+from ...ports import free_port
 from .common import WAIT, Running, at_door, echo, events, listening, painter, promptly, running_node, shout, text
-from .processes import free_port
 from .reference import Reference
 
 

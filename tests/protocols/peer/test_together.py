@@ -24,8 +24,8 @@ from interlingua.protocols.peer.relay import RelaySettings, relay_app
 
 from ...cli.conftest import env  # noqa: F401 - a fixture
 from ...cli.nodes import node as node_process
+from ...ports import free_port
 from .common import WAIT, Running, checked, echo, listening, running_door, running_node, shout, text
-from .processes import free_port
 from .reference import Reference
 
 ASK = {"role": "user", "text": "hi", "sync": True}
