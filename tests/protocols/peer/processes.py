@@ -18,6 +18,7 @@ import httpx2
 
 from ...cli import warm
 from ...cli.nodes import Process
+from ...ports import free_port
 
 WAIT = 90.0
 REPLY = 60  # seconds that an agent may take to answer
@@ -27,7 +28,6 @@ BINDINGS = ("A", "B", "C", "D", "E")
 
 AGENTS = '''
 import asyncio
-from ...ports import free_port
 
 import interlingua as il
 
