@@ -441,6 +441,7 @@ class Execution(Operations):
         if self.suspending:
             self._suspend()
         elif not self._in_thread:
+            self.branches.resume()
             self.task.cancel()
         grace = self.worker.settings.cancel_grace
         self._grace = self.loop.call_later(grace, self._abandon)
