@@ -222,6 +222,41 @@ async def test_what_an_agent_brings_along_ends_no_process_either(store: Path) ->
     assert calls == 1
 
 
+@pytest.mark.parametrize("what", ["error", "state", "output"])
+async def test_what_is_made_of_the_end_of_an_agent_ends_no_process(store: Path, what: str) -> None:
+    """Its error is printed, its state and its output are encoded, when the handler itself is over."""
+
+    class Odd(Exception):
+        def __str__(self) -> str:
+            sys.exit(2)
+
+    class State(msgspec.Struct):
+        said: str = ""
+
+    class Shown(dict[str, str]):
+        def items(self) -> Any:
+            sys.exit(2)
+
+        __iter__ = keys = values = items
+
+    @il.agent
+    async def bad(ctx: il.Context[State, None]) -> dict[str, str]:
+        if what == "error":
+            raise Odd
+        if what == "state":
+            ctx.state.said = Shown(a="b")  # type: ignore[assignment]
+            return {}
+        return Shown(a="b")
+
+    async with engine(store, bad, patient, settings=PATIENT) as eng:
+        other = await submit(eng, "patient")
+        run = await finish(eng, "bad", thread="t", create_thread=True)
+        assert run.status is il.Status.FAILED
+        assert run.error is not None
+        await eng.send(other.id, "well")
+        assert (await eng.wait(other.id, timeout=20)).output == {"text": "well"}
+
+
 # -- the end of the event loop ------------------------------------------------------------------------------
 
 ENDINGS: dict[str, Callable[[], il.Agent[..., Any]]] = {}

@@ -10,7 +10,7 @@ import pytest
 
 import interlingua as il
 from interlingua.engine.ids import new_id
-from interlingua.model.errors import KeyReused
+from interlingua.model.errors import KeyReused, Overloaded
 from interlingua.model.run import RunRequest
 from interlingua.store.ports import RunFilter
 from interlingua.store.sql.runs import SQLStore
@@ -53,6 +53,28 @@ async def test_a_key_that_comes_again_gives_the_run_that_it_made(store: Path) ->
         made.append(await eng.submit(asked()))
     assert len({run.id for run in made}) == 1
     assert calls == ["x"]
+
+
+async def test_a_key_that_comes_again_gives_its_run_also_where_no_more_runs_may_wait(store: Path) -> None:
+    calls: list[str] = []
+    go = asyncio.Event()
+
+    @il.agent
+    async def slow() -> str:
+        await go.wait()
+        return "done"
+
+    settings = il.Settings(max_running=1, max_pending=1, stall_warning=0)
+    async with engine(store, counting(calls), slow, settings=settings) as eng:
+        made = await eng.submit(asked())
+        await eng.wait(made.id, timeout=20)
+        await eng.submit(RunRequest("slow", None, {}))
+        await eng.submit(asked(key="waits"))
+        with pytest.raises(Overloaded):
+            await eng.submit(asked(key="new"))
+        assert (await eng.submit(asked())).id == made.id
+        go.set()
+        assert len(await eng.runs(RunFilter())) == 3
 
 
 async def test_a_key_that_two_engines_use_in_the_same_moment_is_one_run_and_one_call(store: Path) -> None:

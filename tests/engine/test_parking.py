@@ -12,7 +12,7 @@ import pytest
 import interlingua as il
 from interlingua.engine.handler.suspension import Suspended
 
-from .common import QUICK, engine, finish, parked, question, submit
+from .common import PATIENT, QUICK, engine, finish, parked, question, submit
 
 Context = il.Context[None, None]
 
@@ -295,6 +295,90 @@ async def test_generators_and_groups_of_waits_are_parked(store: Path, how: str) 
         for one in await eng.questions():
             await eng.answer(one.id, {"approved": True})
         assert (await eng.wait(asked.run, timeout=20)).output == {"text": "done"}
+
+
+async def _in_group(ctx: Context, *works: Callable[[], Awaitable[None]]) -> None:
+    """The last of these within the group itself, the others as its tasks."""
+    async with asyncio.TaskGroup() as group:
+        for work in works[:-1]:
+            group.create_task(_awaiting(work))
+        await works[-1]()
+
+
+async def _awaiting(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
+
+
+async def _wait_for_all(*works: Callable[[], Awaitable[None]]) -> None:
+    for task in (await asyncio.wait([asyncio.create_task(_awaiting(work)) for work in works]))[0]:
+        task.result()
+
+
+IN_GROUPS: dict[str, Callable[[Context, Callable[[], Awaitable[None]]], Awaitable[None]]] = {
+    "a wait": lambda ctx, ask: _in_group(ctx, ask, ask, ask),
+    "a group": lambda ctx, ask: _in_group(ctx, lambda: _in_group(ctx, ask, ask), ask, ask),
+    "a group that only waits for its tasks": lambda ctx, ask: _in_group(
+        ctx, ask, lambda: _in_group(ctx, ask, ask, lambda: asyncio.sleep(0))
+    ),
+    "asyncio.wait": lambda ctx, ask: _in_group(ctx, lambda: _wait_for_all(ask, ask), ask, ask),
+    "wait_for": lambda ctx, ask: _in_group(ctx, lambda: asyncio.wait_for(ask(), 3600), ask),
+    "gather": lambda ctx, ask: _in_group(ctx, ask, lambda: _awaiting(lambda: asyncio.gather(ask(), ask()))),  # type: ignore[arg-type, return-value]
+    "timeout": lambda ctx, ask: asyncio.wait_for(_in_group(ctx, ask, ask), 3600),
+}
+
+
+@pytest.mark.parametrize("what", IN_GROUPS)
+async def test_parking_does_not_look_like_cancellation_beside_tasks_of_a_group(store: Path, what: str) -> None:
+    """A group cancels its tasks as soon as one of them, or its own body, is suspended."""
+    caught, ends = list[str](), list[bool]()
+
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: Context) -> str:
+        async def ask() -> None:
+            try:
+                await _catching_cancellation(ctx, caught)
+            finally:
+                ends.append(ctx.parking)
+
+        try:
+            await IN_GROUPS[what](ctx, ask)
+        except asyncio.CancelledError as error:
+            caught.append(repr(error))
+            raise
+        return "done"
+
+    async with engine(store, agent) as eng:
+        asked = await _asked_and_parked(eng)
+        assert ends
+        assert all(ends)
+        for one in await eng.questions():
+            await eng.answer(one.id, {"approved": True})
+        assert (await eng.wait(asked.run, timeout=20)).output == {"text": "done"}
+        assert eng.worker.abandoned == 0
+    assert caught == []
+
+
+async def test_a_cancel_is_one_also_for_what_is_about_to_be_suspended(store: Path) -> None:
+    caught: list[BaseException] = []
+
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: Context) -> str:
+        try:
+            await _ask(ctx)
+        except BaseException as error:
+            caught.append(error)
+            raise
+        return "done"
+
+    async with engine(store, agent, settings=PATIENT) as eng:
+        run = await submit(eng, "agent")
+        await question(eng, run.id)
+        execution = eng.worker.execution(run.id)
+        assert execution is not None
+        execution.leave("park")
+        execution.leave("cancel")
+        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+    assert [type(error) for error in caught] == [asyncio.CancelledError]
 
 
 async def test_a_stop_suspends_what_waits_and_cancels_what_works(store: Path) -> None:

@@ -281,9 +281,8 @@ class Engine(Threads, Teams, Answering):
         if parent is None:  # who calls has begun already, and waits for as long as it takes
             self.elsewhere.check(stored.card, agent)
         row, created, body = self._written(request, run, parent, stored, agent)
-        may_wait = request.thread is not None or not self._may_start(request, agent)
-        if may_wait and await self._pending_runs() >= self.settings.max_pending:
-            raise Overloaded(f"{self.settings.max_pending} runs are waiting already; try again later")
+        if request.thread is not None or not self._may_start(request, agent):
+            await self._check_line(row.caller, request.key)
         kind = KINDS[RunCreated]
         first = EventRow(run, 1, kind, row.created_at, row.head, body)
         row.head = first.hash = hash_chain.link(row.head, run, 1, kind, row.created_at, hash_chain.body_hash(body))
@@ -385,6 +384,13 @@ class Engine(Threads, Teams, Answering):
         if len(encoded) > self.settings.max_input_bytes:
             self._check_sizes(request, len(encoded))
         return row, created, encoded
+
+    async def _check_line(self, caller: str, key: str | None) -> None:
+        """Refuse what would wait where too many do. A key that was used before makes no run: it gives that one."""
+        if await self._pending_runs() < self.settings.max_pending:
+            return
+        if key is None or not await self.store.is_key_known(caller, key):
+            raise Overloaded(f"{self.settings.max_pending} runs are waiting already; try again later")
 
     async def _pending_runs(self) -> int:
         """How many wait for a slot. Counted some times per second and beside; only where the limit may be near is a

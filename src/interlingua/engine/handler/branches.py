@@ -51,6 +51,14 @@ class Watched(Coroutine[Any, Any, T]):
         """Raise Suspended where it waits, as soon as it is resumed: it may be because others were suspended."""
         self._suspend = True
 
+    def resume(self) -> None:
+        """Cancel it where it is cancelled: the run does not go on."""
+        self._suspend = False
+
+    def _ends_a_group(self) -> bool:
+        """Whether it waits for the tasks of a group, which ends well when it is cancelled and they were suspended."""
+        return any(frame.f_code.co_name == "__aexit__" for frame in _waiting_frames(self.work))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.work, name)  # its name, its frame and its code, for those who show tasks
 
@@ -65,6 +73,8 @@ class Watched(Coroutine[Any, Any, T]):
         return self.awaits
 
     def throw(self, *error: Any) -> Any:
+        if self._suspend and _cancels(error[0]) and not self._ends_a_group():
+            error = (Suspended(),)  # a group cancels all its tasks when the first of them is suspended
         self.awaits, self._suspend = None, False
         try:
             self.awaits = self.work.throw(*error)
@@ -178,6 +188,12 @@ class Branches:
             if branch.work is not None and branch not in busy:
                 branch.work.suspend()
 
+    def resume(self) -> None:
+        """Suspend no branch any more."""
+        for branch in self._all():
+            if branch.work is not None:
+                branch.work.resume()
+
     def _all(self) -> list[Branch]:
         return [one for one in (self.root, *self.living) if one.task is not None and not one.task.done()]
 
@@ -198,6 +214,10 @@ class Branches:
         if _inside.get() is None and owner is not None and owner is not task:
             return "this task was not made by asyncio.create_task, so its records cannot be told apart"
         return None
+
+
+def _cancels(error: Any) -> bool:
+    return isinstance(error, asyncio.CancelledError) or error is asyncio.CancelledError
 
 
 def _is_waiting(

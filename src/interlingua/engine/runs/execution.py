@@ -194,6 +194,12 @@ class Execution(Operations):
     async def _main(self) -> None:
         try:
             await self._live()
+        except exits.EXITS as error:  # of the agent's code still, for instance where its own error is printed
+            if exits.is_signal(error):
+                self.drop()
+                raise
+            if not self.over:
+                self._leave_now(error)
         except Exception as error:
             # Nothing of ours may fail here; if it does, the run is handed back instead of hanging.
             log_.exception("run %s could not be ended in good order", self.log.row.id)
@@ -436,6 +442,7 @@ class Execution(Operations):
         if self.suspending:
             self._suspend()
         elif not self._in_thread:
+            self.branches.resume()
             self.task.cancel()
         grace = self.worker.settings.cancel_grace
         self._grace = self.loop.call_later(grace, self._abandon)

@@ -222,6 +222,10 @@ class SQLStore(
         found = await self._read(lambda conn: conn.execute(sql, (run, run)).fetchone())
         return found[0] if found is not None else None
 
+    async def is_key_known(self, caller: str, key: str) -> bool:
+        sql = "SELECT 1 FROM keys WHERE caller=? AND key=?"
+        return await self._read(lambda conn: conn.execute(sql, (caller, key)).fetchone()) is not None
+
     async def delete_run(self, run: str, now: int, *, rollback: bool = False) -> list[str]:
         gone: list[str] = await self._write(lambda conn: delete_run(conn, run, now, rollback=rollback), [("run", run)])
         return gone
