@@ -194,8 +194,8 @@ class Execution(Operations):
     async def _main(self) -> None:
         try:
             await self._live()
-        except exits.EXITS as error:  # of the agent's code still, for instance where its own error is printed
-            if exits.is_signal(error):
+        except process_exits.EXITS as error:  # of the agent's code still, for instance where its own error is printed
+            if process_exits.is_signal(error):
                 self.drop()
                 raise
             if not self.over:
