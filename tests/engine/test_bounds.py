@@ -377,3 +377,32 @@ async def test_a_result_that_is_read_while_the_store_is_away_is_waited_for(
         await eng.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "abcde"}
     assert failures == 3
+
+
+@il.agent
+async def large(n: int) -> str:
+    return chr(ord("a") + n % 26) * MB
+
+
+@il.agent(asks=[il.Confirm])
+async def calls(ctx: il.Context[None, None], count: int) -> str:
+    """Calls others for results that it does not keep, and waits for an answer then."""
+    made = [(await ctx.call(large, n=number))[0] for number in range(count)]
+    await ctx.ask(il.Confirm("Done?"))
+    return "".join(made)
+
+
+async def test_results_of_children_take_no_memory_once_the_handler_has_them(store: Path) -> None:
+    with measured():
+        async with engine(store, calls, large, settings=SMALL) as eng:
+            memory = Memory()
+            run = await submit(eng, "calls", {"count": 60})
+            asked = await question(eng, run.id)
+            assert memory.held < 25 * MB
+        memory = Memory()
+        async with engine(store, calls, large, settings=SMALL) as eng:
+            await eng.answer(asked.id, {"approved": True})
+            view = await eng.wait(run.id, timeout=60)
+            assert view.output == {"text": "".join(chr(ord("a") + n % 26) for n in range(60))}
+            assert memory.held < 25 * MB
+            assert memory.peak < 40 * MB

@@ -506,7 +506,9 @@ class Operations(Tooling):
             if seq:
                 await self.turn(seq)
             if place in self.replay.in_store:
-                record = await self._from_store(seq, record)
+                found = await self.recorded_at(seq)
+                assert isinstance(found, Recorded)
+                record = found
             self.replay.forget(place)
             self._passed(seq)
             standing, void = self.replay.emissions.of_step(place)
@@ -554,13 +556,10 @@ class Operations(Tooling):
         except (StepFailed, AgentError) as failure:
             raise failure from cause
 
-    async def _from_store(self, seq: int, record: Recorded) -> Recorded:
-        """A record of the history whose value is not in memory."""
+    async def recorded_at(self, seq: int) -> Body | None:
+        """A record of the history whose value is not in memory. The branch that has the turn keeps it meanwhile."""
         with self._turns.held():
-            body = await self.body_at(seq)
-        assert isinstance(body, Recorded)
-        assert body.key == record.key
-        return body
+            return await self.body_at(seq)
 
     async def body_at(self, seq: int) -> Body | None:
         """An event of the log, from the store. A store that is away is waited for: no run ends because of that."""

@@ -106,6 +106,7 @@ class Replay:
     @classmethod
     def of(cls, events: list[Event]) -> Replay:
         replay = cls()
+        replay._most_bytes = sum(event.size for event in events)  # they are in memory as it is
         replay.read(events)
         replay.close_history()
         return replay
@@ -152,7 +153,7 @@ class Replay:
                 case ChildCalled(key=key):
                     self.children[key] = (body, None, event.seq)
                 case ChildEnded(key=key):
-                    self.children[key] = (self.children[key][0], body, event.seq)
+                    self.children[key] = (self.children[key][0], self._fitting_end(body, event.size), event.seq)
                     self.ended_at[key] = event.seq
                 case DelegationRefused(key=key):
                     self.refused[key] = (event.seq, body)
@@ -176,18 +177,35 @@ class Replay:
 
     def _fitting(self, record: Recorded, size: int) -> Recorded:
         """The record as it is kept in memory: without its value where there is no room for that."""
-        if not _comes_once(record.key):
+        if self._has_room(record.key, size):
             return record
+        return msgspec.structs.replace(record, value=None)
+
+    def _fitting_end(self, ended: ChildEnded, size: int) -> ChildEnded:
+        if self._has_room(ended.key, size):
+            return ended
+        return msgspec.structs.replace(ended, output=None)
+
+    def _has_room(self, key: str, size: int) -> bool:
+        if not _comes_once(key):
+            return True
         if self._bytes + size > self._most_bytes:
-            self.in_store.add(record.key)
-            return msgspec.structs.replace(record, value=None)
+            self.in_store.add(key)
+            return False
         self._bytes += size
-        return record
+        return True
 
     def forget(self, key: str) -> None:
         """The handler has this record. Its place comes only once; what has a key of its own may be asked for again."""
         if _comes_once(key):
             self.records.pop(key, None)
+            self.in_store.discard(key)
+
+    def forget_end(self, key: str) -> None:
+        """The handler has the result of this child."""
+        called, ended, seq = self.children[key]
+        if ended is not None and _comes_once(key):
+            self.children[key] = (called, msgspec.structs.replace(ended, output=None), seq)
             self.in_store.discard(key)
 
     # -- calls --------------------------------------------------------------------------------------------
@@ -241,7 +259,7 @@ class Replay:
 def _comes_once(key: str) -> bool:
     """Whether a handler comes to this record at its place, and at no other."""
     place = place_of(key)
-    return place is not None and place.kind in ("step", "tool") and place.key == key
+    return place is not None and place.kind in ("step", "tool", "call") and place.key == key
 
 
 def _key_of(body: Any) -> str | None:
