@@ -145,6 +145,15 @@ def test_a_folder_that_is_not_there_is_not_made_for_a_store(at: Run, projects: t
     assert not (folder / "absent").exists()
 
 
+@pytest.mark.parametrize("name", [".", "inner"])
+def test_a_folder_is_no_store(at: Run, projects: tuple[Path, Path], name: str) -> None:
+    folder, _ = projects
+    (folder / "inner").mkdir()
+    done = at(folder, "run", "agents.py", "hi", "--store", name, INTERLINGUA_PROJECT="A")
+    assert done.code == 2
+    assert "it is a folder; name a file in it" in done.err
+
+
 def test_last_is_refused_without_a_terminal(at: Run, projects: tuple[Path, Path]) -> None:
     folder, _ = projects
     at(folder, "run", "agents.py", "hello")

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.model.errors import AlreadyFinished
+from interlingua.model.errors import AlreadyFinished, Unavailable
 from interlingua.model.events import MessageReceived, QuestionAsked
 
 from ..databases import disk_is_busy
@@ -299,3 +299,110 @@ async def test_a_run_that_is_resumed_takes_no_memory_for_its_messages(store: Pat
             view = await eng.wait(run.id, timeout=60)
             assert view.output == {"text": "".join(letters)}
             assert memory.peak < 60 * MB
+
+
+@il.agent(asks=[il.Confirm])
+async def makes(ctx: il.Context[None, None], count: int) -> str:
+    """Makes results that it does not keep, and waits for an answer then."""
+    made = []
+    for number in range(count):
+        made.append((await ctx.step("make", lambda n: chr(ord("a") + n % 26) * MB, number))[0])
+    await ctx.ask(il.Confirm("Done?"))
+    return "".join(made)
+
+
+async def test_results_of_steps_take_no_memory_once_the_handler_has_them(store: Path) -> None:
+    with measured():
+        async with engine(store, makes, settings=SMALL) as eng:
+            memory = Memory()
+            run = await submit(eng, "makes", {"count": 40})
+            asked = await question(eng, run.id)
+            assert memory.held < 12 * MB
+        memory = Memory()
+        async with engine(store, makes, settings=SMALL) as eng:
+            await eng.answer(asked.id, {"approved": True})
+            view = await eng.wait(run.id, timeout=60)
+            assert view.output == {"text": "".join(chr(ord("a") + n % 26) for n in range(40))}
+            assert memory.held < 12 * MB
+            assert memory.peak < 30 * MB
+
+
+async def test_results_from_the_store_come_to_branches_in_the_order_of_the_log(store: Path) -> None:
+    settings = msgspec.structs.replace(QUICK, keep_live_bytes=3000)
+    seen: list[list[str]] = []
+
+    @il.agent(asks=[il.Confirm])
+    async def races(ctx: il.Context[None, None]) -> str:
+        order: list[str] = []
+
+        async def branch(name: str) -> None:
+            for number in range(10):
+                text = await ctx.step("make", lambda n: f"{name}{n} " + "x" * (5000 if name == "a" else 1), number)
+                order.append(text.split()[0])
+
+        await asyncio.gather(branch("a"), branch("b"), branch("c"))
+        seen.append(order)
+        await ctx.ask(il.Confirm("Done?"))
+        return "done"
+
+    async with engine(store, races, settings=settings) as eng:
+        run = await submit(eng, "races")
+        asked = await question(eng, run.id)
+        await parked(eng, run.id)
+        await eng.answer(asked.id, {"approved": True})
+        assert (await eng.wait(run.id, timeout=20)).error is None
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+
+
+async def test_a_result_that_is_read_while_the_store_is_away_is_waited_for(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = msgspec.structs.replace(QUICK, keep_live_bytes=2 * MB)
+    failures = 0
+    async with engine(store, makes, settings=settings) as eng:
+        run = await submit(eng, "makes", {"count": 5})
+        asked = await question(eng, run.id)
+        await parked(eng, run.id)
+        events = eng.store.events
+
+        async def away(run_id: str, after: int, limit: int) -> list[il.Event]:
+            nonlocal failures
+            if limit == 1 and failures < 3:
+                failures += 1
+                raise Unavailable("the store is away")
+            return await events(run_id, after, limit)
+
+        monkeypatch.setattr(eng.store, "events", away)
+        await eng.answer(asked.id, {"approved": True})
+        assert (await eng.wait(run.id, timeout=20)).output == {"text": "abcde"}
+    assert failures == 3
+
+
+@il.agent
+async def large(n: int) -> str:
+    return chr(ord("a") + n % 26) * MB
+
+
+@il.agent(asks=[il.Confirm])
+async def calls(ctx: il.Context[None, None], count: int) -> str:
+    """Calls others for results that it does not keep, and waits for an answer then."""
+    made = [(await ctx.call(large, n=number))[0] for number in range(count)]
+    await ctx.ask(il.Confirm("Done?"))
+    return "".join(made)
+
+
+async def test_results_of_children_take_no_memory_once_the_handler_has_them(store: Path) -> None:
+    with measured():
+        async with engine(store, calls, large, settings=SMALL) as eng:
+            memory = Memory()
+            run = await submit(eng, "calls", {"count": 60})
+            asked = await question(eng, run.id)
+            assert memory.held < 25 * MB
+        memory = Memory()
+        async with engine(store, calls, large, settings=SMALL) as eng:
+            await eng.answer(asked.id, {"approved": True})
+            view = await eng.wait(run.id, timeout=60)
+            assert view.output == {"text": "".join(chr(ord("a") + n % 26) for n in range(60))}
+            assert memory.held < 25 * MB
+            assert memory.peak < 40 * MB

@@ -1,4 +1,4 @@
-"""kill -9 of processes that have agents of one name in two files: no run ever sees the code of the other file."""
+"""kill -9 of processes with agents of one name in two files, or two projects: no run ever sees the other's code."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import interlingua as il
 from interlingua.model.events import QuestionAsked, Recorded
 from interlingua.store.ports import RunFilter
 
+from ..postgres import forget, fresh
+from .conftest import LEASE
 from .two_origins import SETTINGS
 
 REPO = Path(__file__).parents[2]
@@ -23,16 +25,18 @@ SOURCES = ("file:a.py", "file:b.py")
 class Files:
     """One process for each file. A process is started again when it was killed."""
 
-    def __init__(self, store: Path | str) -> None:
+    def __init__(self, store: Path | str, project: str = "shop") -> None:
         self._store = store
+        self._project = project
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self.runs: dict[str, str] = {}  # acknowledged: the source of each
 
-    async def start(self, source: str, runs: int) -> None:
+    async def start(self, source: str, runs: int, errors: int | None = None) -> None:
         env = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'src'}"}
         process = self._processes[source] = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.faults.two_origins", str(self._store), source, str(runs),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=env, cwd=REPO,
+            self._project, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
+            env=env, cwd=REPO,
         )  # fmt: skip
         assert process.stdout is not None
         while run := (await process.stdout.readline()).decode().strip():
@@ -42,6 +46,14 @@ class Files:
         process = self._processes.pop(source)
         process.kill()
         await process.wait()
+
+    async def refused(self, source: str) -> str:
+        """What a process says that has no business here."""
+        await self.start(source, 1, asyncio.subprocess.PIPE)
+        process = self._processes.pop(source)
+        _, said = await process.communicate()
+        assert process.returncode == 1
+        return said.decode()
 
     async def end(self) -> None:
         for source in list(self._processes):
@@ -96,3 +108,62 @@ async def test_two_files_with_an_agent_of_one_name_keep_to_their_own_runs(store:
 @pytest.mark.parametrize("seed", range(2, 6))
 async def test_two_files_keep_to_their_own_runs_in_hundreds_of_kills(each_store: Path | str, seed: int) -> None:
     await kill_often(each_store, 50, seed)
+
+
+async def projects(stores: dict[str, Path | str], kills: int, seed: int) -> None:
+    """Each project has its own store and an agent of the same name; now and then one tries the store of the other."""
+    chance = random.Random(seed)
+    files = {source: Files(stores[source], source[-4]) for source in SOURCES}
+    engines = [il.Engine(stores[source], settings=SETTINGS, project=source[-4]) for source in SOURCES]
+    async with engines[0] as one, engines[1] as other:
+        looking = dict(zip(SOURCES, (one, other), strict=True))
+        try:
+            for source in SOURCES:
+                await files[source].start(source, 3)
+            for _ in range(kills):
+                source, stranger = chance.sample(SOURCES, 2)
+                await asyncio.sleep(chance.random() * 0.2)
+                await files[source].kill(source)
+                await answer_some(looking[source], chance, 0.5)
+                if chance.random() < 0.2:
+                    said = await Files(stores[source], stranger[-4]).refused(stranger)
+                    assert f"belongs to project {source[-4]}" in said
+                await files[source].start(source, 1)
+            async with asyncio.timeout(120):
+                for source in SOURCES:
+                    while await looking[source].store.open_queues():
+                        await answer_some(looking[source], chance, 1.0)
+                        await asyncio.sleep(0.05)
+        finally:
+            for each in files.values():
+                await each.end()
+        for source, eng in looking.items():
+            rows = await eng.store.runs(RunFilter(limit=10_000))
+            assert files[source].runs.keys() <= {row.id for row in rows}
+            assert not files[source].runs.keys() & {
+                run for name in SOURCES if name != source for run in files[name].runs
+            }
+            for row in rows:
+                assert (await eng.run(row.id)).output == {"text": f"{source} {source} {source}"}
+                assert await eng.verify(row.id) is None
+
+
+@pytest.mark.timeout(240)
+async def test_two_projects_do_not_touch_each_other(tmp_path: Path) -> None:
+    await projects({source: tmp_path / f"{source[-4]}.db" for source in SOURCES}, 4, 8)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(2))
+async def test_two_projects_do_not_touch_each_other_in_hundreds_of_kills(
+    each_store: Path | str, request: pytest.FixtureRequest, seed: int
+) -> None:
+    if isinstance(each_store, Path):
+        await projects(dict(zip(SOURCES, (each_store, each_store.with_name("other.db")), strict=True)), 50, seed)
+        return
+    other = f"{fresh(request.getfixturevalue('postgres'))}&lease={LEASE:g}"
+    try:
+        await projects(dict(zip(SOURCES, (each_store, other), strict=True)), 50, seed)
+    finally:
+        forget(other)

@@ -1,4 +1,4 @@
-"""A process with one of two agents files of a project: `python -m tests.faults.two_origins STORE SOURCE RUNS`.
+"""A process with one of two agents files: `python -m tests.faults.two_origins STORE SOURCE RUNS PROJECT`.
 
 It submits runs of its agent, says their ids, and executes what it finds.
 """
@@ -29,8 +29,8 @@ def mailer(source: str) -> il.Agent[..., str]:
     return mail
 
 
-async def main(store: str, source: str, runs: int) -> None:
-    async with il.Engine(store, agents=[mailer(source)], settings=SETTINGS, project="shop") as engine:
+async def main(store: str, source: str, runs: int, project: str) -> None:
+    async with il.Engine(store, agents=[mailer(source)], settings=SETTINGS, project=project) as engine:
         for _ in range(runs):
             print((await engine.submit(il.RunRequest("mailer"))).id, flush=True)
         print("", flush=True)
@@ -38,4 +38,4 @@ async def main(store: str, source: str, runs: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

@@ -188,7 +188,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _S(
         "limits.keep_live_bytes", "whole", 4 * MIB,
-        "Of one live run's newest events, and of its unread messages, that are in memory; the rest is in the store.",
+        "Of one live run: its newest events, unread messages, and results in its history. The rest is in the store.",
         least=1,
     ),
     _S(

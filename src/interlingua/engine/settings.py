@@ -24,7 +24,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     max_log_bytes: int = 1024 * 1024 * 1024
     """Of the whole log of one run, with its records, over all its entries; beyond that it fails with too_large."""
     keep_live_bytes: int = 4 * 1024 * 1024
-    """Of one live run's newest events, and of its unread messages, that are in memory; the rest is in the store."""
+    """Of one live run: its newest events, unread messages, and results in its history. The rest is in the store."""
     max_hops: int = 16
     """Mounts that a call may go through, here and elsewhere. Beyond that it fails: probably mounts form a loop."""
     max_listening: int = 100

@@ -32,7 +32,7 @@ from ...model.errors import (
     StoreError,
     from_info,
 )
-from ...model.events import ChildCalled, ChildEnded, DelegationRefused, Notice, Recorded, Said
+from ...model.events import Body, ChildCalled, ChildEnded, DelegationRefused, Notice, Recorded, Said
 from ...model.run import RunRequest
 from ...model.status import Status
 from ...model.team.authority import Authority, Scope
@@ -98,6 +98,7 @@ class Calling(Speaking):
     if TYPE_CHECKING:
 
         def busy(self) -> AbstractContextManager[None]: ...
+        async def recorded_at(self, seq: int) -> Body | None: ...
         def _stir(self) -> None: ...
         def mismatch(self, past: Any, called: str | None) -> NoReturn: ...
         def recalled(self, what: str, read: Callable[[], Any]) -> Any: ...
@@ -133,6 +134,9 @@ class Calling(Speaking):
         place = self.place("call", name, key, Arguments(digest, shown))
         past = place in self.replay.children
         ended = await self._child(place, digest, name, prepare, shown=shown)
+        self.replay.forget_end(place)
+        if not is_named(place):
+            self._children.pop(ended.run, None)  # it has the result too
         if past:
             return self.recalled(f"the result of agent {name}", lambda: child_result(agent, ended))
         return child_result(agent, ended)
@@ -169,7 +173,12 @@ class Calling(Speaking):
             if ended is None and called.run in self._children and self._children[called.run].done():
                 ended = self._children[called.run].result()
             if ended is not None:
-                await self.turn(self.replay.ended_at.get(place, AFTER_ALL))
+                at = self.replay.ended_at.get(place, AFTER_ALL)
+                await self.turn(at)
+                if place in self.replay.in_store:
+                    found = await self.recorded_at(at)
+                    assert isinstance(found, ChildEnded)
+                    ended = found
                 self._passed(seq)
                 return ended
             child = called.run

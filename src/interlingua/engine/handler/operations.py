@@ -27,6 +27,7 @@ from ...model.delta import ABSENT, Joiner
 from ...model.errors import (
     AgentError,
     ErrorInfo,
+    InterlinguaError,
     Invalid,
     InvalidAnswer,
     InvalidOutput,
@@ -506,6 +507,11 @@ class Operations(Tooling):
             seq, record = past
             if seq:
                 await self.turn(seq)
+            if place in self.replay.in_store:
+                found = await self.recorded_at(seq)
+                assert isinstance(found, Recorded)
+                record = found
+            self.replay.forget(place)
             self._passed(seq)
             standing, void = self.replay.emissions.of_step(place)
             for body in standing:
@@ -546,10 +552,31 @@ class Operations(Tooling):
         self._write_again(*self.replay.emissions.step_ended(place))
         self.log.append(record)
         self.replay.records[place] = (0, record)  # the same key again: the same result
+        self.replay.forget(place)
         try:
             return self._step_result(name, record, codec)
         except (StepFailed, AgentError) as failure:
             raise failure from cause
+
+    async def recorded_at(self, seq: int) -> Body | None:
+        """A record of the history whose value is not in memory. The branch that has the turn keeps it meanwhile."""
+        with self._turns.held():
+            return await self.body_at(seq)
+
+    async def body_at(self, seq: int) -> Body | None:
+        """An event of the log, from the store. A store that is away is waited for: no run ends because of that."""
+        with self.busy():
+            while True:
+                try:
+                    (event,) = await self.worker.store.events(self.log.row.id, seq - 1, 1)
+                except InterlinguaError as error:
+                    if not error.transient:
+                        raise
+                    await asyncio.sleep(self.worker.settings.sweep_every)
+                    self._check_alive()
+                else:
+                    self._check_alive()
+                    return event.body
 
     async def _begin_attempt(self, place: str) -> Attempt:
         """Remember how the run stands before a step that may be tried again."""

@@ -6,8 +6,10 @@ A handler that takes whichever of two answers is first would otherwise find both
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
+from collections.abc import Iterator
 
 AFTER_ALL = 2**63
 """The turn of what came after the end of the history."""
@@ -22,6 +24,7 @@ class Turns:
         self._numbers = itertools.count()
         self._calm = 0
         self._looking = False
+        self._held = 0
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -30,16 +33,29 @@ class Turns:
         """Return when all who wait for something that came earlier have got it."""
         future: asyncio.Future[None] = self._loop.create_future()
         heapq.heappush(self._waiting, (seq, next(self._numbers), future))
+        self._begin_to_look()
+        await future
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Whoever has the turn keeps it, also while it waits for the store."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self._begin_to_look()
+
+    def _begin_to_look(self) -> None:
         self._calm = 0
         if not self._looking:
             self._looking = True
             self._loop.call_soon(self._look)
-        await future
 
     def _look(self) -> None:
         while self._waiting and self._waiting[0][2].done():  # its task was cancelled
             heapq.heappop(self._waiting)
-        if not self._waiting:
+        if not self._waiting or self._held:
             self._looking = False
             return
         self._calm += 1

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ...model import json_values
 from ...model.events import (
     EMISSIONS,
@@ -31,6 +33,7 @@ from ...model.events import (
     Warned,
 )
 from ...model.run import Answer, Question
+from ..settings import Settings
 from .emissions import Emissions
 from .received_messages import Mailbox
 from .record_keys import UNKNOWN, UNKNOWN_ARGUMENTS, Arguments, describe, kind_of, name_of, place_of, show
@@ -87,8 +90,11 @@ class Replay:
 
     def __init__(self) -> None:
         self.records: dict[str, tuple[int, Recorded]] = {}
-        self._calls: dict[tuple[str, int], Event] = {}  # by branch and position: what shows best what was called there
-        self._ahead: dict[str, Event] = {}  # by key: records that the handler has yet to reach
+        self.in_store: set[str] = set()  # keys of records whose values are not in memory
+        self._most_bytes = Settings().keep_live_bytes
+        self._bytes = 0  # of the results of steps that are in memory
+        self._calls: dict[tuple[str, int], PastCall] = {}  # by branch and position: what shows best what was called
+        self._ahead: dict[str, PastCall] = {}  # by key: records that the handler has yet to reach
         self.questions: dict[str, PastQuestion] = {}
         self.relayed: dict[str, str] = {}  # open questions of descendants: id → run
         self.children: dict[str, tuple[ChildCalled, ChildEnded | None, int]] = {}
@@ -102,12 +108,18 @@ class Replay:
     @classmethod
     def of(cls, events: list[Event]) -> Replay:
         replay = cls()
+        replay._most_bytes = sum(event.size for event in events)  # they are in memory as it is
         replay.read(events)
         replay.close_history()
         return replay
 
+    def bound(self, most_bytes: int) -> None:
+        """Set how many bytes of messages, and of results of steps, are in memory."""
+        self._most_bytes = most_bytes
+        self.received.bound(most_bytes)
+
     def read(self, events: list[Event]) -> None:
-        """Take in the next page of the history. Of messages only those stay in memory that come first."""
+        """Take in the next page of the history. Of messages and results only those stay in memory that come first."""
         for event in events:
             body = event.body
             key = _key_of(body)
@@ -127,7 +139,7 @@ class Replay:
                 case RunRestarted(keep=keep):
                     self.emissions.restarted(keep)
                 case Recorded(key=key):
-                    self.records[key] = (event.seq, body)
+                    self.records[key] = (event.seq, self._fitting(body, event.size))
                 case QuestionAsked(question=question, run=run):
                     if run is None:
                         self.questions[question.key] = PastQuestion(question)
@@ -145,7 +157,7 @@ class Replay:
                 case ChildCalled(key=key):
                     self.children[key] = (body, None, event.seq)
                 case ChildEnded(key=key):
-                    self.children[key] = (self.children[key][0], body, event.seq)
+                    self.children[key] = (self.children[key][0], self._fitting_end(body, event.size), event.seq)
                     self.ended_at[key] = event.seq
                 case DelegationRefused(key=key):
                     self.refused[key] = (event.seq, body)
@@ -167,23 +179,55 @@ class Replay:
         """All of the history was read."""
         self.emissions.close_history(self.records)
 
+    def _fitting(self, record: Recorded, size: int) -> Recorded:
+        """The record as it is kept in memory: without its value where there is no room for that."""
+        if self._has_room(record.key, size):
+            return record
+        return msgspec.structs.replace(record, value=None)
+
+    def _fitting_end(self, ended: ChildEnded, size: int) -> ChildEnded:
+        if self._has_room(ended.key, size):
+            return ended
+        return msgspec.structs.replace(ended, output=None)
+
+    def _has_room(self, key: str, size: int) -> bool:
+        if not _comes_once(key):
+            return True
+        if self._bytes + size > self._most_bytes:
+            self.in_store.add(key)
+            return False
+        self._bytes += size
+        return True
+
+    def forget(self, key: str) -> None:
+        """The handler has this record. Its place comes only once; what has a key of its own may be asked for again."""
+        if _comes_once(key):
+            self.records.pop(key, None)
+            self.in_store.discard(key)
+
+    def forget_end(self, key: str) -> None:
+        """The handler has the result of this child."""
+        called, ended, seq = self.children[key]
+        if ended is not None and _comes_once(key):
+            self.children[key] = (called, msgspec.structs.replace(ended, output=None), seq)
+            self.in_store.discard(key)
+
     # -- calls --------------------------------------------------------------------------------------------
 
     def _note_call(self, key: str, event: Event) -> None:
         place = place_of(key)
         if place is None:
             if kind_of(key) in _KEYED.get(type(event.body), ()):
-                self._ahead[key] = event
+                self._ahead[key] = _past_call(event)
             return
         known = self._calls.get((place.branch, place.position))
         if known is None or (key == place.key and isinstance(event.body, Recorded | ChildCalled | QuestionAsked)):
-            self._calls[place.branch, place.position] = event
-        self._ahead.setdefault(place.key, event)
+            known = self._calls[place.branch, place.position] = _past_call(event)
+        self._ahead.setdefault(place.key, known)
 
     def call_at(self, branch: str, position: int) -> PastCall | None:
         """The call that the history has at a place. None where nothing was recorded of it."""
-        event = self._calls.get((branch, position))
-        return _past_call(event) if event is not None else None
+        return self._calls.get((branch, position))
 
     def never_began(self, key: str) -> tuple[int, Recorded] | None:
         """The record of a child that was refused when it was submitted, by the key of its call."""
@@ -201,9 +245,9 @@ class Replay:
 
     def unused(self, branch: str | None = None) -> list[PastCall]:
         """Calls that the handler has not come to: all, or those of one branch."""
-        found = [(place_of(key), event) for key, event in self._ahead.items()]
+        found = [(place_of(key), call) for key, call in self._ahead.items()]
         return [
-            _past_call(event) for place, event in found
+            call for place, call in found
             if branch is None or (place is not None and place.branch == branch)
         ]  # fmt: skip
 
@@ -214,6 +258,12 @@ class Replay:
         for past in self.questions.values():
             if past.question.id == question:
                 past.open, past.answer, past.seq, past.reason = False, answer, seq, reason
+
+
+def _comes_once(key: str) -> bool:
+    """Whether a handler comes to this record at its place, and at no other."""
+    place = place_of(key)
+    return place is not None and place.kind in ("step", "tool", "call") and place.key == key
 
 
 def _key_of(body: Any) -> str | None:

@@ -153,7 +153,7 @@ class Execution(Operations):
         self._timeout = self.request.timeout or (agent.timeout if agent else None)
         log.on_commit = worker.on_commit
         log.bound(worker.settings, self._log_is_full)
-        replay.received.bound(worker.settings.keep_live_bytes)
+        replay.bound(worker.settings.keep_live_bytes)
         log.callback = self.request.callback
 
     @property

@@ -382,7 +382,7 @@ class Worker:
         """The log and the history of a run that was claimed. `events`: all of them, where they are known."""
         log, replay = LiveLog(self.store, row), Replay()
         log.recent.most_bytes = self.settings.keep_live_bytes
-        replay.received.bound(self.settings.keep_live_bytes)
+        replay.bound(self.settings.keep_live_bytes)
         log.committed_row = copy.copy(row)  # the log's own row runs ahead of what is committed
         if events is not None:
             log.found(events)

@@ -16,7 +16,7 @@ import msgspec
 from ...model import json_values
 from ...model.content import DataPart, Message, Part, TextPart, ToolResultPart
 from ...model.errors import AlreadyFinished, ErrorInfo, InvalidRequest, NotFound, TooLarge
-from ...model.events import Form, MessageReceived, Recorded, Said, body_encoder
+from ...model.events import Body, Form, MessageReceived, Recorded, Said, body_encoder
 from ...model.run import Answer, Question, RunRequest
 from ...model.team.authority import Authority
 from ...model.team.manifest import ORCHESTRATOR, USER, instance_id
@@ -63,6 +63,7 @@ class Speaking(Inbox):
         def place(self, kind: str, name: str, key: str | None, called_with: Arguments = UNKNOWN_ARGUMENTS) -> str: ...
         def _passed(self, seq: int) -> None: ...
         async def turn(self, seq: int) -> None: ...
+        async def body_at(self, seq: int) -> Body | None: ...
         def busy(self) -> contextlib.AbstractContextManager[None]: ...
         def _deadline_at(self, place: str, seconds: float) -> int: ...
         async def _wait(
@@ -258,13 +259,12 @@ class Speaking(Inbox):
         try:
             with self.busy():
                 await self.log.flush()
-                (event,) = await self.worker.store.events(self.log.row.id, seq - 1, 1)
-            self._check_alive()
+                body = await self.body_at(seq)
         except BaseException:
             self.put_back(number)
             raise
-        assert isinstance(event.body, MessageReceived)
-        return event.body.message
+        assert isinstance(body, MessageReceived)
+        return body.message
 
     def taken_before(self, place: str) -> int | None:
         """The message that this call took, where the history says it."""

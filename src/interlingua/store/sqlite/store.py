@@ -58,6 +58,8 @@ class SQLiteStore(SQLStore):
         try:
             if not self.path.parent.is_dir():
                 raise CannotOpen(self.path, f"there is no folder {self.path.parent}; make it first")
+            if self.path.is_dir():
+                raise CannotOpen(self.path, "it is a folder; name a file in it")
             await self._loop.run_in_executor(self._readers, migrate, self.path)
         except BaseException as error:
             await self._stop_threads()
@@ -241,4 +243,4 @@ def _alive(path: Path, conn: Connection) -> list[WorkerRow]:
 
 
 def _locks_of(path: Path) -> Path:
-    return path.with_name(path.name + ".workers")
+    return Path(f"{path}.workers")
