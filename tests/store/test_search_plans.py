@@ -110,6 +110,29 @@ async def test_a_search_by_status_on_sqlite_reads_no_run_of_another_status_or_of
     await sqlite.close()
 
 
+async def test_a_search_by_status_and_metadata_on_sqlite_reads_no_run_without_that_metadata(
+    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlingua.store.sqlite_writer._FEW", 1)
+    await sqlite.open()
+    made = []
+    for number in range(6):
+        metadata = b'{"env":"prod"}' if number % 2 else b'{"env":"test"}'
+        status = Status.FAILED if number < 4 else Status.CANCELLED
+        one = row(metadata=metadata, status=status, wake_at=None)
+        await append(sqlite, one, 1, event(one.id, 1), insert=True)
+        made.append(one.id)
+    where = RunFilter(metadata={"env": "prod"}, status=[Status.FAILED])
+    plan = await _explained(sqlite, lambda: sqlite.runs(where), monkeypatch)
+    assert "SEARCH runs USING INDEX runs_unmet (status=? AND id=?)" in plan
+    assert [one.id for one in await sqlite.runs(where)] == [made[3], made[1]]
+    monkeypatch.setattr("interlingua.store.sqlite_writer._SOME", 2)  # a list of all would be too long
+    plan = await _explained(sqlite, lambda: sqlite.runs(where), monkeypatch)
+    assert "SEARCH runs USING INDEX runs_unmet (status=?)" in plan
+    assert [one.id for one in await sqlite.runs(where)] == [made[3], made[1]]
+    await sqlite.close()
+
+
 async def test_searches_by_metadata_on_postgresql_follow_the_index_of_terms(
     store: Path | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
