@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from ..model import values
+from ..model import carried_scope, carrier, values
 from ..model.authority import Authority, Scope
 from ..model.content import Message, Part, TextPart
 from ..model.errors import (
@@ -49,7 +49,7 @@ from ..store.base import CountDelegation
 from . import branches, tracing
 from .branches import Branch
 from .finished_work import Work
-from .ids import new_id
+from .ids import new_id, now
 from .mailbox import PASSED
 from .record_keys import Arguments, is_named, name_of, show
 from .replay import NEVER_BEGAN
@@ -145,6 +145,8 @@ class Calling(Speaking):
 
     def _request(self, name: str, version: str | None, payload: Any, config: Any, **more: Any) -> RunRequest:
         trace = tracing.current(self.request.trace)
+        if self.authority is None:  # else the child's authority says how much time is left
+            trace = carried_scope.aged(carrier.read(trace), (now() - self.log.row.created_at) / 1e6)
         return RunRequest(name, version, payload, config, caller=self.request.caller, trace=trace, **more)
 
     async def _child(

@@ -13,7 +13,7 @@ import msgspec
 
 from . import authority as gates
 from .authority import Authority, Ceiling, Limits, Scope
-from .carrier import Carrier
+from .carrier import Carrier, with_members
 from .errors import Denied, InvalidRequest
 
 SCOPE = "interlingua-scope"
@@ -81,6 +81,14 @@ def read(carrier: Carrier | None) -> CarriedScope | None:
             given = _read(value.partition(";")[0].strip(" \t"))
             found = given if found is None else _both(found, given)
     return found
+
+
+def aged(carrier: Carrier | None, seconds: float) -> Carrier | None:
+    """A trace that is handed on after some time: of the seconds in its scope, so many are over."""
+    scope = read(carrier)
+    if carrier is None or scope is None or scope.limits.seconds is None:
+        return carrier
+    return {**carrier, "baggage": with_members(carrier["baggage"], {SCOPE: write(later(scope, seconds))})}
 
 
 def _read(written: str) -> CarriedScope:
