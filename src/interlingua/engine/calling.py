@@ -445,7 +445,7 @@ class Calling(Speaking):
             self.say_once(key, "error", *back, error_message(error, notice.recipient), code=error.code, held=held)
 
     async def _files_of(self, place: str, member: Member, ended: ChildEnded) -> list[Part]:
-        """The parts of the artifacts of a task that succeeded, which whoever delegated it gets with the output."""
+        """What whoever delegated a task gets with its output, where it succeeded."""
         if ended.status is not Status.SUCCEEDED:
             return []
         told = self.replay.said.get(f"{place}:result")
@@ -456,7 +456,9 @@ class Calling(Speaking):
             with self.busy():
                 work = await Work.of(self.worker, ended.run)
             self._check_alive()
-            self.files[ended.run] = [part for artifact in work.result.artifacts for part in artifact.parts]
+            assert self.authority is not None
+            # Messages of the first agent are told to the user as they are.
+            self.files[ended.run] = work.files(in_messages=self.authority.agent != ORCHESTRATOR)
         return self.files[ended.run]
 
     async def _or_refuse(
