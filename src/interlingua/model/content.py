@@ -95,5 +95,5 @@ def text_of(parts: list[Part]) -> str:
 
 def parts_from(value: str | Part | Sequence[Part | str]) -> list[Part]:
     """Text, one part, or several of both: always parts."""
-    several = value if isinstance(value, list | tuple) else [value]
+    several: Sequence[Part | str] = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
     return [TextPart(one) if isinstance(one, str) else one for one in several]
