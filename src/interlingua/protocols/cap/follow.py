@@ -12,7 +12,7 @@ from ...engine.engine import Engine
 from ...model.errors import QuestionNotFound, RunNotFound
 from ...model.events import Event, Said
 from ...model.run import Question
-from ...model.team import USER
+from ...model.team.manifest import USER
 from .conversation import START, Conversation, Place, Update, View
 
 _PAGE = 1000
