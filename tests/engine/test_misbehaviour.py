@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.model.events import RunFinished
+from interlingua.model.events import ArtifactAdded, MessageSent, RunFinished
 
 from ..databases import disk_is_busy
 from .common import QUICK, engine, finish, log, settle, submit
@@ -313,3 +313,44 @@ async def test_a_config_is_checked_and_typed(store: Path) -> None:
             await finish(eng, "needy")
         with pytest.raises(il.InterlinguaError, match="takes no config"):
             await finish(eng, "fine", {"text": "x"}, config={"a": 1})
+
+
+ODD: dict[str, Callable[[il.Context[Any, Any]], Awaitable[None]]] = {
+    "message: a number": lambda ctx: ctx.message(5),  # type: ignore[arg-type]
+    "message: a number as text": lambda ctx: ctx.message(il.TextPart(5)),  # type: ignore[arg-type]
+    "artifact: a number among parts": lambda ctx: ctx.artifact([5], name="x"),  # type: ignore[list-item]
+    "artifact: a number as name": lambda ctx: ctx.artifact("x", name=5),  # type: ignore[arg-type]
+    "thought": lambda ctx: ctx.thought(5),  # type: ignore[arg-type]
+    "plan": lambda ctx: ctx.plan([5]),  # type: ignore[list-item]
+    "tool call: a number as id": lambda ctx: ctx.tool_call(5),  # type: ignore[arg-type]
+    "tool call: no such status": lambda ctx: ctx.tool_call("t", status="nope"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_what_is_shown_with_a_wrong_type_fails_the_run_and_does_not_stop_it(store: Path, odd: str) -> None:
+    @il.agent
+    async def shows(ctx: il.Context[Any, Any]) -> None:
+        await ODD[odd](ctx)
+
+    async with engine(store, shows, fine) as eng:
+        run = await finish(eng, "shows")
+        assert run.error is not None
+        assert run.error.code == "invalid_output", run.error
+        assert (await finish(eng, "fine", {"text": "x"})).output == {"text": "x"}
+
+
+async def test_a_message_and_an_artifact_take_texts_among_parts(store: Path) -> None:
+    report = il.FilePart(text="a,b", name="report.csv")
+
+    @il.agent
+    async def gives(ctx: il.Context[Any, Any]) -> None:
+        await ctx.message(["here", report])
+        await ctx.artifact(["there", report], name="report")
+
+    async with engine(store, gives) as eng:
+        run = await finish(eng, "gives")
+        bodies = [event.body for event in await log(eng, run.id)]
+        [said] = [body.message.parts for body in bodies if isinstance(body, MessageSent)]
+        [given] = [body.artifact.parts for body in bodies if isinstance(body, ArtifactAdded)]
+        assert (said, given) == ([il.TextPart("here"), report], [il.TextPart("there"), report])

@@ -15,6 +15,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import interlingua as il
 from interlingua.engine.handler.mounted_run import MOUNTED_FROM, Mounted
+from interlingua.model.team import carried_scope
+from interlingua.model.team.authority import Limits
+from interlingua.model.team.carried_scope import CarriedScope
 
 from ..spans import spans
 from ..traces import ID, TRACE, check_sent_on
@@ -111,6 +114,25 @@ async def test_what_a_program_puts_into_its_baggage_goes_on_but_the_count_of_hop
         run = await finish(eng, "adds", trace={**TRACE, "baggage": came})
     assert run.output is not None, run.error
     assert run.output["baggage"] == "interlingua-hops=5,user=adam,order=a%2C%20b,tenant=acme;p=1"
+
+
+async def test_a_program_does_not_widen_the_scope_of_a_call_by_its_baggage(
+    store: Path, spans: InMemorySpanExporter
+) -> None:
+    narrow, wide = (carried_scope.write(CarriedScope(limits=Limits(runs=runs))) for runs in (1, 100))
+
+    @il.agent
+    async def widens(ctx: il.Context[None, None]) -> dict[str, Any]:
+        token = context.attach(baggage.set_baggage("interlingua-scope", wide))
+        try:
+            return dict(await ctx.call("sends"))
+        finally:
+            context.detach(token)
+
+    async with engine(store, sends, widens) as eng:
+        run = await finish(eng, "widens", trace={**TRACE, "baggage": f"interlingua-scope={narrow}"})
+    assert run.output is not None, run.error
+    assert carried_scope.read(run.output) == CarriedScope(limits=Limits(runs=1))
 
 
 def span_of(spans: InMemorySpanExporter, name: str) -> ReadableSpan:

@@ -284,6 +284,8 @@ async def test_a_callers_search_reads_only_what_is_theirs_and_no_events(sqlite: 
     await sqlite.open()
     sql, args = select_runs(sqlite.dialect, "id", RunFilter(caller="me", marked="stateless"))
     plan = await sqlite._read(lambda conn: conn.execute(f"EXPLAIN QUERY PLAN {sql}", args).fetchall())
-    assert [step[3] for step in plan] == ["SEARCH runs USING INDEX runs_marked (caller=?)"], "and nothing to sort"
+    assert [step[3] for step in plan] == ["SEARCH runs USING INDEX runs_marked_caller (caller=?)"], (
+        "and nothing to sort"
+    )
     assert "events" not in sql
     await sqlite.close()

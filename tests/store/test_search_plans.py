@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from interlingua.engine.ids import new_id, now
@@ -88,6 +90,49 @@ async def test_no_search_on_sqlite_reads_all_runs_or_threads(
     await sqlite.close()
 
 
+async def test_a_search_by_status_on_sqlite_reads_no_run_of_another_status_or_of_another_door(
+    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runs of one status are found by it, and stand in order: nothing is sorted before the newest are taken."""
+    await sqlite.open()
+    statuses = [Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.SUCCEEDED]
+    wanted = [where for where in RUNS if where.status is None or where.status[0] is Status.FAILED]
+    for where in [*wanted, *(msgspec.structs.replace(where, status=statuses) for where in wanted)]:
+        if where.metadata or where.root is not None:
+            continue
+        plan = await _explained(sqlite, lambda where=where: sqlite.runs(where), monkeypatch)
+        found = [line for line in plan.splitlines() if line.startswith(("SEARCH runs", "SCAN runs"))]
+        assert found
+        assert not re.search(r"^SEARCH runs .*\nUSE TEMP B-TREE", plan, re.MULTILINE), f"{where}\n{plan}"
+        for line in found:
+            assert "_unmet" not in line or "status=?" in line, f"{where}\n{plan}"
+            assert ("runs_marked" in line) is (where.marked is not None), f"{where}\n{plan}"
+    await sqlite.close()
+
+
+async def test_a_search_by_status_and_metadata_on_sqlite_reads_no_run_without_that_metadata(
+    sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlingua.store.sqlite.writer._FEW", 1)
+    await sqlite.open()
+    made = []
+    for number in range(6):
+        metadata = b'{"env":"prod"}' if number % 2 else b'{"env":"test"}'
+        status = Status.FAILED if number < 4 else Status.CANCELLED
+        one = row(metadata=metadata, status=status, wake_at=None)
+        await append(sqlite, one, 1, event(one.id, 1), insert=True)
+        made.append(one.id)
+    where = RunFilter(metadata={"env": "prod"}, status=[Status.FAILED])
+    plan = await _explained(sqlite, lambda: sqlite.runs(where), monkeypatch)
+    assert "SEARCH runs USING INDEX runs_unmet (status=? AND id=?)" in plan
+    assert [one.id for one in await sqlite.runs(where)] == [made[3], made[1]]
+    monkeypatch.setattr("interlingua.store.sqlite.writer._SOME", 2)  # a list of all would be too long
+    plan = await _explained(sqlite, lambda: sqlite.runs(where), monkeypatch)
+    assert "SEARCH runs USING INDEX runs_unmet (status=?)" in plan
+    assert [one.id for one in await sqlite.runs(where)] == [made[3], made[1]]
+    await sqlite.close()
+
+
 async def test_searches_by_metadata_on_postgresql_follow_the_index_of_terms(
     store: Path | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,11 +210,11 @@ async def test_a_store_from_before_finds_its_runs_and_threads_by_metadata(tmp_pa
 
 def _as_before(path: Path) -> None:
     """Make a store one of the first schema."""
-    first, second = (step.sql for step in steps("sqlite")[:2])
+    first, *others = (step.sql for step in steps("sqlite"))
     sql(path, "DROP TABLE terms")
-    for statement in second.split(";\n"):
-        if "CREATE INDEX" in statement:
-            sql(path, f"DROP INDEX {statement.split('CREATE INDEX')[1].split()[0]}")
+    created = {name for other in others for name in re.findall(r"CREATE INDEX (\w+)", other)}
+    for name in created:
+        sql(path, f"DROP INDEX {name}")
     for statement in first.split(";\n"):
         if "runs_marked " in statement or "runs_open " in statement:
             sql(path, statement)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -92,8 +93,7 @@ def text_of(parts: list[Part]) -> str:
     return "".join(part.text for part in parts if isinstance(part, TextPart))
 
 
-def parts_from(value: str | Part | list[Part]) -> list[Part]:
-    """Text, one part, or several: always several."""
-    if isinstance(value, str):
-        return [TextPart(value)]
-    return list(value) if isinstance(value, list) else [value]
+def parts_from(value: str | Part | Sequence[Part | str]) -> list[Part]:
+    """Text, one part, or several of both: always parts."""
+    several: Sequence[Part | str] = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
+    return [TextPart(one) if isinstance(one, str) else one for one in several]

@@ -60,9 +60,10 @@ async def elsewhere(folder: Path, *agents: il.Agent[..., Any]) -> AsyncIterator[
         yield server
 
 
-async def mounted(server: Server, kind: str) -> il.Agent[..., Any]:
-    """The only agent of a server, by way of one of its doors."""
-    (agent,) = [one.card.name for one in server.engine.agents]
+async def mounted(server: Server, kind: str, agent: str | None = None) -> il.Agent[..., Any]:
+    """An agent of a server, or the only one, by way of one of its doors."""
+    if agent is None:
+        (agent,) = [one.card.name for one in server.engine.agents]
     host = server.address.removeprefix("http://")
     return (await load(parse(f"{kind}://{host}/{kind.partition('+')[0]}#{agent}"))).chosen  # type: ignore[no-any-return]
 

@@ -15,6 +15,7 @@ from interlingua.model.content import FilePart, ToolResultPart
 from interlingua.model.team.oversight import ReviewVerdict
 
 from .door_common import Json, Peer, door, member, message, notice, team
+from .gates_common import MOUNTS, elsewhere, mounted
 
 REPORT = FilePart(text="region,total", name="report.csv", media_type="text/csv")
 SENT = {"type": "file", "name": "report.csv", "path": "data:text/csv;charset=utf-8;base64,cmVnaW9uLHRvdGFs"}
@@ -118,9 +119,9 @@ async def program(folder: Path, attached: Json) -> il.Agent[..., Any]:
 
 
 async def test_files_of_a_mounted_program_arrive(tmp_path: Path) -> None:
-    mounted = await program(tmp_path, SENT)
-    made = crew(lead=lead, helper=mounted)
-    async with door(tmp_path / "s.db", mounted, made) as server, Peer(server) as peer:
+    remote = await program(tmp_path, SENT)
+    made = crew(lead=lead, helper=remote)
+    async with door(tmp_path / "s.db", remote, made) as server, Peer(server) as peer:
         await peer.post(notice("Q1", "lead", "x"))
         said = await conversation(peer, "Q1")
         (result,) = [one for one in said if (one["sender_id"], one["recipient_id"]) == ("helper", "lead")]
@@ -129,6 +130,40 @@ async def test_files_of_a_mounted_program_arrive(tmp_path: Path) -> None:
         await peer.post(notice("Q2", "helper", "x"))
         alone = await conversation(peer, "Q2")
         assert (alone[-1]["content"], alone[-1]["attachments"]) == ("done: x", [SENT])
+
+
+@il.agent
+async def tells(ctx: il.Context[None, None], text: str) -> str:
+    await ctx.message([REPORT])
+    await ctx.message([REPORT, "twice"])
+    return text
+
+
+async def test_files_in_messages_of_a_member_reach_its_delegator_once(tmp_path: Path) -> None:
+    async with door(tmp_path / "s.db", crew(lead=lead, helper=tells)) as server, Peer(server) as peer:
+        await peer.post(notice("Q1", "lead", "x"))
+        said = await conversation(peer, "Q1")
+        (result,) = [one for one in said if (one["sender_id"], one["recipient_id"]) == ("helper", "lead")]
+        assert result["attachments"] == [SENT]
+        assert said[-1]["content"] == "x with ['report.csv']"
+
+
+@il.agent
+async def attaches(ctx: il.Context[None, None], text: str) -> str:
+    await ctx.artifact(REPORT, name="report.csv")
+    return f"done: {text}"
+
+
+@pytest.mark.parametrize("kind", MOUNTS)
+async def test_files_of_a_member_that_is_mounted_arrive(tmp_path: Path, kind: str) -> None:
+    async with elsewhere(tmp_path, attaches) as far:
+        made = crew(lead=lead, helper=await mounted(far, kind))
+        async with door(tmp_path / "s.db", made) as server, Peer(server) as peer:
+            await peer.post(notice("Q1", "lead", "x"))
+            said = await conversation(peer, "Q1")
+            (result,) = [one for one in said if (one["sender_id"], one["recipient_id"]) == ("helper", "lead")]
+            assert [one["name"] for one in result["attachments"]] == ["report.csv"]
+            assert said[-1]["content"] == "done: x with ['report.csv']"
 
 
 # -- inquiries of overseers -----------------------------------------------------------------------------------

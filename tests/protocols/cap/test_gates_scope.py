@@ -19,7 +19,9 @@ from interlingua.app.targets import load, parse
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.errors import ChildFailed
 from interlingua.model.run import RunRequest
+from interlingua.model.team import carried_scope
 from interlingua.model.team.authority import Limits
+from interlingua.model.team.carried_scope import CarriedScope
 from interlingua.store.ports import RunFilter
 from tests.engine.test_delegation import member, shout, team
 
@@ -178,3 +180,44 @@ async def test_a_caller_narrows_only_its_own_call_and_what_nobody_can_read_begin
         for wrong in (b"{", b'{"later": true}', b"\xff"):
             assert (await run(wrong)).status_code == 422
         assert len(await far.engine.runs(RunFilter(agent="far"))) == 2
+
+
+# -- agents in between that are of no team ---------------------------------------------------------------------
+
+
+@il.agent
+async def hands_on(ctx: il.Context[None, None], text: str) -> str:
+    return str((await ctx.call("far", text))["text"])
+
+
+@pytest.mark.parametrize("kind", MOUNTS)
+async def test_a_scope_goes_on_through_an_agent_that_is_of_no_team(tmp_path: Path, kind: str) -> None:
+    async with elsewhere(tmp_path, far_team(), hands_on) as far:
+        remote = await mounted(far, kind, "hands_on")
+        async with near(tmp_path, remote, il.Scope(delegates=())) as server:
+            told = json.loads(await output(server))
+            assert (told["delegates"], told["found"]) == ([], "denied")
+
+
+async def test_the_time_that_an_agent_of_no_team_takes_is_taken_from_what_is_left(tmp_path: Path) -> None:
+    ends: list[int] = []
+
+    @il.agent
+    async def last(ctx: il.Context[None, None], text: str) -> str:
+        assert ctx.authority is not None
+        assert ctx.authority.deadline is not None
+        ends.append(ctx.authority.deadline)
+        return text
+
+    @il.agent
+    async def slow(ctx: il.Context[None, None], text: str) -> str:
+        await ctx.sleep(0.5)
+        return str((await ctx.call("far", text))["text"])
+
+    far = TeamAgent(team(member("first"), entry="first", name="far"), {"first": last})
+    async with serve(tmp_path / "s.db", far, slow) as server:
+        scope = carried_scope.write(CarriedScope(limits=Limits(seconds=100)))
+        trace = {"baggage": f"interlingua-scope={scope},user=eve"}
+        run = await server.engine.submit(RunRequest("slow", input={"text": "x"}, trace=trace))
+        await server.engine.wait(run.id, timeout=WAIT)
+        assert ends[0] - run.created_at <= 100_100_000

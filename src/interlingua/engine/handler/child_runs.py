@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from ...model import json_values
+from ...model import json_values, trace_context
 from ...model.content import Message, Part, TextPart
 from ...model.errors import (
     AlreadyFinished,
@@ -35,11 +35,12 @@ from ...model.errors import (
 from ...model.events import Body, ChildCalled, ChildEnded, DelegationRefused, Notice, Recorded, Said
 from ...model.run import RunRequest
 from ...model.status import Status
+from ...model.team import carried_scope
 from ...model.team.authority import Authority, Scope
 from ...model.team.manifest import ORCHESTRATOR, USER
 from ...model.team.oversight import Assignment, ReviewVerdict
 from ...store.ports import CountDelegation
-from ..ids import new_id
+from ..ids import new_id, now
 from ..log.received_messages import PASSED
 from ..log.record_keys import Arguments, is_named, name_of, show
 from ..log.replay import NEVER_BEGAN
@@ -143,6 +144,8 @@ class Calling(Speaking):
 
     def _request(self, name: str, version: str | None, payload: Any, config: Any, **more: Any) -> RunRequest:
         trace = tracing.current(self.request.trace)
+        if self.authority is None:  # else the child's authority says how much time is left
+            trace = carried_scope.aged(trace_context.read(trace), (now() - self.log.row.created_at) / 1e6)
         return RunRequest(name, version, payload, config, caller=self.request.caller, trace=trace, **more)
 
     async def _child(
@@ -446,7 +449,7 @@ class Calling(Speaking):
             self.say_once(key, "error", *back, error_message(error, notice.recipient), code=error.code, held=held)
 
     async def _files_of(self, place: str, member: Member, ended: ChildEnded) -> list[Part]:
-        """The parts of the artifacts of a task that succeeded, which whoever delegated it gets with the output."""
+        """What whoever delegated a task gets with its output, where it succeeded."""
         if ended.status is not Status.SUCCEEDED:
             return []
         told = self.replay.said.get(f"{place}:result")
@@ -457,7 +460,9 @@ class Calling(Speaking):
             with self.busy():
                 work = await Work.of(self.worker, ended.run)
             self._check_alive()
-            self.files[ended.run] = [part for artifact in work.result.artifacts for part in artifact.parts]
+            assert self.authority is not None
+            # Messages of the first agent are told to the user as they are.
+            self.files[ended.run] = work.files(in_messages=self.authority.agent != ORCHESTRATOR)
         return self.files[ended.run]
 
     async def _or_refuse(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from ...model.content import Artifact, Message, Part, parts_from
@@ -269,7 +269,7 @@ class Context(_Common[S, C]):
         """Extend the output, as a generator's yield does."""
         await self._run.operate("emit", self._run.emit_output(delta), records=False)
 
-    async def message(self, content: str | Part | list[Part], **metadata: Any) -> None:
+    async def message(self, content: str | Part | Sequence[Part | str], **metadata: Any) -> None:
         """Say something that is not part of the output."""
         saying = self._run.say(Message("agent", parts_from(content), metadata=metadata))
         await self._run.operate("message", saying, records=False)
@@ -293,7 +293,7 @@ class Context(_Common[S, C]):
         await self._run.operate("tool_call", showing, records=False)
 
     async def artifact(
-        self, content: str | Part | list[Part], *, name: str | None = None, id: str | None = None,  # noqa: A002
+        self, content: str | Part | Sequence[Part | str], *, name: str | None = None, id: str | None = None,  # noqa: A002
         append: bool = False, last: bool = True, description: str | None = None, **metadata: Any,
     ) -> None:  # fmt: skip
         """Give a result with a name. Chunks of one artifact share its id."""
@@ -378,7 +378,7 @@ class SyncContext(_Common[S, C]):
     def emit(self, delta: dict[str, Any] | str) -> None:
         self._run.operate_from_thread("emit", self._run.emit_output(delta), records=False)
 
-    def message(self, content: str | Part | list[Part], **metadata: Any) -> None:
+    def message(self, content: str | Part | Sequence[Part | str], **metadata: Any) -> None:
         self._run.operate_from_thread(
             "message", self._run.say(Message("agent", parts_from(content), metadata=metadata)), records=False
         )
@@ -404,7 +404,7 @@ class SyncContext(_Common[S, C]):
         )
 
     def artifact(
-        self, content: str | Part | list[Part], *, name: str | None = None, id: str | None = None,  # noqa: A002
+        self, content: str | Part | Sequence[Part | str], *, name: str | None = None, id: str | None = None,  # noqa: A002
         append: bool = False, last: bool = True, description: str | None = None, **metadata: Any,
     ) -> None:  # fmt: skip
         self._run.operate_from_thread(

@@ -726,11 +726,11 @@ class Operations(Tooling):
     async def show(self, body: Emission) -> None:
         self._check_alive()
         try:
-            if json_values.check(
-                msgspec.to_builtins(body), InvalidOutput, what=type(body).__name__.lower(), halves=True
-            ):
+            told = msgspec.to_builtins(body)
+            if json_values.check(told, InvalidOutput, what=type(body).__name__.lower(), halves=True):
                 self.join_pieces()  # type: ignore[attr-defined]
-        except TypeError as error:
+            msgspec.convert(told, type(body))  # what cannot be read back would stop the log
+        except (TypeError, msgspec.MsgspecError) as error:
             raise InvalidOutput(f"{type(body).__name__.lower()}: {error}") from error
         step = self._step_here()
         if step is not None and body.step is None:

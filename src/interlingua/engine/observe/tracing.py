@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from ...model import trace_context
+from ...model.team.carried_scope import SCOPE
 
 if TYPE_CHECKING:
     from ...store.ports import RunRow
     from ..cluster.remote_log import About
 
 
+_NOT_THE_PROGRAMS = (trace_context.HOPS, SCOPE)  # how far a call has come, and what may be done in it
 _WAITED = 1000  # microseconds; a run that starts where it is submitted waits for less
 
 
@@ -138,7 +140,6 @@ def _baggage(came: str) -> str:
     added = {
         quote(name, safe=""): quote(str(value), safe="")
         for name, value in here.items()
-        if there.get(name) != value
-        and name != trace_context.HOPS  # how far a call has come is not the program's to say
+        if there.get(name) != value and name not in _NOT_THE_PROGRAMS
     }
     return trace_context.with_members(came, added) if added else came

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ...model.content import Part, TextPart
 from ...model.events import ArtifactAdded, ChildCalled, Emission, Event, MessageSent, RunFinished, Said
 from ...model.status import Status
 from ...model.team.oversight import Exchange, Result, read_verdict, whole
@@ -56,6 +57,13 @@ class Work:
         work = cls(Replay.of(events), finished, _held(events))
         work.began, work.ended = events[0].time, events[-1].time
         return work
+
+    def files(self, *, in_messages: bool) -> list[Part]:
+        """The parts of its artifacts; and what is more than text in its messages, where some mounts have all files."""
+        found = [part for artifact in self.result.artifacts for part in artifact.parts]
+        for message in self.result.messages if in_messages else ():
+            found += [part for part in message.parts if not isinstance(part, TextPart) and part not in found]
+        return found
 
     async def below(self, worker: Worker) -> list[Said]:
         """What came of what it had others do."""

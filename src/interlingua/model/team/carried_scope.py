@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ..errors import Denied, InvalidRequest
-from ..trace_context import Carrier
+from ..trace_context import Carrier, with_members
 from . import authority as gates
 from .authority import Authority, Ceiling, Limits, Scope
 
@@ -81,6 +81,14 @@ def read(carrier: Carrier | None) -> CarriedScope | None:
             given = _read(value.partition(";")[0].strip(" \t"))
             found = given if found is None else _both(found, given)
     return found
+
+
+def aged(carrier: Carrier | None, seconds: float) -> Carrier | None:
+    """A trace that is handed on after some time: of the seconds in its scope, so many are over."""
+    scope = read(carrier)
+    if carrier is None or scope is None or scope.limits.seconds is None:
+        return carrier
+    return {**carrier, "baggage": with_members(carrier["baggage"], {SCOPE: write(later(scope, seconds))})}
 
 
 def _read(written: str) -> CarriedScope:

@@ -19,7 +19,6 @@ STUCK = "(blocked_reason IS NOT NULL OR (worker IS NULL AND wake_at=0))"
 """Of runs that some code could not go on with: they wait for other code, or such code is gone."""
 _LOOKED_FOR = 8  # members that are searched for before anything is taken apart
 _UNMET = (Status.FAILED, Status.CANCELLED, Status.TIMED_OUT)
-_UNMET_SQL = "('failed', 'cancelled', 'timed_out')"
 _NO_LEAD = Lead()
 
 
@@ -54,13 +53,19 @@ def _in_order(dialect: Dialect, where: RunFilter) -> str:
     """Runs in the order of their ids, those of whoever is asked for alone. SQLite would guess which index is best."""
     if where.blocked:  # these are few, and have an index
         return "runs"
+    index = f"runs{_marked(where)}{_whose(where)}"
+    return "runs" if index == "runs" else f"runs{dialect.indexed(index)}"
+
+
+def _marked(where: RunFilter) -> str:
+    return "_marked" if where.marked is not None else ""
+
+
+def _whose(where: RunFilter) -> str:
+    """The end of the names of indexes: by what they begin with."""
     if where.caller is not None:
-        index = "runs_both" if where.agent is not None else "runs_marked" if where.marked is not None else "runs_caller"
-    elif where.agent is not None:
-        index = "runs_agent"
-    else:
-        return "runs"
-    return "runs" + dialect.indexed(index)
+        return "_both" if where.agent is not None else "_caller"
+    return "_agent" if where.agent is not None else ""
 
 
 def _select_each_status(
@@ -69,12 +74,9 @@ def _select_each_status(
     """The newest of each status, and the newest of those. Runs that are open or did not succeed have indexes by status;
     most of the others have succeeded, so those are read in order."""
     assert where.status is not None
-    whose = "_both" if where.caller and where.agent else "_caller" if where.caller else "_agent" if where.agent else ""
-    unmet = dialect.indexed(f"runs_unmet{whose}")
+    unmet = dialect.indexed(f"runs{_marked(where)}_unmet{_whose(where)}")
     wanted = dict.fromkeys(where.status)
-    arms = [
-        (f"runs{unmet}", f"status IN {_UNMET_SQL} AND status='{status.value}'") for status in _UNMET if status in wanted
-    ]
+    arms = [(f"runs{unmet}", f"status='{status.value}'") for status in _UNMET if status in wanted]
     if Status.SUCCEEDED in wanted:
         arms.append((_in_order(dialect, where), "status='succeeded'"))
     if under_way := [f"'{status.value}'" for status in wanted if not status.final]:

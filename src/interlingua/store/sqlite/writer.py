@@ -34,6 +34,7 @@ _FAST_POLL, _SLOW_POLL, _FAST_FOR = 0.005, 0.1, 5.0
 _LOCK_PATIENCE = 30.0
 _ID, _METADATA, _CALLER = (RUN_COLUMNS.index(name) for name in ("id", "metadata", "caller"))
 _FEW = 1000  # rows that are read and put in order rather than walked past
+_SOME = 50_000  # rows whose ids are listed, so that others are not read on the way
 
 
 class _SQLite(Dialect):
@@ -43,15 +44,16 @@ class _SQLite(Dialect):
     indexes_json = True
 
     def lead(self, conn: Connection, table: str, wanted: Wanted, caller: str | None) -> Lead:
-        """SQLite has no statistics: of what is wanted, the rarest is found by counting, up to what counts as few."""
-        fewest: tuple[int, tuple[int, int]] = _FEW + 1, (0, 0)
+        """SQLite has no statistics: of what is wanted, the rarest is found by counting, up to what is worth a list."""
+        fewest: tuple[int, tuple[int, int]] = _SOME + 1, (0, 0)
         for column, name, value in wanted:
             terms = searched(f"{table}.{column}", name, value, caller)
             sql = "SELECT count(*) FROM (SELECT 1 FROM terms WHERE term IN (?,?) LIMIT ?)"
             fewest = min(fewest, (int(conn.execute(sql, (*terms, fewest[0])).fetchone()[0]), terms))
-        if fewest[0] > _FEW:
+        count, found = fewest
+        if count > _SOME:
             return Lead()
-        return Lead(["id IN (SELECT id FROM terms WHERE term IN (?,?))"], [*fewest[1]], alone=True)
+        return Lead(["id IN (SELECT id FROM terms WHERE term IN (?,?))"], [*found], alone=count <= _FEW)
 
     def aside(self, term: str) -> str:
         return f"({term}) IS TRUE"  # which no index knows
