@@ -279,6 +279,9 @@ class InboxItem(msgspec.Struct):
 PAGE_BYTES = 4 * 1024 * 1024
 """The size at which a page of a log or an inbox ends. The last entry of it may go beyond."""
 
+TOLD_BYTES = 256 * 1024
+"""The size at which a page of a feed ends: its readers are many. The last entry of it may go beyond."""
+
 PAGE_ITEMS = 500
 """The number of entries at which a page of an inbox ends."""
 
@@ -683,7 +686,10 @@ class Store(Protocol):
         """Delete the oldest letters in these states that were posted before that time. Returns how many that were."""
         ...
 
-    async def told(self, feed: str, after: int, limit: int, topic: str | None = None) -> list[Told]: ...
+    async def told(self, feed: str, after: int, limit: int, topic: str | None = None) -> list[Told]:
+        """Entries after one: a page, which ends at `limit` entries or at TOLD_BYTES, and is empty at the end."""
+        ...
+
     async def feed_head(self, feed: str) -> int:
         """The seq of the newest news, or 0: also where that is trimmed away."""
         ...

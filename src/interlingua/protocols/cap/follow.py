@@ -9,8 +9,10 @@ import math
 from collections.abc import AsyncIterator
 
 from ...engine.engine import Engine
+from ...engine.kept_output import kept_output
+from ...model.delta import ABSENT
 from ...model.errors import QuestionNotFound, RunNotFound
-from ...model.events import Event, Said
+from ...model.events import Event, RunRestarted, Said
 from ...model.run import Question
 from ...model.team import USER
 from .conversation import START, Conversation, Place, Update, View
@@ -32,7 +34,8 @@ async def snapshot(engine: Engine, run: str, view: View) -> list[Update]:
 async def follow(
     engine: Engine, run: str, view: View, after: Place = START, *, keep_alive: float = 15.0, part: str | None = None
 ) -> AsyncIterator[list[Update]]:
-    """Updates after a place, as they come. An empty list says that nothing came for so many seconds.
+    """Updates after a place, as they come. An empty list says that nothing came for so many seconds. Whoever takes a
+    list may empty it.
 
     `part` is the run of the part that is read, where that is not the whole task.
     """
@@ -55,6 +58,7 @@ async def follow(
                 return
             found = [update for event in batch for update in await _fed(engine, conversation, event)]
             if found or not (batch or reader.over):
+                del batch  # a reader that is slow holds nothing but what it is given
                 yield found
             if part is not None and until == math.inf and await _ended(engine, part):
                 until = loop.time() + _SETTLED
@@ -70,7 +74,8 @@ async def _fed(engine: Engine, conversation: Conversation, event: Event) -> list
             asked, _, _ = await engine.question(body.message.metadata["question"])
         except QuestionNotFound:
             asked = None
-    return conversation.feed(event, asked)
+    output = await kept_output(engine.store, event) if isinstance(body, RunRestarted) else ABSENT
+    return conversation.feed(event, asked, output)
 
 
 async def _ended(engine: Engine, run: str) -> bool:
