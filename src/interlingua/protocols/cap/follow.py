@@ -17,7 +17,7 @@ from ...model.run import Question
 from ...model.team import USER
 from .conversation import START, Conversation, Place, Update, View
 
-_PAGE = 1000
+_PAGE_BYTES = 256 * 1024  # of the log, read at once
 _SETTLED = 1.0
 """Seconds without news after which a part of a task that has ended is told: what its participants said comes to the
 log of the whole a moment later than its end."""
@@ -42,7 +42,7 @@ async def follow(
     conversation = Conversation(run, view)
     # What the reader has is put together first, uncomposed: a composed event could begin before its place.
     cursor = 0
-    while cursor < after[0] and (batch := await engine.store.events(run, cursor, _PAGE)):
+    while cursor < after[0] and (batch := await engine.store.events(run, cursor, after[0] - cursor, _PAGE_BYTES)):
         wanted = [event for event in batch if event.seq <= after[0]]
         found = [update for event in wanted for update in await _fed(engine, conversation, event)]
         if missed := [update for update in found if update.place > after]:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from .operations import ConnectSettings
 
 
+_PAGE_BYTES = 256 * 1024  # of the log, read at once
+
 # Where an update stands: the seq of its event, and 0 for the fragment, 1 for the value that comes after it. Both modes
 # at once send two updates of one event, and a stream can be taken up between them.
 Place = tuple[int, int]
@@ -179,11 +181,12 @@ async def follow(
     told_at = 0.0
     # What the reader has is put together first, uncomposed: a composed event could begin before its place.
     cursor = 0
-    while cursor < seen[0] and (batch := await engine.store.events(run, cursor, 1000)):
+    while cursor < seen[0] and (batch := await engine.store.events(run, cursor, seen[0] - cursor, _PAGE_BYTES)):
         for event in batch:
             if event.seq <= seen[0]:
                 await _fed(engine, projection, event)
         cursor = batch[-1].seq
+        del batch, event
     if seen[1]:
         projection.pending_id = None
     if projection.waiting and seen[0] >= view.seq and view.status is Status.WAITING and view.questions:
