@@ -79,8 +79,9 @@ class EventStream(Response):
         finally:
             self._send = None
             listening.cancel()
-            telling.cancel()
-            await asyncio.gather(telling, listening, return_exceptions=True)
+            if not telling.done():  # else nothing is waited for: whoever has read the end may look at once
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
 
     async def write(self, piece: bytes) -> None:
         """Waits for a reader that is slow. Raises TimeoutError for one that takes nothing."""
