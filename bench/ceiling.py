@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from interlingua.engine.ids import new_id
-from interlingua.store.sqlite import migrate
-from interlingua.store.sqlite_writer import connect
+from interlingua.store.sqlite.store import migrate
+from interlingua.store.sqlite.writer import connect
 
 Row = tuple[Any, ...]
 Rows = list[tuple[Row, list[Row]]]  # a run, and its events

@@ -25,11 +25,11 @@ from rich.table import Table
 
 from interlingua.app.local_servers import LocalPostgres
 from interlingua.model.status import Status
-from interlingua.store import postgres_writer
-from interlingua.store.base import QuestionFilter, RunFilter, ThreadFilter, WorkerRow
-from interlingua.store.postgres import PostgresStore
-from interlingua.store.postgres_connection import POSTGRES, PostgresConnection, translated
-from interlingua.store.sql import Flowing
+from interlingua.store.ports import QuestionFilter, RunFilter, ThreadFilter, WorkerRow
+from interlingua.store.postgres import writer
+from interlingua.store.postgres.connection import POSTGRES, PostgresConnection, translated
+from interlingua.store.postgres.store import PostgresStore
+from interlingua.store.sql.database import Flowing
 
 from .measure import disk_folder
 from .rows_fill import NOW, RARE, fill, run_id
@@ -76,13 +76,13 @@ class Looking:
         PostgresConnection.execute = execute  # type: ignore[method-assign]
         # What is explained in between has to be waited for.
         self._together = POSTGRES.together
-        postgres_writer.Flowing = _Never  # type: ignore[attr-defined, assignment]
+        writer.Flowing = _Never  # type: ignore[attr-defined, assignment]
         POSTGRES.together = lambda conn: contextlib.nullcontext()  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
         PostgresConnection.execute = self._execute  # type: ignore[method-assign]
-        postgres_writer.Flowing = Flowing  # type: ignore[attr-defined]
+        writer.Flowing = Flowing  # type: ignore[attr-defined]
         POSTGRES.together = self._together  # type: ignore[method-assign]
 
     def explain(self, raw: psycopg.Connection[Any], sql: str, args: Sequence[Any]) -> None:

@@ -10,10 +10,10 @@ import psycopg
 from psycopg import sql
 
 import interlingua as il
-from interlingua.model import values
+from interlingua.model import json_values
 from interlingua.model.events import RunCreated
-from interlingua.store.postgres import PostgresStore
-from interlingua.store.postgres_connection import metadata_terms, place
+from interlingua.store.postgres.connection import metadata_terms, place
+from interlingua.store.postgres.store import PostgresStore
 
 NOW = 1_800_000_000_000_000  # microseconds; after everything
 RARE = "rare"  # an agent, and a caller, with few runs
@@ -37,13 +37,13 @@ def _id(n: str) -> str:
 
 
 def _terms(caller: str, **metadata: str) -> str:
-    found = metadata_terms(values.encode(metadata), caller)
+    found = metadata_terms(json_values.encode(metadata), caller)
     return f"ARRAY[{','.join(str(one) for one in found or ())}]::bigint[]"
 
 
 def _member(name: str) -> int:
     """What is kept of a member of whatever value."""
-    found = metadata_terms(values.encode({name: []}), "")
+    found = metadata_terms(json_values.encode({name: []}), "")
     assert found is not None
     return found[0]  # one of two; the other one is as frequent
 
@@ -151,7 +151,7 @@ async def fill(url: str, schema: str, size: int) -> bool:
         ).fetchall()
         for name, _ in indexes:
             conn.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)))
-        created = values.encode(RunCreated(il.RunRequest("agent-1", input={"text": "x" * 100}), "0" * 64))
+        created = json_values.encode(RunCreated(il.RunRequest("agent-1", input={"text": "x" * 100}), "0" * 64))
         words: dict[str, Any] = {
             "id": _id("n"), "parent": _id("(n / 1000 * 1000 + 1)"), "size": size, "live": _LIVE,
             "start": _START, "now": NOW, "looked_for": _LOOKED_FOR, "prod": _PROD, "own_prod": _OWN_PROD,

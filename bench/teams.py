@@ -17,9 +17,9 @@ from typing import Any, Literal
 import msgspec
 
 import interlingua as il
-from interlingua.model.authority import Limits
-from interlingua.model.team import Manifest, Options, Rule, Team
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.model.team.authority import Limits
+from interlingua.model.team.manifest import Manifest, Options, Rule, Team
+from interlingua.store.sqlite.store import SQLiteStore
 
 from .agents import trivial
 from .measure import ROUNDS, Line, disk_folder, interleave

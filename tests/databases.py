@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from interlingua.model.errors import StoreError
-from interlingua.store.postgres_connection import connect, place
+from interlingua.store.postgres.connection import connect, place
 
 
 def sql(store: Path | str, query: str, *args: Any) -> list[Any]:

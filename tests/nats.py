@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from interlingua.app.local_nats import LocalNats
-from interlingua.bus.base import BusSettings
-from interlingua.bus.nats import NatsBus
+from interlingua.bus.nats.nats_bus import NatsBus
+from interlingua.bus.port import BusSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

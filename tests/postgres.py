@@ -16,7 +16,7 @@ import pytest
 from psycopg import sql
 
 from interlingua.app.local_servers import LocalPostgres
-from interlingua.store.postgres_connection import place
+from interlingua.store.postgres.connection import place
 
 # postgresql://…: every test that asks for a store gets one there; postgresql:// alone: on a server of the tests' own,
 # one for all of their processes.

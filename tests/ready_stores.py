@@ -11,7 +11,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from interlingua.store.sqlite import SQLiteStore, migrate
+from interlingua.store.sqlite.store import SQLiteStore, migrate
 
 built = SQLiteStore.open  # as it is without this
 

@@ -11,11 +11,11 @@ import pytest
 
 import interlingua as il
 from interlingua.app.asgi import _hypercorn
-from interlingua.bus.opening import open_bus
+from interlingua.bus.open import open_bus
 from interlingua.extras import MissingExtra, require
 from interlingua.protocols.cap.thinking_model import check_installed
 from interlingua.protocols.peer import dnssd
-from interlingua.store.opening import migrate, open_store
+from interlingua.store.open import migrate, open_store
 
 LEAD = {"id": "lead", "system_prompt": "You lead.", "allowed_agents": [], "mcp_bindings": [], "delegate_rules": {}}
 

@@ -17,13 +17,12 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .app.teams import load_team, team
-    from .engine.agents import Agent
-    from .engine.context import Context, SyncContext
+    from .engine.agents.agent import Agent
+    from .engine.agents.question_types import AskText, Choice, Choose, Confirm, Question, Text, Verdict
     from .engine.definition import agent
     from .engine.engine import Engine
-    from .engine.questions import AskText, Choice, Choose, Confirm, Question, Text, Verdict
+    from .engine.handler.context import Context, SyncContext
     from .engine.settings import Settings
-    from .model.authority import Limits, Scope
     from .model.card import AgentCard, ErrorDefinition, Skill
     from .model.content import Artifact, DataPart, FilePart, Message, TextPart, ToolResultPart
     from .model.errors import (
@@ -38,9 +37,10 @@ if TYPE_CHECKING:
         ToolFailed,
     )
     from .model.events import Diff, Event, Location, PlanEntry
-    from .model.oversight import ReviewVerdict
     from .model.run import Caller, Option, Run, RunRequest, Thread
     from .model.status import Status
+    from .model.team.authority import Limits, Scope
+    from .model.team.oversight import ReviewVerdict
 
 __all__ = [
     "Agent", "AgentCard", "AgentError", "Artifact", "AskText", "Caller", "ChildFailed", "Choice", "Choose", "Confirm",
@@ -53,15 +53,15 @@ __all__ = [
 
 _HOMES = {
     "app.teams": ("load_team", "team"),
-    "engine.agents": ("Agent",),
-    "engine.context": ("Context", "SyncContext"),
+    "engine.agents.agent": ("Agent",),
+    "engine.handler.context": ("Context", "SyncContext"),
     "engine.definition": ("agent",),
     "engine.engine": ("Engine",),
-    "engine.questions": ("AskText", "Choice", "Choose", "Confirm", "Question", "Text", "Verdict"),
+    "engine.agents.question_types": ("AskText", "Choice", "Choose", "Confirm", "Question", "Text", "Verdict"),
     "engine.settings": ("Settings",),
     "model.card": ("AgentCard", "ErrorDefinition", "Skill"),
     "model.content": ("Artifact", "DataPart", "FilePart", "Message", "TextPart", "ToolResultPart"),
-    "model.authority": ("Limits", "Scope"),
+    "model.team.authority": ("Limits", "Scope"),
     "model.errors": (
         "AgentError",
         "ChildFailed",
@@ -74,7 +74,7 @@ _HOMES = {
         "ToolFailed",
     ),
     "model.events": ("Diff", "Event", "Location", "PlanEntry"),
-    "model.oversight": ("ReviewVerdict",),
+    "model.team.oversight": ("ReviewVerdict",),
     "model.run": ("Caller", "Option", "Run", "RunRequest", "Thread"),
     "model.status": ("Status",),
 }

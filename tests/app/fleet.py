@@ -17,10 +17,10 @@ import httpx2
 import msgspec
 
 import interlingua as il
-from interlingua.engine.replicas import Replica
+from interlingua.engine.cluster.membership import Replica
 from interlingua.model.status import Status
-from interlingua.store.base import RunFilter
-from interlingua.store.opening import open_store
+from interlingua.store.open import open_store
+from interlingua.store.ports import RunFilter
 from tests.cli import warm
 from tests.cli.conftest import process_env
 from tests.postgres import store_in

@@ -14,7 +14,7 @@ import pytest
 from interlingua.app import local_servers
 from interlingua.app.local_servers import LocalPostgres
 from interlingua.model.errors import Unavailable
-from interlingua.store.opening import open_store
+from interlingua.store.open import open_store
 
 from ..postgres import own_server
 

@@ -16,7 +16,7 @@ from interlingua.app.mount_entry import Mounting
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.protocols.editor.remote import reach
 from interlingua.protocols.editor.web import WebDoor
-from interlingua.store.base import ThreadFilter
+from interlingua.store.ports import ThreadFilter
 
 from ..cli.nodes import Process
 from .test_mounts import Far, hub, local, run, state, until

@@ -12,9 +12,9 @@ import httpx2
 
 from interlingua.app.keys import StoredKeys
 from interlingua.app.replicas import MARK
+from interlingua.model.documents import Drop
 from interlingua.security.keys import make_key
-from interlingua.store.opening import open_store
-from interlingua.store.shelf import Drop
+from interlingua.store.open import open_store
 from interlingua.transports.sse import Reader
 from tests.postgres import store_in
 from tests.protocols.cap.door_common import notice

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from interlingua.model.documents import Follow
 from interlingua.model.run import RunRequest
 from interlingua.protocols.peer import links
 from interlingua.protocols.peer.client import Mount
-from interlingua.store.base import RunFilter
-from interlingua.store.shelf import Follow
+from interlingua.store.ports import RunFilter
 from interlingua.transports.sse import Reader
 
 from ..databases import keeps_not_once

@@ -14,8 +14,8 @@ import pytest
 
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.store.base import RunFilter
-from interlingua.store.sql import Flowing
+from interlingua.store.ports import RunFilter
+from interlingua.store.sql.database import Flowing
 
 MODERN = "2026-07-28"
 META = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from interlingua.bus.base import Presence
+from interlingua.bus.port import Presence
 
 
 class Heard:

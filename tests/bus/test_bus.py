@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from interlingua.bus.base import WORK, Bus
 from interlingua.bus.local import LocalBus
-from interlingua.bus.opening import open_bus
+from interlingua.bus.open import open_bus
+from interlingua.bus.port import WORK, Bus
 from interlingua.model.errors import InterlinguaError
 
 from ..nats import opened

@@ -15,12 +15,12 @@ import pytest
 
 import interlingua as il
 from interlingua.app.local_nats import LocalNats
-from interlingua.bus.base import BusSettings
-from interlingua.bus.nats import NatsBus
+from interlingua.bus.nats.nats_bus import NatsBus
+from interlingua.bus.port import BusSettings
 from interlingua.model.errors import AgentNotFound, RunNotFound
 from interlingua.model.events import OutputDelta
 from interlingua.model.status import Status
-from interlingua.store.base import EventRow, QuestionFilter
+from interlingua.store.ports import EventRow, QuestionFilter
 
 from .. import warm_python
 from .working import AGENTS, SETTINGS, ask, forever, listen, talk

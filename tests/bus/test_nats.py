@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from interlingua.app.local_nats import LocalNats
-from interlingua.bus import nats, remote
-from interlingua.bus.base import WORK, BusSettings, News
-from interlingua.bus.opening import open_bus
+from interlingua.bus.nats import nats_bus, subject_bus
+from interlingua.bus.open import open_bus
+from interlingua.bus.port import WORK, BusSettings, News
 from interlingua.model.errors import Unavailable
 
 from ..nats import opened
@@ -73,7 +73,7 @@ async def test_events_too_large_for_a_message_are_left_to_the_store(nats_url: st
 async def test_a_run_is_listened_to_only_while_somebody_reads_it(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.bus.interest.LINGER", 0.0)
+    monkeypatch.setattr("interlingua.bus.nats.subscriptions.LINGER", 0.0)
     async with opened(nats_url) as reader:
         ends = [reader.follow("run", Heard()), reader.subscribe("run", Heard())]
         assert "run" in reader._here
@@ -106,7 +106,7 @@ async def test_each_reader_of_a_run_is_told_and_nobody_else(nats_url: str) -> No
 async def test_messages_that_come_faster_than_they_are_looked_at_mean_that_something_changed(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats, "_PENDING", 4)
+    monkeypatch.setattr(nats_bus, "_PENDING", 4)
     async with opened(nats_url) as owner, opened(nats_url) as reader:
         ear, heard = TestEar("w"), Heard()
         owner.attach(ear)
@@ -135,13 +135,13 @@ async def test_only_the_owner_of_a_run_hears_of_its_inbox_where_that_is_known(na
         assert second.heard.items == [("told", "anyone's")]
 
 
-async def until_connected(bus: nats.NatsBus) -> None:
+async def until_connected(bus: nats_bus.NatsBus) -> None:
     async with asyncio.timeout(20):
         while not bus.health.connected:
             await asyncio.sleep(0.01)
 
 
-async def until_present(bus: nats.NatsBus, workers: set[str]) -> None:
+async def until_present(bus: nats_bus.NatsBus, workers: set[str]) -> None:
     async with asyncio.timeout(10):
         while {one.worker for one in bus.present()} != workers:
             await asyncio.sleep(0.01)
@@ -190,7 +190,7 @@ async def test_messages_that_are_not_ours_are_passed_over(nats_url: str, caplog:
 # -- work --------------------------------------------------------------------------------------------------
 
 
-async def until_ready(*buses: nats.NatsBus) -> None:
+async def until_ready(*buses: nats_bus.NatsBus) -> None:
     async with asyncio.timeout(10):
         while not all(bus.work.ready for bus in buses):
             await asyncio.sleep(0.01)
@@ -248,9 +248,9 @@ async def test_who_has_no_free_slot_takes_no_work(nats_url: str) -> None:
 async def test_work_that_was_pulled_and_not_settled_is_offered_again(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats, "_ACK_WAIT", 0.3)
+    monkeypatch.setattr(nats_bus, "_ACK_WAIT", 0.3)
     async with opened(nats_url) as giving:
-        dying = nats.NatsBus(BusSettings(url=nats_url))
+        dying = nats_bus.NatsBus(BusSettings(url=nats_url))
         await dying.open()
         ear = TestEar("dying")
         pulled, never = asyncio.Event(), asyncio.Event()
@@ -276,7 +276,7 @@ async def test_work_that_was_pulled_and_not_settled_is_offered_again(
 
 
 async def test_work_that_nobody_has_room_for_is_offered_again(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlingua.bus.handing._AGAIN", 0.05)
+    monkeypatch.setattr("interlingua.bus.nats.work_queue._AGAIN", 0.05)
     async with opened(nats_url) as bus:
         ear = TestEar("w")
         ear.accepts = False
@@ -345,7 +345,7 @@ async def test_a_server_that_was_killed_is_found_again_and_everyone_looks_for_wh
 async def test_a_server_that_does_not_read_holds_up_nobody_and_fills_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats, "_PING", 1)
+    monkeypatch.setattr(nats_bus, "_PING", 1)
     server = LocalNats(tmp_path / "nats")
     await asyncio.to_thread(server.start)
     try:
@@ -364,8 +364,8 @@ async def test_a_server_that_does_not_read_holds_up_nobody_and_fills_no_memory(
                 await asyncio.sleep(0)
                 slowest = max(slowest, loop.time() - before)
             assert one.health.dropped > 0
-            assert len(one.outgoing) <= remote._MAX_ITEMS
-            assert one.outgoing._bytes <= remote._MAX_BYTES
+            assert len(one.outgoing) <= subject_bus._MAX_ITEMS
+            assert one.outgoing._bytes <= subject_bus._MAX_BYTES
             assert slowest < 2.0
             os.kill(server.pid, signal.SIGCONT)
             await missed.heard.until(lambda: ("missed",) in missed.heard.items, 30)
@@ -429,13 +429,13 @@ def test_a_server_of_our_own_ends_with_the_process_that_started_it(tmp_path: Pat
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "interlingua.bus.nats")
+    monkeypatch.delitem(sys.modules, "interlingua.bus.nats.nats_bus")
     monkeypatch.setitem(sys.modules, "nats", None)
     with pytest.raises(Unavailable, match=r"pip install 'interlingua\[nats\]'"):
         open_bus("nats://127.0.0.1")
 
 
 def test_what_nobody_needs_is_not_imported() -> None:
-    script = "import interlingua, interlingua.bus.opening, sys; print('nats' in sys.modules)"
+    script = "import interlingua, interlingua.bus.open, sys; print('nats' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

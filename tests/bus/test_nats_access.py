@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 
 import interlingua as il
 from interlingua.app.local_nats import LocalNats
-from interlingua.bus.base import WORK
+from interlingua.bus.port import WORK
 from interlingua.model.errors import InvalidRequest, Unavailable
 
 from ..nats import opened

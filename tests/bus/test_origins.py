@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import interlingua as il
-from interlingua.bus.remote import SubjectBus
+from interlingua.bus.nats.subject_bus import SubjectBus
 
 from .test_engines import SOON, until_ready
 from .working import SETTINGS

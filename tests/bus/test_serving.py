@@ -14,7 +14,7 @@ from interlingua.app import config_meaning
 from interlingua.app.config import read
 from interlingua.app.paths import Place
 from interlingua.app.serve import ServeSettings, serving
-from interlingua.bus.base import BusSettings, RemoteBus
+from interlingua.bus.port import BusSettings, RemoteBus
 from interlingua.cli.session import engine_at
 
 from .common import Heard

@@ -12,7 +12,7 @@ from typing import Any
 import interlingua as il
 from interlingua.cli import run as command
 from interlingua.cli.watch import Watch
-from interlingua.engine.worker import Worker
+from interlingua.engine.runs.worker import Worker
 
 
 @il.agent

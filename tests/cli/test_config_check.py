@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.store.base import WorkerRow
-from interlingua.store.opening import open_store
+from interlingua.store.open import open_store
+from interlingua.store.ports import WorkerRow
 
 from .conftest import Result
 from .test_config import AGENTS, home, write

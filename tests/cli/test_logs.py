@@ -11,7 +11,7 @@ import pytest
 
 from interlingua.app import http
 from interlingua.app.logs import KEEPS_LINES, LogFormat, logging_as
-from interlingua.engine import runlog
+from interlingua.engine.observe import run_logging
 from interlingua.security.redaction import redact_text, redact_url
 
 
@@ -92,14 +92,14 @@ def test_off_leaves_logging_as_it_is_and_on_puts_everything_back() -> None:
     with logging_as(LogFormat.OFF):
         assert (root.handlers, root.level, logging.getLogger("httpx2").level) == before
     with logging_as(LogFormat.JSON, io.StringIO()):
-        assert runlog.log.isEnabledFor(logging.INFO)
+        assert run_logging.log.isEnabledFor(logging.INFO)
         assert not logging.getLogger("httpx2").isEnabledFor(logging.INFO), "it logs addresses, secrets and all"
     assert (root.handlers, root.level, logging.getLogger("httpx2").level) == before
 
 
 def test_when_nobody_reads_the_log_nothing_is_made_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runlog, "_fields", lambda row: pytest.fail("made for nobody"))
+    monkeypatch.setattr(run_logging, "_fields", lambda row: pytest.fail("made for nobody"))
     monkeypatch.setattr(http._Checked, "_note", lambda *_: pytest.fail("made for nobody"))
     for name in ("interlingua.runs", "interlingua.access"):
         assert not logging.getLogger(name).isEnabledFor(logging.INFO)
-    runlog.created(None)  # type: ignore[arg-type]
+    run_logging.created(None)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.status import FINAL
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from .conftest import PATIENCE, Result, store_of
 

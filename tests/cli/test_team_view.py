@@ -10,10 +10,9 @@ import pytest
 import interlingua as il
 from interlingua.cli.team_input import Answering, Command, Plain, Tell, Unclear, read
 from interlingua.cli.team_view import Conversation
-from interlingua.engine.handling import Escalation
-from interlingua.engine.oversight import Review
-from interlingua.engine.questions import answer_schema, question_codec
-from interlingua.model.authority import Authority
+from interlingua.engine.agents.question_types import answer_schema, question_codec
+from interlingua.engine.teams.error_policy import Escalation
+from interlingua.engine.teams.oversight import Review
 from interlingua.model.content import Artifact, DataPart, FilePart, Message, Part, TextPart, ToolResultPart
 from interlingua.model.errors import InvalidAnswer
 from interlingua.model.events import (
@@ -33,9 +32,10 @@ from interlingua.model.events import (
     ToolRefused,
     Warned,
 )
-from interlingua.model.oversight import Assignment, Proposal, Result, verdict_schema
 from interlingua.model.run import Option, Question, RunRequest
 from interlingua.model.status import Status
+from interlingua.model.team.authority import Authority
+from interlingua.model.team.oversight import Assignment, Proposal, Result, verdict_schema
 
 ROOT, PM, ANALYST = "root-run", "pm-run", "analyst-run"
 

@@ -12,8 +12,8 @@ import pytest
 
 from interlingua.app.config import read
 from interlingua.app.paths import Place
-from interlingua.bus.base import BusSettings
-from interlingua.store.opening import is_postgres, shown
+from interlingua.bus.port import BusSettings
+from interlingua.store.open import is_postgres, shown
 
 from ..postgres import forget, fresh
 from .conftest import Result

@@ -10,7 +10,7 @@ import pytest
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.conform.answers import WORD, answer_to, filled_in
 from interlingua.conform.base import NotApplicable, Roles, Subject
-from interlingua.model.forms import form
+from interlingua.model.question_forms import form
 
 from ..engine.common import QUICK
 from .common import failures, findings

@@ -16,10 +16,10 @@ import interlingua as il
 from interlingua.app.files import agents_of_file, forget_modules
 from interlingua.app.metrics import render
 from interlingua.app.probes import Probes
-from interlingua.engine.imported_files import imports_of
+from interlingua.engine.agents.imported_files import imports_of
 from interlingua.model.events import CodeChanged, RunBlocked, RunCreated, Warned
 from interlingua.model.run import Blocked
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from .common import QUICK, bodies, engine, kinds, parked, question, settle, submit
 

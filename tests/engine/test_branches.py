@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.engine.record_keys import place_of
+from interlingua.engine.log.record_keys import place_of
 from interlingua.model.errors import InvalidRequest
 from interlingua.model.events import QuestionAsked, Recorded, RunBlocked
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.engine.execution import Execution
+from interlingua.engine.runs.execution import Execution
 from interlingua.model.errors import ChildFailed, ThreadConflict
 from interlingua.model.events import KINDS, ChildCalled, ChildEnded, MessageReceived, Said
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.model import values
+from interlingua.model import json_values
 from interlingua.model.content import DataPart, Message, TextPart, ToolResultPart
 from interlingua.model.errors import AlreadyFinished, InvalidRequest, NotFound, TaskNotFound, TooLarge
 from interlingua.model.events import MessageSent, RunBlocked, Said
@@ -444,7 +444,7 @@ async def test_the_largest_message_reaches_an_overseen_agent_and_a_larger_one_is
         async for event in eng.events(run.id):
             if isinstance(event.body, Said) and event.body.sender == "lead" and event.body.text == "listening":
                 break
-        room = most - len(values.encode(Message("user", [TextPart("")])))
+        room = most - len(json_values.encode(Message("user", [TextPart("")])))
         await eng.send(run.id, "x" * room)
         assert (await eng.wait(run.id, timeout=20)).output == {"text": str(room)}
 
@@ -464,7 +464,7 @@ async def test_a_message_that_is_passed_on_comes_once_when_the_process_dies_mean
             await asyncio.Event().wait()
 
         monkeypatch.setattr(eng, "send", dies_then)
-        await eng.store.deliver(run.id, "message", values.encode(Message("user", [TextPart("one")])), 1)
+        await eng.store.deliver(run.id, "message", json_values.encode(Message("user", [TextPart("one")])), 1)
         eng.worker.told(run.id)
         await asyncio.wait_for(passed.wait(), 20)
         await crash(eng)

@@ -14,7 +14,7 @@ import pydantic
 import pytest
 
 import interlingua as il
-from interlingua.engine.agents import Registry
+from interlingua.engine.agents.agent import Registry
 
 from .common import engine, finish
 

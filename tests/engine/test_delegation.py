@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.model import values
-from interlingua.model.authority import Authority, Limits, Scope, begin
+from interlingua.model import json_values
 from interlingua.model.content import TextPart
 from interlingua.model.errors import (
     AgentNotFound,
@@ -25,10 +24,11 @@ from interlingua.model.errors import (
     OverBudget,
 )
 from interlingua.model.events import ChildCalled, DelegationRefused, RunCreated, body_decoder
-from interlingua.model.oversight import Assignment
 from interlingua.model.run import RunRequest
-from interlingua.model.team import Manifest, Options, Rule, Team
-from interlingua.store.base import RunFilter
+from interlingua.model.team.authority import Authority, Limits, Scope, begin
+from interlingua.model.team.manifest import Manifest, Options, Rule, Team
+from interlingua.model.team.oversight import Assignment
+from interlingua.store.ports import RunFilter
 
 from .common import PATIENT, QUICK, bodies, crash, engine, finish, log, parked, question, submit
 
@@ -269,7 +269,7 @@ async def test_a_notice_tells_the_rule_and_the_reason(store: Path) -> None:
         (sender,) = await of_agent(eng, run.id, "crew/lead")
         first, second, third = [body.notice for body in await bodies(eng, sender.id, ChildCalled)]
         assert (first.recipient, first.rule, first.reason) == ("helper", "when helper knows better", "they are many")
-        assert first.context_summary == values.digest("count the sheep")
+        assert first.context_summary == json_values.digest("count the sheep")
         assert (second.rule, second.reason) == ("at night", None)
         assert (third.rule, third.context_summary) == ("when helper knows better", None)
 

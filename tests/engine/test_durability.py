@@ -17,8 +17,8 @@ from interlingua.bus.local import LocalBus
 from interlingua.engine.ids import new_id
 from interlingua.model.errors import Overloaded
 from interlingua.model.events import OutputDelta, RunBlocked
-from interlingua.store.base import RunFilter
-from interlingua.store.sql_store import SQLStore
+from interlingua.store.ports import RunFilter
+from interlingua.store.sql.runs import SQLStore
 
 from ..databases import disk_is_busy
 from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, question, settle, submit

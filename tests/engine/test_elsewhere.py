@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine import elsewhere
+from interlingua.engine.cluster import remote_agents
 from interlingua.model.errors import AgentNotFound, InvalidInput, Unavailable
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from .common import PATIENT, crash, engine, finish, question, submit
 from .test_delegation import chain
@@ -128,12 +128,12 @@ async def test_an_agent_of_a_process_that_dies_is_unavailable(store: Path) -> No
 
 
 async def test_what_nobody_has_had_for_long_is_forgotten(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elsewhere, "_LOOK_EVERY", 0.05)
+    monkeypatch.setattr(remote_agents, "_LOOK_EVERY", 0.05)
     async with doors(store) as eng:
         async with works(store, talk):
             await until(eng, lambda: available(eng, "talk"))
         await until(eng, lambda: not available(eng, "talk"))
-        monkeypatch.setattr(elsewhere, "FORGET_AFTER", 0.0)
+        monkeypatch.setattr(remote_agents, "FORGET_AFTER", 0.0)
         await until(eng, lambda: eng.agents.find("talk") is None)
         with pytest.raises(Unavailable):  # the store still knows its card
             await submit(eng, "talk", {"words": 1})

@@ -10,9 +10,9 @@ import pytest
 
 import interlingua as il
 from interlingua.model.errors import AlreadyFinished, InterlinguaError, Overloaded, StoreError, Unavailable
-from interlingua.store.base import RunFilter
-from interlingua.store.sql import Flowing
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.ports import RunFilter
+from interlingua.store.sql.database import Flowing
+from interlingua.store.sqlite.store import SQLiteStore
 
 from ..databases import sql
 from .common import PATIENT, engine, finish, submit

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.card import AgentCard
-from interlingua.model.team import Manifest, Rule, Team
+from interlingua.model.team.manifest import Manifest, Rule, Team
 
 from .common import QUICK, engine, finish, question, submit
 

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine.mounting import LeftRun
-from interlingua.engine.questions import Verdict
+from interlingua.engine.agents.question_types import Verdict
+from interlingua.engine.handler.mounted_run import LeftRun
 
 from .common import PATIENT, engine, finish, kinds, parked, question, settle, submit
 from .test_mounted import Far, asking

@@ -18,14 +18,14 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine import operations
+from interlingua.engine.handler import operations
 from interlingua.model.content import Message, TextPart
 from interlingua.model.errors import InterlinguaError, KeyReused, RunNotFound, StoreError
 from interlingua.model.events import OutputDelta, RunCreated
-from interlingua.store import sqlite_writer
-from interlingua.store.base import Fenced
-from interlingua.store.liveness import Locks
-from interlingua.store.sql_store import SQLStore
+from interlingua.store.ports import Fenced
+from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sqlite import writer as sqlite_writer
+from interlingua.store.sqlite.worker_locks import Locks
 
 from ..databases import sql
 from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, log, question, settle, submit
@@ -235,7 +235,7 @@ async def test_a_store_that_fails_once_does_not_stop_the_engine(store: Path, nam
 async def test_claimed_runs_on_their_way_in_are_not_taken_for_orphans(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.engine.worker._ORPHANED", 0.0)
+    monkeypatch.setattr("interlingua.engine.runs.worker._ORPHANED", 0.0)
     calls: list[int] = []
 
     async def effect(n: int) -> int:
@@ -309,7 +309,7 @@ def test_a_forked_child_does_not_keep_a_dead_worker_alive(tmp_path: Path) -> Non
     code = f"""
 import os, signal
 from pathlib import Path
-from interlingua.store.liveness import Locks
+from interlingua.store.sqlite.worker_locks import Locks
 locks = Locks(Path({str(tmp_path / "w")!r}))
 locks.hold("me")
 heard, says = os.pipe()

@@ -12,8 +12,8 @@ import interlingua as il
 from interlingua.engine.ids import new_id
 from interlingua.model.errors import KeyReused
 from interlingua.model.run import RunRequest
-from interlingua.store.base import RunFilter
-from interlingua.store.sql_store import SQLStore
+from interlingua.store.ports import RunFilter
+from interlingua.store.sql.runs import SQLStore
 
 from .common import engine, finish
 

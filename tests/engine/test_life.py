@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.engine import belonging, ways
-from interlingua.engine.callbacks import Callbacks
+from interlingua.engine.agents import mount_path
+from interlingua.engine.agents.process_pool import ProcessPool
 from interlingua.engine.closing import close_all
-from interlingua.engine.elsewhere import Elsewhere
-from interlingua.engine.process import ProcessPool
-from interlingua.engine.reminders import Reminders
-from interlingua.engine.worker import Worker
+from interlingua.engine.cluster.remote_agents import Elsewhere
+from interlingua.engine.runs import store_owner
+from interlingua.engine.runs.worker import Worker
+from interlingua.engine.services.callbacks import Callbacks
+from interlingua.engine.services.reminders import Reminders
 
 from .common import PATIENT, engine, submit
 
@@ -96,8 +97,8 @@ async def test_the_first_error_counts_and_the_others_are_logged(caplog: pytest.L
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (belonging, "join"),
-        (ways, "server_id"),
+        (store_owner, "join"),
+        (mount_path, "server_id"),
         (il.Engine, "_publish_cards"),
         (il.Engine, "_count_pending"),
         (Worker, "_enter_store"),

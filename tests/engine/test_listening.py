@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from interlingua.engine.listening import Listeners
+from interlingua.engine.runs.parking import Listeners
 
 
 class Waiting:

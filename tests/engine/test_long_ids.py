@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from interlingua.model.documents import Post, Put
 from interlingua.model.errors import DefinitionError, InvalidRequest
 from interlingua.model.identifiers import MAX_ID_BYTES
-from interlingua.store.base import RunFilter
-from interlingua.store.shelf import Post, Put
+from interlingua.store.ports import RunFilter
 
 from .common import engine, finish, submit
 

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import interlingua as il
-from interlingua.engine.meters import OTHER, Busiest, Histogram, label
+from interlingua.engine.observe.run_metrics import OTHER, Busiest, Histogram, label
 from interlingua.model.run import OWNER, Caller
 
 from .common import crash, engine, finish, submit

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine.agents import Agent
-from interlingua.engine.mounting import MOUNTED_FROM, LeftRun, Mounted, OnCancel, step_place
+from interlingua.engine.agents.agent import Agent
+from interlingua.engine.handler.mounted_run import MOUNTED_FROM, LeftRun, Mounted, OnCancel, step_place
 from interlingua.model.card import AgentCard
 from interlingua.model.errors import InvalidAnswer
 from interlingua.model.events import CancelRequested, OutputDelta, RunRestarted, Thought, Warned
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from .common import PATIENT, QUICK, bodies, crash, engine, parked, question, submit
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.engine.belonging import OtherProject
-from interlingua.engine.mounting import MOUNTED_FROM
-from interlingua.engine.moving import Mover
+from interlingua.engine.handler.mounted_run import MOUNTED_FROM
+from interlingua.engine.runs.move import Mover
+from interlingua.engine.runs.store_owner import OtherProject
 from interlingua.model.errors import AgentNotFound, AlreadyFinished, Conflict, NotFound
 from interlingua.model.events import RunCreated, RunMoved
 from interlingua.model.run_identity import Origin
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from .common import PATIENT, QUICK, bodies, engine, finish, kinds, log, parked, question, submit
 from .test_delegation import chain

@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine.mounting import Mounted, step_place
-from interlingua.model import values
-from interlingua.model.authority import Limits
+from interlingua.engine.handler.mounted_run import Mounted, step_place
+from interlingua.model import json_values
 from interlingua.model.card import AgentCard
 from interlingua.model.content import Message, TextPart
 from interlingua.model.errors import Denied, InvalidAnswer, Rejected, RunNotFound
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked
-from interlingua.model.oversight import Proposal, ReviewVerdict
-from interlingua.store.base import RunFilter, ThreadFilter
+from interlingua.model.team.authority import Limits
+from interlingua.model.team.oversight import Proposal, ReviewVerdict
+from interlingua.store.ports import RunFilter, ThreadFilter
 
 from .common import PATIENT, QUICK, bodies, crash, engine, finish, log, question, submit
 from .test_delegation import authority_of, first_of, member, of_agent, passes_on, shout, team, tree
@@ -82,7 +82,7 @@ async def visible(eng: il.Engine) -> bytes:
     for thread in await eng.threads(ThreadFilter(limit=100)):
         said.append(thread)
         said.append(await eng.messages(thread.id))
-    return values.encode(said)
+    return json_values.encode(said)
 
 
 # -- approval -----------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ async def test_a_failure_tells_its_code_and_nothing_of_the_work(store: Path) -> 
         lambda proposal: {"decision": "approved", "result_hash": proposal.result_hash},
         lambda proposal: {"decision": "approve"},
         lambda proposal: {"decision": "approve", "result_hash": proposal.result_hash[:-1]},
-        lambda proposal: {"decision": "approve", "result_hash": values.digest({"text": "something else"})},
+        lambda proposal: {"decision": "approve", "result_hash": json_values.digest({"text": "something else"})},
         lambda proposal: {"decision": "approve", "result_hash": None},
         lambda proposal: ReviewVerdict("inquire", proposal.result_hash, "Are you sure?"),
     ],
@@ -365,7 +365,7 @@ async def test_an_agent_cannot_show_its_overseer_something_else_than_what_is_app
         return output
 
     def harmless(proposal: Proposal) -> ReviewVerdict:
-        shown = values.encode(msgspec.to_builtins(proposal.result))
+        shown = json_values.encode(msgspec.to_builtins(proposal.result))
         return ReviewVerdict("reject") if SECRET.encode() in shown else approve(proposal)
 
     async with engine(store, settings=PATIENT) as eng:

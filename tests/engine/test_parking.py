@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.engine.suspension import Suspended
+from interlingua.engine.handler.suspension import Suspended
 
 from .common import QUICK, engine, finish, parked, question, submit
 

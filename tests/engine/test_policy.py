@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.model.authority import Limits, Policy, Step
 from interlingua.model.errors import RunTimedOut, Unavailable
 from interlingua.model.events import ErrorHandled, Said
-from interlingua.model.team import Manifest
+from interlingua.model.team.authority import Limits, Policy, Step
+from interlingua.model.team.manifest import Manifest
 
 from .common import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
 from .test_delegation import member, of_agent, passes_on, shout, team
@@ -240,7 +240,7 @@ async def test_decisions_are_made_once_over_crashes(store: Path) -> None:
 
 
 async def test_the_default_tries_again_what_is_down(store: Path) -> None:
-    from interlingua.model.authority import DEFAULT_POLICY
+    from interlingua.model.team.authority import DEFAULT_POLICY
 
     assert [DEFAULT_POLICY.action(503, taken).do for taken in range(5)] == [
         "retry", "retry", "retry", "escalate", "fail",

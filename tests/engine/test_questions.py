@@ -253,12 +253,12 @@ async def test_only_the_named_answerer_may_answer(store: Path) -> None:
     async with engine(store, mailer, settings=PATIENT) as eng:
         run = await submit(eng, "mailer", {"subject": "Hi"})
         asked = await question(eng, run.id)
-        from interlingua.model import values
-        from interlingua.store.sql_store import SQLStore
+        from interlingua.model import json_values
+        from interlingua.store.sql.runs import SQLStore
 
         sqlite = eng.store
         assert isinstance(sqlite, SQLStore)
-        only = values.encode(msgspec.structs.replace(asked, answerer="overseer"))
+        only = json_values.encode(msgspec.structs.replace(asked, answerer="overseer"))
         await sqlite._write(lambda c: c.execute("UPDATE questions SET question=? WHERE id=?", (only, asked.id)))
         with pytest.raises(Denied, match="overseer"):
             await eng.answer(asked.id, {"approved": True}, by=il.Caller("somebody"))

@@ -499,8 +499,8 @@ async def test_an_old_owner_cannot_write(store: Path) -> None:
         await go.wait()
         return "from the old owner"
 
-    from interlingua.store.base import WorkerRow
-    from interlingua.store.sql_store import SQLStore
+    from interlingua.store.ports import WorkerRow
+    from interlingua.store.sql.runs import SQLStore
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine import replicas
-from interlingua.engine.replicas import Replica
-from interlingua.store.base import WorkerRow
-from interlingua.store.shelf import Put
+from interlingua.engine.cluster import membership
+from interlingua.engine.cluster.membership import Replica
+from interlingua.model.documents import Put
+from interlingua.store.ports import WorkerRow
 
 from .common import QUICK
 
@@ -22,7 +22,7 @@ ELSEWHERE = Replica("0badcafe", "http://127.0.0.1:9", "the worker of another pro
 async def test_one_that_does_not_answer_is_waited_for_as_long_as_the_store_needs_to_miss_it(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replicas, "_PATIENCE", 0.0)
+    monkeypatch.setattr(membership, "_PATIENCE", 0.0)
     async with il.Engine(store, settings=QUICK) as engine:
         engine.store.missed_after = 0.5
         alive = [WorkerRow(ELSEWHERE.worker, "elsewhere", 1, 0, [])]

@@ -12,8 +12,8 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import Conflict, InvalidState, RunNotFound
 from interlingua.model.events import RunFinished
-from interlingua.store.base import RunFilter
-from interlingua.store.sql_store import SQLStore
+from interlingua.store.ports import RunFilter
+from interlingua.store.sql.runs import SQLStore
 
 from .common import PATIENT, engine, finish, question, settle, submit
 from .test_interference import sql, until

@@ -23,9 +23,9 @@ from interlingua.model.errors import (
     Unavailable,
 )
 from interlingua.model.events import CancelRequested, OutputDelta, RunFinished
-from interlingua.store.base import RunFilter
-from interlingua.store.sql_store import SQLStore
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.ports import RunFilter
+from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sqlite.store import SQLiteStore
 
 from .common import PATIENT, QUICK, engine, finish, kinds, log, question, submit
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.store.base import SUSPECT
+from interlingua.store.ports import SUSPECT
 
 from .common import PATIENT, crash, engine, finish, submit
 

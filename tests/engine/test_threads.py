@@ -19,8 +19,8 @@ from interlingua.model.errors import (
     ThreadExists,
     ThreadNotFound,
 )
-from interlingua.store.base import RunFilter, ThreadFilter
-from interlingua.store.sql_store import SQLStore
+from interlingua.store.ports import RunFilter, ThreadFilter
+from interlingua.store.sql.runs import SQLStore
 
 from .common import PATIENT, crash, engine, finish, question, submit
 

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.model.authority import Policy, Scope, Step
 from interlingua.model.content import ToolResultPart
 from interlingua.model.errors import ErrorInfo, InterlinguaError, InvalidRequest, RunTimedOut, ToolFailed, Unavailable
 from interlingua.model.events import ErrorHandled, Said, ToolCall, ToolRefused
-from interlingua.model.team import Binding, Manifest, Server, Team
-from interlingua.model.tools import ToolOutcome, ToolSpec
+from interlingua.model.team.authority import Policy, Scope, Step
+from interlingua.model.team.manifest import Binding, Manifest, Server, Team
+from interlingua.model.team.tools import ToolOutcome, ToolSpec
 
 from .common import PATIENT, QUICK, bodies, crash, engine, finish, submit
 from .test_delegation import member, of_agent, team
@@ -201,7 +201,7 @@ async def test_a_result_that_was_really_got_is_not_marked(store: Path) -> None:
 async def test_a_call_that_fails_is_the_agents_to_handle_and_else_its_failure(
     store: Path, error: Exception, code: str, number: int
 ) -> None:
-    from interlingua.model.codes import code_of
+    from interlingua.model.error_numbers import code_of
 
     async with engine(store) as eng:
         eng.add_team(crew(bound(member("lead"), "query")), {"lead": calls("Data", "query")}, Bench(error))

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import interlingua as il
-from interlingua.engine.mounting import MOUNTED_FROM, Mounted
+from interlingua.engine.handler.mounted_run import MOUNTED_FROM, Mounted
 
 from ..spans import spans
 from ..traces import ID, TRACE, check_sent_on
@@ -193,7 +193,7 @@ async def test_a_call_that_went_through_too_many_mounts_fails_for_good(store: Pa
 PLAIN = """
 import asyncio, json, sys
 import interlingua as il
-from interlingua.engine.mounting import Mounted
+from interlingua.engine.handler.mounted_run import Mounted
 
 @il.agent
 async def sends(ctx: il.Context) -> dict[str, str]:

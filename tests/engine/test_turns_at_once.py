@@ -11,7 +11,7 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import ThreadBusy
 from interlingua.model.run import RunRequest
-from interlingua.store.sql_store import SQLStore
+from interlingua.store.sql.runs import SQLStore
 
 from .common import engine, settle
 

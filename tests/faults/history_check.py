@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from interlingua.model import chain
+from interlingua.model import hash_chain
 from interlingua.model.delta import ABSENT, Joiner, compose_all
 from interlingua.model.events import (
     Body,
@@ -28,7 +28,7 @@ from interlingua.model.events import (
     body_decoder,
 )
 from interlingua.model.status import FINAL, Status
-from interlingua.store.base import EventRow
+from interlingua.store.ports import EventRow
 
 from .history import History, Kind, Piece, Place, Reader, Row, Sighting, takeovers
 
@@ -85,8 +85,15 @@ def broken_log(row: Row, events: list[EventRow]) -> list[Defect]:
         gap = next((n for n, seq in enumerate(numbers, 1) if n != seq), len(numbers))
         wrong("a log has no gap", f"event {gap} is not where it belongs")
     else:
-        broken = chain.first_broken(
-            (e.run, e.seq, e.kind, e.time, chain.body_hash(e.body) if e.body is not None else e.erased or b"", e.hash)
+        broken = hash_chain.first_broken(
+            (
+                e.run,
+                e.seq,
+                e.kind,
+                e.time,
+                hash_chain.body_hash(e.body) if e.body is not None else e.erased or b"",
+                e.hash,
+            )
             for e in events
         )
         if broken is not None:

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 import interlingua as il
-from interlingua.engine.log import LiveLog, Sealed
-from interlingua.engine.worker import Worker
+from interlingua.engine.log.run_log import LiveLog, Sealed
+from interlingua.engine.runs.worker import Worker
 from interlingua.model.errors import Conflict
 from interlingua.model.events import ToolCall
 

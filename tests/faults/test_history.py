@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from interlingua.model import chain
+from interlingua.model import hash_chain
 from interlingua.model.errors import ErrorInfo
 from interlingua.model.events import (
     KINDS,
@@ -29,7 +29,7 @@ from interlingua.model.events import (
 )
 from interlingua.model.run import Answer, Question, RunRequest
 from interlingua.model.status import Status
-from interlingua.store.base import EventRow
+from interlingua.store.ports import EventRow
 
 from .history import (
     Accepted,
@@ -57,10 +57,10 @@ def text(words: str) -> dict[str, str]:
 def log(run: str, *bodies: Body, times: list[int] | None = None) -> list[EventRow]:
     """A log as an owner would have written it, an event per second."""
     rows: list[EventRow] = []
-    head = chain.GENESIS
+    head = hash_chain.GENESIS
     for seq, body in enumerate(bodies, 1):
         written, time = body_encoder.encode(body), times[seq - 1] if times else seq * SECOND
-        head = chain.link(head, run, seq, KINDS[type(body)], time, chain.body_hash(written))
+        head = hash_chain.link(head, run, seq, KINDS[type(body)], time, hash_chain.body_hash(written))
         rows.append(EventRow(run, seq, KINDS[type(body)], time, head, written))
     return rows
 

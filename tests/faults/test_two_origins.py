@@ -12,7 +12,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import QuestionAsked, Recorded
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from .two_origins import SETTINGS
 

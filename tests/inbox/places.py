@@ -21,7 +21,7 @@ import websockets.asyncio.client
 
 from interlingua.app.serve import Server
 from interlingua.protocols.mcp import wire as mcp_wire
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from interlingua.transports.sse import Reader
 from tests.cli import warm
 from tests.cli.conftest import process_env

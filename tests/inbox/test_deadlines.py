@@ -11,7 +11,7 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import AlreadyAnswered
 from interlingua.model.events import QuestionWithdrawn
-from interlingua.model.forms import particulars, read_time, spoken, written
+from interlingua.model.question_forms import particulars, read_time, spoken, written
 from interlingua.model.run import Question
 from tests.engine.common import bodies, crash, engine, finish, question, submit
 

@@ -14,9 +14,9 @@ import pytest
 import interlingua as il
 from interlingua.app.keys import StoredKeys
 from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.model.forms import written
+from interlingua.model.question_forms import written
 from interlingua.security.keys import make_key
-from interlingua.store.opening import open_store
+from interlingua.store.open import open_store
 
 from .common import PATIENT, QUICK, asker
 from .places import PLACES, CommandLine, Place, both

@@ -18,9 +18,9 @@ import interlingua
 import interlingua as il
 from interlingua.app.targets import load, parse
 from interlingua.cli import inbox
-from interlingua.engine import mounting
+from interlingua.engine.handler import mounted_run
 from interlingua.model.run import QuestionRecord
-from interlingua.store.base import QuestionFilter
+from interlingua.store.ports import QuestionFilter
 from tests import warm_python
 from tests.engine.common import PATIENT, QUICK, engine, question, submit
 from tests.protocols.editor.mount_common import PERMISSION
@@ -234,7 +234,7 @@ async def test_a_run_that_was_set_aside_looks_again_whether_its_question_is_stil
     store: Path, tmp_path: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over these wires a waiting run is parked, and nobody listens."""
-    monkeypatch.setattr(mounting, "LOOK_EVERY", 0.3)
+    monkeypatch.setattr(mounted_run, "LOOK_EVERY", 0.3)
     async with second(tmp_path) as other, hub(store, other, protocol, "solo", QUICK) as (eng, _):
         run = await submit(eng, "front", {"text": "it"})
         there, here = await asked(other.engine), await asked(eng)

@@ -21,7 +21,7 @@ import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
 from interlingua.cli.forms import answer_from
-from interlingua.engine import mounting
+from interlingua.engine.handler import mounted_run
 from interlingua.model.errors import InvalidAnswer
 from interlingua.model.events import (
     ArtifactAdded,
@@ -32,10 +32,10 @@ from interlingua.model.events import (
     QuestionWithdrawn,
     Warned,
 )
-from interlingua.model.forms import choices, form
-from interlingua.model.prompts import prompt_input
+from interlingua.model.prompt_input import prompt_input
+from interlingua.model.question_forms import choices, form
 from interlingua.protocols.parity import FEATURES
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from ..engine.common import PATIENT, QUICK, engine
 from ..postgres import beside
@@ -540,7 +540,7 @@ async def test_a_question_that_is_answered_elsewhere_is_withdrawn_here_and_the_r
 async def test_a_run_that_was_set_aside_with_a_question_looks_whether_it_is_still_asked(
     protocol: str, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mounting, "LOOK_EVERY", 2.0)
+    monkeypatch.setattr(mounted_run, "LOOK_EVERY", 2.0)
     async with mounted_ours(protocol, store, QUICK) as (server, there):
         run = await there.tell("ask")
         await there.asked(run)

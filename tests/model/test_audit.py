@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 import interlingua as il
 from interlingua.app.audit import collect, export, read_lines
-from interlingua.model import chain
-from interlingua.model.audit import (
+from interlingua.model import hash_chain
+from interlingua.model.audit.export import (
     FORMAT,
     VERSION,
     EventLine,
@@ -35,12 +35,12 @@ from interlingua.model.audit import (
     line,
     signed_text,
 )
-from interlingua.model.audit_check import verify
+from interlingua.model.audit.verify import verify
 from interlingua.model.errors import InvalidInput, RunNotFound
-from interlingua.model.oversight import Proposal, ReviewVerdict
 from interlingua.model.status import Status
+from interlingua.model.team.oversight import Proposal, ReviewVerdict
 from interlingua.security.signing import SigningKey, genuine
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from ..databases import sql
 from ..engine.common import PATIENT, QUICK, engine, finish, question, submit
@@ -123,10 +123,12 @@ def seal(manifest: Manifest, body: Lines, key: SigningKey) -> Lines:
 
 def chained(found: list[EventLine]) -> list[EventLine]:
     """The events of one run with hashes that fit, whatever was done to their bodies."""
-    previous, made = chain.GENESIS, []
+    previous, made = hash_chain.GENESIS, []
     for one in found:
         assert isinstance(one.body, msgspec.Raw)
-        previous = chain.link(previous, one.run, one.seq, one.kind, one.time, chain.body_hash(bytes(one.body)))
+        previous = hash_chain.link(
+            previous, one.run, one.seq, one.kind, one.time, hash_chain.body_hash(bytes(one.body))
+        )
         made.append(msgspec.structs.replace(one, hash=previous.hex()))
     return made
 
@@ -193,12 +195,12 @@ def test_without_a_key_origin_is_not_said_to_be_checked(task: Lines, key: Signin
 def test_a_body_may_be_erased_in_the_file_and_the_rest_is_still_proven(task: Lines, key: SigningKey) -> None:
     for place, one in enumerate(events(task), 1):
         assert isinstance(one.body, msgspec.Raw)
-        hashed = chain.body_hash(bytes(one.body)).hex()
+        hashed = hash_chain.body_hash(bytes(one.body)).hex()
         erased = msgspec.structs.replace(one, body=msgspec.UNSET, erased=hashed)
         report = check([*task[:place], line(erased), *task[place + 1 :]], key)
         assert report.ok, (one.kind, report.problems)
         assert report.erased == 1
-        lied = msgspec.structs.replace(erased, erased=chain.body_hash(b"{}").hex())
+        lied = msgspec.structs.replace(erased, erased=hash_chain.body_hash(b"{}").hex())
         told = check([*task[:place], line(lied), *task[place + 1 :]], key).problems[0]
         assert (told.code, told.run, told.seq, told.kind) == ("changed", one.run, one.seq, one.kind)
 
@@ -496,7 +498,7 @@ def test_a_run_that_is_listed_below_another_is_told_also_where_it_no_longer_says
     for one in events(task):
         assert isinstance(one.body, msgspec.Raw)
         if (one.run, one.seq) == (child.run, 1):
-            hashed = chain.body_hash(bytes(one.body)).hex()
+            hashed = hash_chain.body_hash(bytes(one.body)).hex()
             one = msgspec.structs.replace(one, body=msgspec.UNSET, erased=hashed)
         body.append(line(one))
     told = check(seal(manifest, body, key), key).problems[0]
@@ -575,7 +577,7 @@ def test_a_long_file_is_never_in_memory_as_a_whole(key: SigningKey, tmp_path: Pa
     run = "01a1de97-1299-7e22-bc4f-3260440dd4d4"
 
     def made() -> Iterator[tuple[bytes, bytes]]:
-        previous = chain.GENESIS
+        previous = hash_chain.GENESIS
         for seq in range(1, count + 1):
             kind = "created" if seq == 1 else "finished" if seq == count else "delta"
             told: dict[str, Any] = {"kind": kind, "delta": str(seq) * (size // len(str(seq)))}
@@ -584,7 +586,7 @@ def test_a_long_file_is_never_in_memory_as_a_whole(key: SigningKey, tmp_path: Pa
             if kind == "finished":
                 told["status"] = "succeeded"
             body = msgspec.json.encode(told)
-            previous = chain.link(previous, run, seq, kind, seq, chain.body_hash(body))
+            previous = hash_chain.link(previous, run, seq, kind, seq, hash_chain.body_hash(body))
             yield event_line(run, seq, kind, seq, previous, body, None), previous
 
     head = b""

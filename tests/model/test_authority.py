@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlingua.model.authority import (
+from interlingua.model.team.authority import (
     DEFAULT_POLICY,
     LONGEST_WAIT,
     OVER_BUDGET,
@@ -24,7 +24,7 @@ from interlingua.model.authority import (
     may_delegate,
     shrink,
 )
-from interlingua.model.team import Binding, Manifest, read_manifest
+from interlingua.model.team.manifest import Binding, Manifest, read_manifest
 
 from .test_team import ANALYST, PM, QA
 

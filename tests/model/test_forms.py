@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine.questions import question_codec
+from interlingua.engine.agents.question_types import question_codec
 from interlingua.model.errors import InvalidAnswer
-from interlingua.model.forms import (
+from interlingua.model.question_forms import (
     choices,
     form,
     in_words,

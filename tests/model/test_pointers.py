@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlingua.model import values
+from interlingua.model import json_values
 from interlingua.model.errors import Invalid, InvalidInput, InvalidRequest
 from interlingua.model.pointers import first_step, pointer, split_message, within
 from interlingua.model.schemas import Validator
@@ -35,7 +35,7 @@ def test_any_name_can_be_pointed_at(name: str) -> None:
         assert resolve(value, refused.value.path) == "wrong"
     odd = {"outer": [{name: {name: float("nan")}}]}
     with pytest.raises(Invalid) as refused_value:
-        values.check(odd)
+        json_values.check(odd)
     assert str(resolve(odd, refused_value.value.path)) == "nan"
 
 
@@ -47,7 +47,7 @@ def test_the_value_itself_is_named_in_words(value: Any) -> None:
     where = refused.value.path or "the top level"
     assert refused.value.message.endswith(f"(at {where})")
     with pytest.raises(Invalid) as refused_value:
-        values.check(float("nan"))
+        json_values.check(float("nan"))
     assert "at the top level is not a JSON number" in refused_value.value.message
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.content import DataPart, TextPart
-from interlingua.model.prompts import completed, prompt_input
+from interlingua.model.prompt_input import completed, prompt_input
 
 
 @il.agent

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from interlingua.model.authority import DEFAULT_LIMITS, Limits
 from interlingua.model.errors import Invalid, InvalidRequest
-from interlingua.model.team import (
+from interlingua.model.team.authority import DEFAULT_LIMITS, Limits
+from interlingua.model.team.manifest import (
     Manifest,
     Problem,
     Server,

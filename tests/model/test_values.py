@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlingua.model import chain, values
+from interlingua.model import hash_chain
+from interlingua.model import json_values as values
 from interlingua.model.card import AgentCard
 from interlingua.model.content import DataPart, FilePart, Message, TextPart, ToolResultPart, text_of
 from interlingua.model.errors import (
@@ -202,20 +203,20 @@ def _sample(type_: Any) -> Any:
 
 
 def test_the_chain_names_the_first_event_that_was_touched() -> None:
-    head, rows = chain.GENESIS, []
+    head, rows = hash_chain.GENESIS, []
     for seq in range(1, 6):
-        body = chain.body_hash(f"body {seq}".encode())
-        head = chain.link(head, "run", seq, "delta", 1000 + seq, body)
+        body = hash_chain.body_hash(f"body {seq}".encode())
+        head = hash_chain.link(head, "run", seq, "delta", 1000 + seq, body)
         rows.append(("run", seq, "delta", 1000 + seq, body, head))
-    assert chain.first_broken(rows) is None
+    assert hash_chain.first_broken(rows) is None
     for place in range(5):
         for column, other in ((2, "thought"), (3, 5), (4, b"\x00" * 32), (5, b"\x00" * 32)):
             touched = list(rows)
             row = list(touched[place])
             row[column] = other
             touched[place] = tuple(row)  # type: ignore[call-overload]
-            assert chain.first_broken(touched) == place + 1
-    assert chain.first_broken(rows[:2] + rows[3:]) == 3
+            assert hash_chain.first_broken(touched) == place + 1
+    assert hash_chain.first_broken(rows[:2] + rows[3:]) == 3
 
 
 def test_a_card_is_known_by_name_and_version() -> None:

@@ -14,11 +14,11 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
-from interlingua.engine import tracing
-from interlingua.engine.execution import Execution
+from interlingua.engine.observe import tracing
+from interlingua.engine.runs.execution import Execution
 from interlingua.model.events import OutputDelta, Recorded
 from interlingua.protocols.mcp.peer import Peer
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from interlingua.transports import calls, plain
 from tests.engine.common import QUICK, bodies, crash, engine, finish, kinds, question, submit
 

@@ -13,7 +13,7 @@ import interlingua as il
 from interlingua.app.keys import StoredKeys
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.security.keys import make_key
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.sqlite.store import SQLiteStore
 
 PAGE = "https://app.example.org"
 PREFIXES = ("/connect", "/mcp", "/editor", "/peer", "/cap", "/healthz")

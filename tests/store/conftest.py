@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from interlingua.store.postgres import PostgresStore
-from interlingua.store.sql_store import SQLStore
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.postgres.store import PostgresStore
+from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sqlite.store import SQLiteStore
 
 from .. import ready_stores
 from ..postgres import fresh

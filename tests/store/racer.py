@@ -13,12 +13,12 @@ import sys
 from typing import Any
 
 from interlingua.engine.ids import now
+from interlingua.model.documents import Post, Tell
 from interlingua.model.errors import AlreadyAnswered, AlreadyFinished, OverBudget
 from interlingua.model.run import RunRequest
 from interlingua.model.status import Status
-from interlingua.store.base import CommitThread, CountDelegation, DropInbox, Submission, Tally
-from interlingua.store.opening import open_store
-from interlingua.store.shelf import Post, Tell
+from interlingua.store.open import open_store
+from interlingua.store.ports import CommitThread, CountDelegation, DropInbox, Submission, Tally
 
 from .test_store import append, event, row
 
@@ -39,7 +39,7 @@ async def keys(store: Any, name: str) -> Any:
 
 async def answers(store: Any, name: str) -> Any:
     """Answer all questions; which of the answers were taken."""
-    from interlingua.store.base import QuestionFilter
+    from interlingua.store.ports import QuestionFilter
 
     async def one(question: str) -> str | None:
         try:

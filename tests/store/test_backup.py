@@ -10,8 +10,8 @@ import pytest
 
 import interlingua as il
 from interlingua.app.local_servers import postgres_programs
-from interlingua.store.checking import check_logs, counts
-from interlingua.store.postgres import PostgresStore
+from interlingua.store.integrity import check_logs, counts
+from interlingua.store.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.cluster
 

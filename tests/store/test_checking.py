@@ -10,10 +10,13 @@ import pytest
 
 import interlingua as il
 from interlingua.model.errors import Conflict
-from interlingua.store import opening, postgres, schema, sqlite
-from interlingua.store.checking import Damage, check_logs, counts
-from interlingua.store.postgres_connection import place
+from interlingua.store import schema
+from interlingua.store.integrity import Damage, check_logs, counts
+from interlingua.store.open import migrate as migrate_store
+from interlingua.store.postgres import store as postgres
+from interlingua.store.postgres.connection import place
 from interlingua.store.schema import Plan, Step
+from interlingua.store.sqlite import store as sqlite
 
 from ..databases import sql
 from .conftest import at
@@ -126,26 +129,26 @@ def ahead(store: Path | str, alone: str = "") -> Step:
 
 
 def test_a_dry_run_tells_what_would_be_done_and_does_nothing(store: Path | str) -> None:
-    told = opening.migrate(store, dry=True)
+    told = migrate_store(store, dry=True)
     assert told.found == 0
     assert len(told.ahead) == told.known
-    assert opening.migrate(store).found == 0
-    assert opening.migrate(store).ahead == []
+    assert migrate_store(store).found == 0
+    assert migrate_store(store).ahead == []
     more = [ahead(store)]
     assert [step.name for step in migrate(store, dry=True, more=more).ahead] == [more[0].name]
-    assert opening.migrate(store).ahead == []
+    assert migrate_store(store).ahead == []
 
 
 def test_a_store_of_a_newer_program_is_refused_with_both_versions_and_not_changed(store: Path | str) -> None:
-    known = opening.migrate(store).known
+    known = migrate_store(store).known
     migrate(store, more=[ahead(store)])
     for dry in (True, False):
         with pytest.raises(Conflict, match=f"its schema is {known + 1}, and this program knows {known}"):
-            opening.migrate(store, dry=dry)
+            migrate_store(store, dry=dry)
 
 
 async def test_a_step_that_must_be_taken_alone_waits_for_older_processes_to_end(store: Path | str) -> None:
-    opening.migrate(store)
+    migrate_store(store)
     more = [ahead(store, "an older process would forget more")]
     async with il.Engine(store, agents=[talk]) as engine:
         (alive,) = migrate(store, dry=True, more=more).alive

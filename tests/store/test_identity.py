@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from interlingua.engine.ids import now
-from interlingua.model import chain
+from interlingua.model import hash_chain
 from interlingua.model.errors import AlreadyFinished, Conflict, RunNotFound
 from interlingua.model.events import RunMoved
 from interlingua.model.status import Status
-from interlingua.store import checking
-from interlingua.store.base import MoveTo, ProjectRow, RunRow, WorkerRow
-from interlingua.store.sql_store import SQLStore
+from interlingua.store import integrity
+from interlingua.store.ports import MoveTo, ProjectRow, RunRow, WorkerRow
+from interlingua.store.sql.runs import SQLStore
 
 from .conftest import at
 from .test_store import append, event, row
@@ -35,7 +35,9 @@ async def put(store: SQLStore, **fields: Any) -> RunRow:
     given: dict[str, Any] = {"agent": "a", "version": "1.0", "worker": None, "wake_at": 0, "origin": OLD}
     r = row(**{**given, "queue": QUEUE, "next_seq": 2, "epoch": 1, **fields})
     first = event(r.id, 1, "created")
-    r.head = first.hash = chain.link(chain.GENESIS, r.id, 1, "created", first.time, chain.body_hash(first.body or b""))
+    r.head = first.hash = hash_chain.link(
+        hash_chain.GENESIS, r.id, 1, "created", first.time, hash_chain.body_hash(first.body or b"")
+    )
     assert await append(store, copy.copy(r), 1, first, insert=True) is None
     return r
 
@@ -120,7 +122,7 @@ async def test_a_moved_run_stands_in_the_other_line_and_its_log_says_so(made: SQ
     assert last is not None
     assert last.body == RunMoved(QUEUE, f"{NEW} a@2.0", "owner")
     assert moved.head == last.hash
-    assert await checking.verify(made, r.id) is None
+    assert await integrity.verify(made, r.id) is None
     assert await made.claim("w", [QUEUE], now(), 10) == []
     assert [claimed.id for claimed in await made.claim("w", [f"{NEW} a@2.0"], now(), 10)] == [r.id]
     await made.close()
@@ -183,6 +185,6 @@ async def test_a_claim_and_a_move_at_once_leave_one_log(made: SQLStore, store: P
         )
         assert not isinstance(claimed, BaseException)
         assert isinstance(moved, RunRow if not claimed else Conflict), moved
-        assert await checking.verify(made, r.id) is None
+        assert await integrity.verify(made, r.id) is None
     await other.close()
     await made.close()

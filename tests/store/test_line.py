@@ -11,10 +11,10 @@ import pytest
 from interlingua.engine.ids import now
 from interlingua.model.run import RunRequest, Thread
 from interlingua.model.status import Status
-from interlingua.store import sql_transactions as transactions
-from interlingua.store.base import CommitThread, RunRow, Submission
-from interlingua.store.sql import Connection, Cursor, Lock
-from interlingua.store.sql_store import SQLStore
+from interlingua.store.ports import CommitThread, RunRow, Submission
+from interlingua.store.sql import admission as transactions
+from interlingua.store.sql.database import Connection, Cursor, Lock
+from interlingua.store.sql.runs import SQLStore
 
 from .test_store import append, event, owned, row
 

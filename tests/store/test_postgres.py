@@ -20,16 +20,16 @@ import pytest
 import interlingua as il
 from interlingua.app.local_servers import LocalPostgres
 from interlingua.engine.ids import now
+from interlingua.model.documents import Post, Tell
 from interlingua.model.errors import Conflict, InvalidRequest, RunNotFound, StoreError, Unavailable
 from interlingua.model.run import RunRequest
-from interlingua.store.base import RunFilter, Submission, WorkerRow
-from interlingua.store.opening import open_store, shown
-from interlingua.store.postgres import _START_PAUSE, PostgresStore, migrate
-from interlingua.store.postgres_connection import PostgresConnection, is_away, place
-from interlingua.store.shelf import Post, Tell
-from interlingua.store.sql import Connection
-from interlingua.store.sql_query import select_runs
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.open import open_store, shown
+from interlingua.store.ports import RunFilter, Submission, WorkerRow
+from interlingua.store.postgres.connection import PostgresConnection, is_away, place
+from interlingua.store.postgres.store import _START_PAUSE, PostgresStore, migrate
+from interlingua.store.sql.database import Connection
+from interlingua.store.sql.json_search import select_runs
+from interlingua.store.sqlite.store import SQLiteStore
 
 from ..databases import sql
 from ..engine.common import engine, log, submit

@@ -12,19 +12,19 @@ import pytest
 
 from interlingua.app.keys import StoredKeys
 from interlingua.engine.ids import new_id, now
-from interlingua.model import values
+from interlingua.model import json_values
 from interlingua.model.errors import Conflict
 from interlingua.model.run import Thread
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key
-from interlingua.store import sqlite as sqlite_store
-from interlingua.store.base import CallbackRow, Places, PutCallback, RunFilter, ThreadFilter
-from interlingua.store.sql import Connection
-from interlingua.store.sql_callbacks import put_callback
-from interlingua.store.sql_query import json_contains, select_runs
-from interlingua.store.sql_store import SQLStore
-from interlingua.store.sqlite import SQLiteStore, migrate
-from interlingua.store.sqlite_writer import SQLiteConnection, connect
+from interlingua.store.ports import CallbackRow, Places, PutCallback, RunFilter, ThreadFilter
+from interlingua.store.sql.callbacks import put_callback
+from interlingua.store.sql.database import Connection
+from interlingua.store.sql.json_search import json_contains, select_runs
+from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sqlite import store as sqlite_store
+from interlingua.store.sqlite.store import SQLiteStore, migrate
+from interlingua.store.sqlite.writer import SQLiteConnection, connect
 
 from .conftest import at
 from .test_store import append, event, row
@@ -213,7 +213,7 @@ async def test_searches_by_metadata_are_neither_too_deep_nor_too_wide_for_the_st
             metadata = {"a": metadata}
     else:
         metadata = {f"k{n}": n for n in range(1500)}
-    r = row(metadata=values.encode(metadata))
+    r = row(metadata=json_values.encode(metadata))
     assert await append(made, r, 1, event(r.id, 1, "created"), insert=True) is None
     thread = Thread(new_id(), "idle", now(), now(), "me", metadata=metadata, values=metadata)
     await made.create_thread(thread, if_exists="raise")
@@ -248,9 +248,9 @@ async def test_searches_by_metadata_are_neither_too_deep_nor_too_wide_for_the_st
 async def test_objects_match_by_member_and_all_else_by_equality(
     made: SQLStore, have: Any, want: Any, found: bool
 ) -> None:
-    assert json_contains(values.encode(have), values.encode(want)) is found
+    assert json_contains(json_values.encode(have), json_values.encode(want)) is found
     await made.open()
-    r = row(metadata=values.encode(have))
+    r = row(metadata=json_values.encode(have))
     assert await append(made, r, 1, event(r.id, 1, "created"), insert=True) is None
     assert bool(await made.runs(RunFilter(metadata=want))) is found
     await made.close()

@@ -12,12 +12,12 @@ import pytest
 from interlingua.engine.ids import new_id, now
 from interlingua.model.run import Thread
 from interlingua.model.status import Status
-from interlingua.store.base import RunFilter, ThreadFilter
-from interlingua.store.postgres_connection import PostgresConnection
+from interlingua.store.ports import RunFilter, ThreadFilter
+from interlingua.store.postgres.connection import PostgresConnection
 from interlingua.store.schema import steps
-from interlingua.store.sql import Connection, Cursor
-from interlingua.store.sql_store import SQLStore
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.sql.database import Connection, Cursor
+from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sqlite.store import SQLiteStore
 
 from ..databases import sql
 from .conftest import at
@@ -71,7 +71,7 @@ async def _explained(store: SQLStore, search: Callable[[], Any], monkeypatch: py
 async def test_no_search_on_sqlite_reads_all_runs_or_threads(
     sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.store.sqlite_writer._FEW", 3)
+    monkeypatch.setattr("interlingua.store.sqlite.writer._FEW", 3)
     await sqlite.open()
     for number in range(6):
         one = row(metadata=b'{"env":"prod"}', status=Status.SUCCEEDED, wake_at=None)

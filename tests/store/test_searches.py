@@ -15,7 +15,7 @@ import pytest
 from interlingua.engine.ids import new_id, now
 from interlingua.model.run import Question, RunRequest, Thread
 from interlingua.model.status import Status
-from interlingua.store.base import (
+from interlingua.store.ports import (
     CommitThread,
     PutQuestion,
     QuestionFilter,
@@ -24,7 +24,7 @@ from interlingua.store.base import (
     Submission,
     ThreadFilter,
 )
-from interlingua.store.sql_store import SQLStore
+from interlingua.store.sql.runs import SQLStore
 
 from .test_store import append, event, row
 

@@ -11,8 +11,8 @@ import pytest
 
 from interlingua.engine.ids import new_id, now
 from interlingua.model.run import Question, RunRequest
-from interlingua.store.base import PutQuestion, QuestionFilter, RunFilter, Submission
-from interlingua.store.sql_store import SQLStore
+from interlingua.store.ports import PutQuestion, QuestionFilter, RunFilter, Submission
+from interlingua.store.sql.runs import SQLStore
 
 from .. import warm_python
 from .racer import BUDGET, MANY

@@ -19,12 +19,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from interlingua.model.documents import Change, Drop, Follow, Kept, Letter, Post, Put, Rewrite, Settle, Tell
 from interlingua.model.errors import InvalidRequest, NotFound, StoreError
-from interlingua.store import sqlite_writer
-from interlingua.store.base import Store
-from interlingua.store.shelf import Change, Drop, Follow, Kept, Letter, Post, Put, Rewrite, Settle, Tell
-from interlingua.store.sql_store import SQLStore
-from interlingua.store.sqlite import SQLiteStore
+from interlingua.store.ports import Store
+from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sqlite import writer as sqlite_writer
+from interlingua.store.sqlite.store import SQLiteStore
 
 from ..examples import many
 from .conftest import at
@@ -610,8 +610,8 @@ async def test_what_was_queued_before_the_end_is_kept_and_what_comes_after_is_re
 WRITER = """
 import asyncio, sys
 import msgspec
-from interlingua.store.shelf import Post, Put, Tell
-from interlingua.store.opening import open_store
+from interlingua.model.documents import Post, Put, Tell
+from interlingua.store.open import open_store
 
 KINDS = {"post": Post, "put": Put, "tell": Tell}
 
@@ -638,8 +638,8 @@ for line in sys.stdin:
 # Keeps letters and news of them for ever, many at a time, and says which are kept.
 ENDLESS = """
 import asyncio, sys
-from interlingua.store.shelf import Post, Put, Tell
-from interlingua.store.opening import open_store
+from interlingua.model.documents import Post, Put, Tell
+from interlingua.store.open import open_store
 
 async def go_on(store, prefix, lane):
     for n in range(10**9):

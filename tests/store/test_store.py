@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from interlingua.engine.ids import new_id, now
-from interlingua.model import chain, values
+from interlingua.model import hash_chain, json_values
 from interlingua.model.card import AgentCard
 from interlingua.model.errors import AlreadyAnswered, AlreadyFinished, Conflict, RunNotFound, StoreError
 from interlingua.model.run import Answer, Question, RunRequest
 from interlingua.model.status import Status
-from interlingua.store.base import (
+from interlingua.store.ports import (
     EVENT_COLUMNS,
     Change,
     DropInbox,
@@ -36,19 +36,19 @@ from interlingua.store.base import (
     Submission,
     WorkerRow,
 )
-from interlingua.store.postgres import PostgresStore
-from interlingua.store.sql import Connection, plain
-from interlingua.store.sql import insert as insert_rows
-from interlingua.store.sql_changes import apply_change
-from interlingua.store.sql_store import SQLStore
-from interlingua.store.sqlite import SQLiteStore, migrate
+from interlingua.store.postgres.store import PostgresStore
+from interlingua.store.sql.database import Connection, plain
+from interlingua.store.sql.database import insert as insert_rows
+from interlingua.store.sql.log_side_effects import apply_change
+from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sqlite.store import SQLiteStore, migrate
 
 from .conftest import at
 
 
 def row(**fields: Any) -> RunRow:
     made = RunRow(
-        new_id(), "a", "1", Status.PENDING, "me", None, None, "", b"{}", now(), now(), None, 0, 1, chain.GENESIS, 0, 0,
+        new_id(), "a", "1", Status.PENDING, "me", None, None, "", b"{}", now(), now(), None, 0, 1, hash_chain.GENESIS, 0, 0,
         0, None,
     )  # fmt: skip
     made = msgspec.structs.replace(made, **fields)
@@ -329,7 +329,7 @@ async def test_news_for_a_parent_is_written_with_the_childs_end(made: SQLStore) 
     await made.open()
     parent, child = await owned(made), await owned(made)
     child.next_seq = 3
-    news = PutInbox(parent.id, "child_ended", values.encode({"run": child.id}))
+    news = PutInbox(parent.id, "child_ended", json_values.encode({"run": child.id}))
     assert await append(made, child, 2, event(child.id, 2, "finished"), changes=[news]) is None
     assert await made.runs_with_news("w") == [parent.id]
     assert [item.kind for item in await made.inbox(parent.id)] == ["child_ended"]

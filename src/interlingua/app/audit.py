@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from ..engine.teams import MANIFEST, MEMBER_OF
-from ..model import values
-from ..model.audit import (
+from ..engine.teams.members import MANIFEST, MEMBER_OF
+from ..model import json_values
+from ..model.audit.export import (
     FORMAT,
     VERSION,
     Manifest,
@@ -38,10 +38,10 @@ from ..model.events import (
     ToolRefused,
     body_decoder,
 )
-from ..model.oversight import ReviewVerdict, read_verdict
 from ..model.status import Status
+from ..model.team.oversight import ReviewVerdict, read_verdict
 from ..security.signing import SigningKey
-from ..store.base import EventRow, RunFilter, RunRow, Store, Tombstone
+from ..store.ports import EventRow, RunFilter, RunRow, Store, Tombstone
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
@@ -318,7 +318,7 @@ async def _cards(engine: Engine, collected: Collected) -> dict[str, Any]:
     for name, version, origin in agents:
         card = await engine.store.card(name, version, origin)
         told = msgspec.to_builtins(card.card) if card is not None else None
-        if told is not None and (key := values.digest(told)) in wanted:
+        if told is not None and (key := json_values.digest(told)) in wanted:
             found[key] = told
     return found
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from ..engine import ways
-from ..engine.agents import Agent
+from ..engine.agents import mount_path
+from ..engine.agents.agent import Agent
 from ..engine.engine import Engine
 from ..model.errors import DefinitionError, InterlinguaError, Invalid
 from ..protocols.peer.skills import answers
@@ -112,7 +112,7 @@ def _offered(
         return Tried(entry.name, False, reason=reason, wrong=True)
     told = Tried(entry.name, True, [])
     for agent in look:
-        if ways.turned_away(agent.card, engine.server, engine.settings.max_hops) is not None:
+        if mount_path.turned_away(agent.card, engine.server, engine.settings.max_hops) is not None:
             continue  # a server that mounts this one has it from here
         try:
             engine.exchange([], [agent])

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ..engine import ways
+from ..engine.agents import mount_path
 from ..engine.engine import Engine
 from ..model.errors import InterlinguaError
 from ..model.run_identity import split_queue
 from ..security.auth import Authenticator, check_bind
 from ..security.origins import HostPolicy
-from ..store.base import Store
-from ..store.opening import CannotOpen, is_postgres, open_store
-from ..store.sqlite import SQLiteStore
+from ..store.open import CannotOpen, is_postgres, open_store
+from ..store.ports import Store
+from ..store.sqlite.store import SQLiteStore
 from . import config_meaning, probes
 from .config import Config
 from .http import HttpApp
@@ -75,7 +75,7 @@ async def _check_store(config: Config, project: Project) -> tuple[Store, str, bo
         await store.open()
         try:
             others = [split_queue(queue)[1] for worker in await store.workers() for queue in worker.queues]
-            return store, await ways.known_id(store), await StoredKeys(store).any(), others
+            return store, await mount_path.known_id(store), await StoredKeys(store).any(), others
         finally:
             await store.close()
     except InterlinguaError as error:

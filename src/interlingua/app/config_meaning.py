@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..bus import address
-from ..bus.base import BusSettings
+from ..bus.nats import address
+from ..bus.port import BusSettings
 from ..engine.settings import Settings
 from ..model.errors import InterlinguaError, InvalidRequest
 from ..protocols.cap.server import CapSettings

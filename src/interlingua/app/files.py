@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..engine.agents import Agent
-from ..engine.exits import is_signal
+from ..engine.agents.agent import Agent
+from ..engine.handler.process_exits import is_signal
 from ..model.errors import DefinitionError
 from ..model.run_identity import file_source
 from .project import find_root

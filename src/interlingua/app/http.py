@@ -20,8 +20,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from ..engine.callbacks import NotTaken
 from ..engine.engine import Engine
+from ..engine.services.callbacks import NotTaken
 from ..model.errors import InterlinguaError, Unavailable
 from ..model.run import Caller
 from ..protocols import Door, Opening, Protocol

@@ -9,11 +9,11 @@ import logging
 import msgspec
 
 from ..engine.engine import Engine
-from ..model import values
+from ..model import json_values
 from ..model.errors import StoreError
 from ..security.auth import Authenticator
 from ..security.keys import KeyRecord
-from ..store.base import Store
+from ..store.ports import Store
 
 log = logging.getLogger("interlingua.http")
 
@@ -27,7 +27,7 @@ class StoredKeys:
         self._store = store
 
     async def put(self, record: KeyRecord) -> None:
-        await self._store.put_key(record.id, values.encode(record))
+        await self._store.put_key(record.id, json_values.encode(record))
 
     async def all(self) -> list[KeyRecord]:
         return [_records.decode(record) for record in await self._store.key_records()]
@@ -50,7 +50,7 @@ class StoredKeys:
 def _changed(old: bytes, **changes: int) -> bytes | None:
     """The record with these members; None for one that was revoked, which stays as it is."""
     record = _records.decode(old)
-    return None if record.revoked_at is not None else values.encode(msgspec.structs.replace(record, **changes))
+    return None if record.revoked_at is not None else json_values.encode(msgspec.structs.replace(record, **changes))
 
 
 async def close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticator) -> None:

@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from ..bus.base import RemoteBus
+from ..bus.port import RemoteBus
 from ..engine.engine import Engine
 from ..engine.ids import now
-from ..engine.meters import BOUNDS, OTHER, Busiest, Histogram, Numbers, label
+from ..engine.observe.run_metrics import BOUNDS, OTHER, Busiest, Histogram, Numbers, label
 from ..model.errors import InterlinguaError
 from ..model.run import OWNER, Caller
 from ..security import scopes

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..engine.agents import Agent, NameTaken
-from ..engine.elsewhere import Elsewhere
-from ..engine.mounting import MOUNTED_FROM
-from ..model import values
+from ..engine.agents.agent import Agent, NameTaken
+from ..engine.cluster.remote_agents import Elsewhere
+from ..engine.handler.mounted_run import MOUNTED_FROM
+from ..model import json_values
 from ..model.card import AgentCard
 from ..model.errors import DefinitionError, InvalidRequest
 from .targets import Target, load_to_serve, source_of_mount
@@ -70,12 +70,12 @@ class MountEntry(msgspec.Struct, kw_only=True, frozen=True):
     def remembered_as(self) -> str:
         """Of the same place, whatever it is called here."""
         target = self.target
-        return values.digest([target.kind, target.rest, target.agent])
+        return json_values.digest([target.kind, target.rest, target.agent])
 
     @property
     def identity(self) -> str:
         """Equal where nothing was changed, secrets included."""
-        return values.digest(msgspec.to_builtins(self))
+        return json_values.digest(msgspec.to_builtins(self))
 
 
 class MountView(msgspec.Struct, omit_defaults=True):

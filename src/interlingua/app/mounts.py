@@ -20,17 +20,17 @@ from typing import Any
 
 import msgspec
 
-from ..engine import ways
-from ..engine.agents import Agent
+from ..engine.agents import mount_path
+from ..engine.agents.agent import Agent
 from ..engine.engine import Engine
+from ..engine.handler.mounted_run import LeftRun, Mounted
 from ..engine.ids import now
-from ..engine.mounting import LeftRun, Mounted
-from ..model import values
+from ..model import json_values
 from ..model.card import ANY_OBJECT, AgentCard
+from ..model.documents import Put
 from ..model.errors import AgentNotFound, DefinitionError, InterlinguaError, InvalidInput, StoreError, Unavailable
 from ..model.schemas import Validator
 from ..security.redaction import redact_text
-from ..store.shelf import Put
 from .mount_entry import MountEntry, Mounting, MountView, State, left_out, let_go, load
 from .mount_line import Line
 from .targets import ADDRESSES, Target, resolve, source_of_mount
@@ -230,7 +230,7 @@ class Supervised:
 
     def _may_come(self, away: dict[str, str], card: AgentCard) -> bool:
         """Whether an agent of it is mounted. One that has been here before would come again and again."""
-        why = ways.turned_away(card, self._engine.server, self._engine.settings.max_hops)
+        why = mount_path.turned_away(card, self._engine.server, self._engine.settings.max_hops)
         if why is not None:
             away[f"{self.entry.prefix}{card.name}"] = why
         return why is None
@@ -284,7 +284,7 @@ class Supervised:
         """An agent as it is registered here: with its name here, and whatever is behind it at the time."""
         made = copy.copy(real)
         made.card = self.entry.renamed(real.card)
-        made.digest = values.digest(msgspec.to_builtins(made.card))
+        made.digest = json_values.digest(msgspec.to_builtins(made.card))
         made.source = source_of_mount(self.entry.target, real.card.name)
         made.fn = self._handler(real.card.key)
         made.on_cancel = self._teller(real.card.key)

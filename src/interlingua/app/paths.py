@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..bus.base import BusSettings
+from ..bus.port import BusSettings
 from ..model.errors import NotFound
-from ..store.opening import is_postgres, shown
+from ..store.open import is_postgres, shown
 from .config_table import setting
 from .project import Project, SeveralProjects, find_project
 
@@ -128,7 +128,7 @@ def _folder_of(target: Target) -> Path | None:
 def _is_there(store: Path) -> bool:
     if not is_postgres(store):
         return store.exists()
-    from ..store.opening import migrate
+    from ..store.open import migrate
 
     return migrate(store, dry=True).found > 0
 

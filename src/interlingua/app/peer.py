@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from .. import extras
-from ..bus.base import BusSettings
-from ..engine.agents import Agent
+from ..bus.port import BusSettings
+from ..engine.agents.agent import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings
 from ..model.errors import InvalidRequest

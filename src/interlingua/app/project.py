@@ -16,7 +16,7 @@ import msgspec
 
 from ..model.errors import InvalidRequest
 from ..security.private import write_once
-from ..store.opening import is_postgres, shown
+from ..store.open import is_postgres, shown
 from . import config_file
 
 CONFIG = "interlingua.toml"

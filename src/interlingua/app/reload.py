@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..engine.agents import Agent
+from ..engine.agents.agent import Agent
 from ..model.errors import DefinitionError, InterlinguaError
 from . import config_meaning
 from .config import Config

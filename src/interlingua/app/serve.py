@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..bus.base import BusSettings
-from ..engine.agents import Agent
+from ..bus.port import BusSettings
+from ..engine.agents.agent import Agent
 from ..engine.closing import close_all
 from ..engine.engine import Engine
 from ..engine.settings import Settings
@@ -23,7 +23,7 @@ from ..security.auth import Authenticator, check_bind
 from ..security.egress import EgressGuard
 from ..security.issuers import Issuer
 from ..security.origins import HostPolicy
-from ..store.opening import shown
+from ..store.open import shown
 from .asgi import CannotListen, HttpServer, OwnPorts, listen
 from .http import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .keys import StoredKeys, close_when_keyed

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ..engine.agents import Agent
-from ..engine.imported_files import imports_of
+from ..engine.agents.agent import Agent
+from ..engine.agents.imported_files import imports_of
 from ..model.errors import InterlinguaError
 from .targets import Target, TargetError, load_to_serve, parse
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..bus.base import BusSettings
-from ..engine.agents import Agent
+from ..bus.port import BusSettings
+from ..engine.agents.agent import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings
 from ..model.errors import InvalidRequest

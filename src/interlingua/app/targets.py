@@ -19,7 +19,7 @@ from ..security.redaction import redact_text
 from ..transports.access import ORDINARY, Access
 
 if TYPE_CHECKING:
-    from ..engine.agents import Agent
+    from ..engine.agents.agent import Agent
 
 # Everything that the grammar knows beside FILE[:AGENT]. Addresses are written KIND://…, the others KIND:…
 ADDRESSES = (

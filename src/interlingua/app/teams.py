@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..engine.agents import Agent
-from ..engine.teams import TeamAgent
+from ..engine.agents.agent import Agent
+from ..engine.teams.members import TeamAgent
 from ..model.errors import DefinitionError
 from ..model.run_identity import team_source
-from ..model.team import Manifest, Server, Team
+from ..model.team.manifest import Manifest, Server, Team
 from ..protocols.cap.loading import load_team as read_team
 from .project import find_root
 from .targets import Target, TargetError, load, parse
 
 if TYPE_CHECKING:
-    from ..model.tools import ToolServers
+    from ..model.team.tools import ToolServers
 
 HANDLERS = "handlers.py"
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from ..bus import address
-from ..bus.base import BusSettings
-from ..engine.agents import Agent
+from ..bus.nats import address
+from ..bus.port import BusSettings
+from ..engine.agents.agent import Agent
 from ..engine.closing import close_all
 from ..engine.engine import Engine
 from ..engine.settings import Settings
 from ..security.auth import Authenticator
-from ..store.opening import shown
+from ..store.open import shown
 from .keys import StoredKeys, close_when_keyed
 from .mount_entry import MountEntry, Mounting
 from .mounts import Mounts

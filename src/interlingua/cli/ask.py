@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.card import Schema
 from ..model.errors import Invalid, InvalidAnswer
 from ..model.pointers import first_step
@@ -111,7 +111,7 @@ async def _field(f: forms.Field) -> Any:
     """A value, or UNSET where the member is left out."""
     has_default = f.default is not msgspec.UNSET and f.default is not None
     optional = "" if f.required else " (optional)"
-    default = f.default if isinstance(f.default, str) else values.encode(f.default).decode() if has_default else ""
+    default = f.default if isinstance(f.default, str) else json_values.encode(f.default).decode() if has_default else ""
     hint = f" [{clean(default)}]" if has_default else optional
     description = f.schema.get("description")
     if description:

@@ -12,7 +12,7 @@ from .options import Json, Store, examples
 if TYPE_CHECKING:
     from ..app.audit import Branch
     from ..engine.engine import Engine
-    from ..model.audit import Report
+    from ..model.audit.export import Report
     from ..security.signing import SigningKey
 
 app = typer.Typer(
@@ -73,7 +73,7 @@ async def _export(task: str, output: Path | None, force: bool, key: Path | None,
 
     from ..app.audit import export as lines_of
     from ..engine.ids import now
-    from ..model.audit_check import Checker
+    from ..model.audit.verify import Checker
     from ..security.signing import genuine
     from .ids import short
     from .session import engine_at
@@ -186,7 +186,7 @@ def verify(
     import sys
 
     from ..app.audit import read_lines
-    from ..model.audit_check import verify as check
+    from ..model.audit.verify import verify as check
     from ..model.errors import NotFound
     from ..security.signing import Expected, genuine
     from .errors import CommandError
@@ -294,7 +294,7 @@ def key_(
 
 def _key_file(key: Path | None, store: Path | None) -> Path:
     from ..app.paths import Place, user_folder
-    from ..store.opening import is_postgres
+    from ..store.open import is_postgres
 
     if key is not None:
         return key.expanduser()
@@ -337,8 +337,8 @@ async def _tree(task: str, json: bool, store: Path | None) -> None:
 async def _find(engine: Engine, given: str) -> tuple[str, str]:
     """The run that is meant, and the label of its task where that was given."""
     from ..model.errors import RunNotFound
-    from ..model.tasks import is_task
-    from ..store.base import RunFilter
+    from ..model.team.task_ids import is_task
+    from ..store.ports import RunFilter
     from .ids import find_run
 
     if is_task(given):

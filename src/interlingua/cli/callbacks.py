@@ -10,7 +10,7 @@ import typer
 from .options import Json, Limit, Store, examples
 
 if TYPE_CHECKING:
-    from ..store.base import CallbackRow
+    from ..store.ports import CallbackRow
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.card import Schema
 from ..model.errors import Invalid, InvalidAnswer
-from ..model.forms import offered
+from ..model.question_forms import offered
 from ..model.run import Option
 from ..model.schemas import Validator
 from ..transports.json_text import fault
@@ -188,7 +188,7 @@ def read_field(schema: Schema, text: str) -> Any:
 
 def read_json(text: str) -> Any:
     try:
-        return values.decode(text)
+        return json_values.decode(text)
     except (msgspec.DecodeError, UnicodeError):
         raise ValueError(f"this {fault(text)}") from None
 
@@ -255,7 +255,7 @@ def describe_fields(schema: Schema) -> list[str]:
     for f in fields_of(schema):
         note = "required" if f.required else "optional"
         if f.default is not msgspec.UNSET and f.default is not None:
-            note = f"default {values.encode(f.default).decode()}"
+            note = f"default {json_values.encode(f.default).decode()}"
         lines.append(f"{f.name} ({f.kind}, {note})" + (f": {d}" if (d := f.schema.get("description")) else ""))
     return lines
 
@@ -272,7 +272,7 @@ def example_of(schema: Schema, options: list[Option] | None = None) -> str:
             if main is not None and main.schema.get("type") == "string" and "enum" not in main.schema:
                 return "'your text'"
             wanted = [f for f in fields if f.required] or fields
-            return "'" + values.encode({f.name: _sample(f.schema) for f in wanted}).decode().replace("'", "") + "'"
+            return "'" + json_values.encode({f.name: _sample(f.schema) for f in wanted}).decode().replace("'", "") + "'"
     return "'JSON'"
 
 

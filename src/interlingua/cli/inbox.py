@@ -128,7 +128,7 @@ async def _names(engine: Engine) -> dict[str, str]:
 
 
 async def _link(engine: Engine, run: str) -> Link:
-    from ..engine.mounting import MOUNTED_FROM
+    from ..engine.handler.mounted_run import MOUNTED_FROM
 
     row = await engine.store.run(run)
     if row is None:

@@ -14,7 +14,7 @@ import msgspec
 from rich.text import Text
 
 from ..model.run import QuestionRecord
-from ..store.base import QuestionFilter
+from ..store.ports import QuestionFilter
 from . import inbox, journal
 from .errors import ExitCode
 from .ids import short

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..model import values
+from ..model import json_values
 from ..model.card import AgentCard
 from ..model.errors import Invalid, InvalidInput
 from ..model.schemas import Validator
@@ -47,7 +47,7 @@ def _decoded(data: bytes, where: str) -> str:
 def json_of(given: str, what: str) -> Any:
     text = text_of(given)
     try:
-        return values.decode(text)
+        return json_values.decode(text)
     except msgspec.DecodeError:
         raise CommandError(f"{what} {fault(text)}", hint=f"quote it for the shell: {what} '{{…}}'") from None
 
@@ -60,7 +60,7 @@ def metadata_of(pairs: list[str]) -> dict[str, Any]:
         if not equals or not key:
             raise CommandError(f"--metadata {pair!r} is not of the form KEY=VALUE")
         try:
-            metadata[key] = values.decode(value)
+            metadata[key] = json_values.decode(value)
         except msgspec.DecodeError:
             metadata[key] = value
     return metadata
@@ -80,7 +80,7 @@ async def input_of(card: AgentCard, given: str | None, *, ask: bool) -> dict[str
     text = text_of(given)
     if text.lstrip().startswith("{"):
         try:
-            value = values.decode(text)
+            value = json_values.decode(text)
         except msgspec.DecodeError:
             if card.input_text is None:
                 raise CommandError(f"the input {fault(text)}", hint=_fields(card)) from None

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ..engine.record_keys import kind_of
-from ..model import values
+from ..engine.log.record_keys import kind_of
+from ..model import json_values
 from ..model.events import (
     ArtifactAdded,
     CancelRequested,
@@ -180,4 +180,4 @@ def _line_of(event: Event) -> str:
 
 
 def _json(value: Any) -> str:
-    return values.encode(value).decode()
+    return json_values.encode(value).decode()

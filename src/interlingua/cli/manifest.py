@@ -11,7 +11,7 @@ import typer
 from .options import Json, examples
 
 if TYPE_CHECKING:
-    from ..engine.agents import Agent
+    from ..engine.agents.agent import Agent
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -10,15 +10,15 @@ from .errors import CommandError, ExitCode
 if TYPE_CHECKING:
     from ..app.paths import Place
     from ..app.targets import Target
-    from ..engine.agents import Agent
-    from ..engine.moving import Moved, Mover
-    from ..store.base import QueueCount
+    from ..engine.agents.agent import Agent
+    from ..engine.runs.move import Moved, Mover
+    from ..store.ports import QueueCount
 
 
 async def move(run: str | None, origin: str | None, to: str, yes: bool, json: bool, store: Path | None) -> int:
     from ..app.paths import Place
     from ..app.targets import parse
-    from ..engine.moving import Mover
+    from ..engine.runs.move import Mover
     from .ids import find_run
     from .session import engine_in
 

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.panel import Panel
 from rich.text import Text
 
-from ..model import values
+from ..model import json_values
 from ..model.content import DataPart, FilePart, Part, TextPart, ToolResultPart
 from ..model.events import (
     ArtifactAdded,
@@ -75,7 +75,7 @@ def note(text: str) -> None:
 
 
 def as_json(value: Any, *, pretty: bool = True) -> str:
-    data = values.encode(value)
+    data = json_values.encode(value)
     return (msgspec.json.format(data, indent=2) if pretty else data).decode()
 
 

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..model.team import ORCHESTRATOR
+from ..model.team.manifest import ORCHESTRATOR
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine

@@ -10,7 +10,7 @@ from .output import TextView, View
 
 if TYPE_CHECKING:
     from ..app.targets import Loaded
-    from ..engine.agents import Agent
+    from ..engine.agents.agent import Agent
     from ..engine.engine import Engine
     from ..model.run import Question
 

@@ -18,7 +18,7 @@ from .errors import CommandError, ExitCode
 if TYPE_CHECKING:
     from ..app.paths import Place
     from ..app.targets import Target
-    from ..engine.agents import Agent
+    from ..engine.agents.agent import Agent
     from ..engine.engine import Engine
 
 log = logging.getLogger("interlingua.cli")
@@ -99,7 +99,7 @@ async def engine_in(
 ) -> AsyncIterator[Engine]:
     """The same, at a place that was found before."""
     from ..engine.engine import Engine
-    from ..store.opening import CannotOpen
+    from ..store.open import CannotOpen
 
     agents = list(agents)
     path = place.store if create else place.existing_store()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..app.project import Project
     from ..app.reload import Reloader
     from ..app.work import Workplace
-    from ..engine.agents import Agent
+    from ..engine.agents.agent import Agent
 
     Open = Callable[
         [Config, Path | str, Project, list[Agent[..., Any]], list[MountEntry]],

@@ -11,8 +11,8 @@ import typer
 from .options import Json, Store, examples
 
 if TYPE_CHECKING:
-    from ..store.checking import Counts, Damage
-    from ..store.sql_store import SQLStore
+    from ..store.integrity import Counts, Damage
+    from ..store.sql.runs import SQLStore
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,27 +49,28 @@ async def _migrate(dry: bool, store: Path | None, json: bool) -> int:
     import asyncio
 
     from ..app.paths import Place
-    from ..store import opening, schema
+    from ..store import schema
+    from ..store.open import is_postgres, migrate, shown
     from .render import as_json
 
     where = Place(store).store
-    if not opening.is_postgres(where):  # there, this is what makes the tables
+    if not is_postgres(where):  # there, this is what makes the tables
         where = _there(store)
-    plan = await asyncio.to_thread(opening.migrate, where, dry=dry)
+    plan = await asyncio.to_thread(migrate, where, dry=dry)
     if json:
         steps = [{"name": step.name, "alone": step.alone or None} for step in plan.ahead]
         alive = [{"worker": one.id, "host": one.host, "pid": one.pid} for one in plan.alive]
         typer.echo(as_json({"from": plan.found, "to": plan.known, "steps": steps, "alive": alive, "done": not dry}))
         return 0
     if not plan.ahead:
-        typer.echo(f"{opening.shown(where)} has schema {plan.found}, which is this version's: nothing to do")
+        typer.echo(f"{shown(where)} has schema {plan.found}, which is this version's: nothing to do")
         return 0
     verb = "would be migrated" if dry else "was migrated"
-    typer.echo(f"{opening.shown(where)} {verb} from schema {plan.found} to {plan.known}")
+    typer.echo(f"{shown(where)} {verb} from schema {plan.found} to {plan.known}")
     for step in plan.ahead:
         typer.echo(f"  {step.name}" + (f"  (alone: {step.alone})" if step.alone else ""))
     if dry:
-        schema.refuse_beside_others(opening.shown(where), plan)
+        schema.refuse_beside_others(shown(where), plan)
     return 0
 
 
@@ -103,18 +104,18 @@ async def _check(all_: bool, sample: int, store: Path | None, json: bool) -> int
     import msgspec
 
     from ..model.errors import Conflict
-    from ..store import opening
-    from ..store.sql_store import SQLStore
+    from ..store.open import migrate, open_store, shown
+    from ..store.sql.runs import SQLStore
     from .render import as_json
 
     where = _there(store)
-    plan = await asyncio.to_thread(opening.migrate, where, dry=True)
+    plan = await asyncio.to_thread(migrate, where, dry=True)
     if plan.ahead:  # opening it would migrate it
         raise Conflict(
-            f"{opening.shown(where)} has schema {plan.found}, and this version's is {plan.known}: run `interlingua "
+            f"{shown(where)} has schema {plan.found}, and this version's is {plan.known}: run `interlingua "
             "store migrate` first (`--dry-run` says what that would do), or check it with the version that wrote it"
         )
-    opened = opening.open_store(where)
+    opened = open_store(where)
     assert isinstance(opened, SQLStore)
     await opened.open()
     try:
@@ -123,10 +124,10 @@ async def _check(all_: bool, sample: int, store: Path | None, json: bool) -> int
         await opened.close()
     if json:
         counted = {} if found is None else msgspec.to_builtins(found)
-        shown = {"schema": plan.found, **counted, "checked": checked, "damage": msgspec.to_builtins(damage)}
-        typer.echo(as_json(shown))
+        report = {"schema": plan.found, **counted, "checked": checked, "damage": msgspec.to_builtins(damage)}
+        typer.echo(as_json(report))
     else:
-        typer.echo(f"{opening.shown(where)}, schema {plan.found}")
+        typer.echo(f"{shown(where)}, schema {plan.found}")
         _show(found, checked, damage)
     return 1 if damage else 0
 
@@ -134,8 +135,8 @@ async def _check(all_: bool, sample: int, store: Path | None, json: bool) -> int
 async def _look(opened: SQLStore, sample: int | None) -> tuple[Counts | None, int, list[Damage]]:
     """What is there, how many runs were checked, and what is wrong."""
     from ..model.errors import StoreError
-    from ..store.checking import Damage, check_logs, counts
-    from ..store.sqlite import SQLiteStore
+    from ..store.integrity import Damage, check_logs, counts
+    from ..store.sqlite.store import SQLiteStore
 
     found, checked, damage = None, 0, list[Damage]()
 

@@ -11,7 +11,7 @@ import typer
 from .options import EXIT_CODES, Json, Store, examples
 
 if TYPE_CHECKING:
-    from ..model.team import Problem, Team
+    from ..model.team.manifest import Problem, Team
 
 app = typer.Typer(
     no_args_is_help=True,

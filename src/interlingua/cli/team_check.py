@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from ..app.teams import HANDLERS
-from ..model.authority import DEFAULT_LIMITS, Limits, Policy, Step
-from ..model.codes import Code
+from ..model.error_numbers import Code
 from ..model.errors import InterlinguaError
 from ..model.pointers import escaped
-from ..model.team import OURS, USER, Manifest, Problem, Server, Team, entry_of
+from ..model.team.authority import DEFAULT_LIMITS, Limits, Policy, Step
+from ..model.team.manifest import OURS, USER, Manifest, Problem, Server, Team, entry_of
 from .render import clean
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from ..model.errors import Conflict, InterlinguaError, NotFound, RunNotFound
 from ..model.events import ChildCalled, DelegationRefused, Event, RunFinished
 from ..model.run import Question, RunRequest
-from ..model.tasks import is_task
+from ..model.team.task_ids import is_task
 from .errors import CommandError, ExitCode
 from .render import as_json, clean, note
 from .team_input import Command, Tell, Typed
@@ -22,7 +22,7 @@ from .terminal import Interrupts
 from .watch import Watch
 
 if TYPE_CHECKING:
-    from ..engine.agents import Agent
+    from ..engine.agents.agent import Agent
     from ..engine.engine import Engine
     from .ask import Asker
     from .crash import CrashSite

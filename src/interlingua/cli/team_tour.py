@@ -70,7 +70,7 @@ class Says:
 async def _audited(engine: Engine, run: str, label: str, store: Path) -> None:
     from ..app.audit import export
     from ..engine.ids import now
-    from ..model.audit_check import verify
+    from ..model.audit.verify import verify
     from ..security.signing import SigningKey, genuine
 
     say("", "Who did what for whom is on record, every event chained to the one before. An export of it proves itself:")

@@ -13,10 +13,9 @@ import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
-from ..model import values
-from ..model.authority import Authority
-from ..model.codes import code_of
+from ..model import json_values
 from ..model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
+from ..model.error_numbers import code_of
 from ..model.errors import ErrorInfo
 from ..model.events import (
     ArtifactAdded,
@@ -37,10 +36,11 @@ from ..model.events import (
     ToolRefused,
     Warned,
 )
-from ..model.oversight import Proposal, read_verdict
 from ..model.run import Question, RunRequest
 from ..model.status import Status
-from ..model.team import ORCHESTRATOR, USER
+from ..model.team.authority import Authority
+from ..model.team.manifest import ORCHESTRATOR, USER
+from ..model.team.oversight import Proposal, read_verdict
 from .output import JsonView
 from .render import clean, error_console, note, question_view
 
@@ -151,7 +151,7 @@ class Conversation:
         return Said(authority.task, review.agent, authority.me, "delegation", message, held=True)
 
     def _once(self, *what: Any) -> bool:
-        digest = values.digest(msgspec.to_builtins(what))
+        digest = json_values.digest(msgspec.to_builtins(what))
         if digest in self._told:
             return False
         self._told.add(digest)
@@ -274,7 +274,7 @@ def attachment(part: Part) -> Text:
 
 
 def short_value(value: Any) -> str:
-    return one_line(value if isinstance(value, str) else values.encode(value).decode())
+    return one_line(value if isinstance(value, str) else json_values.encode(value).decode())
 
 
 def one_line(text: str, length: int = LONG) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..app.mount_entry import MountEntry
     from ..app.project import Project
     from ..app.work import Workplace
-    from ..engine.agents import Agent
+    from ..engine.agents.agent import Agent
 
 EPILOG = (
     examples(

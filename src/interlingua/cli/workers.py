@@ -10,7 +10,7 @@ import typer
 from .options import Json, Store, examples
 
 if TYPE_CHECKING:
-    from ..bus.base import BusSettings, Presence
+    from ..bus.port import BusSettings, Presence
 
 EPILOG = examples(
     "interlingua workers",
@@ -48,7 +48,7 @@ async def _workers(store: Path | None, bus: str | None, json: bool) -> None:
     import msgspec
 
     from ..app.paths import Place
-    from ..store.opening import open_store
+    from ..store.open import open_store
     from .render import as_json
 
     place = Place(store)
@@ -98,8 +98,8 @@ async def _present(settings: BusSettings, wanted: set[str]) -> dict[str, Presenc
     """Who answers on the bus. Waits until all that are wanted did, but not for long."""
     import asyncio
 
-    from ..bus.base import RemoteBus
-    from ..bus.opening import open_bus
+    from ..bus.open import open_bus
+    from ..bus.port import RemoteBus
 
     bus = open_bus(settings)
     assert isinstance(bus, RemoteBus)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model.forms import true_form, written_answer
+from ..model.question_forms import true_form, written_answer
 from ..model.run import Question
 from ..model.schemas import usable
 from .sample import made_for

@@ -14,10 +14,10 @@ from typing import Any, ParamSpec, TypeVar, overload
 from ..model.card import AgentCard, ErrorDefinition, Schema, Skill
 from ..model.errors import AgentError, DefinitionError, Invalid
 from ..model.schemas import check_refs_local
-from .agents import Agent, OutputCodec, Shape, text_field
-from .codec import Codec, Params
-from .context import Context, SyncContext
-from .questions import Question, QuestionCodec, question_codec
+from .agents.agent import Agent, OutputCodec, Shape, text_field
+from .agents.codec import Codec, Params
+from .agents.question_types import Question, QuestionCodec, question_codec
+from .handler.context import Context, SyncContext
 
 P = ParamSpec("P")
 R = TypeVar("R")

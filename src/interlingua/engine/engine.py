@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..bus.base import Bus, BusSettings
-from ..bus.opening import open_bus
-from ..model import chain, values
+from ..bus.open import open_bus
+from ..bus.port import Bus, BusSettings
+from ..model import hash_chain, json_values
 from ..model.card import AgentCard
 from ..model.content import Message, Part, parts_from
 from ..model.errors import (
@@ -33,45 +33,39 @@ from ..model.errors import (
 )
 from ..model.events import KINDS, Event, RunCreated, RunFinished
 from ..model.identifiers import check_id
-from ..model.oversight import Assignment
 from ..model.run import OWNER, Caller, Instance, Run, RunRequest
 from ..model.run_identity import Origin
 from ..model.schemas import Validator
 from ..model.status import Status
-from ..store import checking
-from ..store.base import (
-    EventRow,
-    MoveTo,
-    RunFilter,
-    RunRow,
-    Store,
-    StoredCard,
-    Submission,
-    Submitted,
-)
-from ..store.opening import open_store
-from . import belonging, retrying, runlog, ways
-from .agents import Agent, Registry
-from .answering import Answering
-from .blocked_report import BlockedReport
-from .blocked_runs import read_reason
-from .callbacks import Callbacks
+from ..model.team.oversight import Assignment
+from ..store import integrity
+from ..store.open import open_store
+from ..store.ports import EventRow, MoveTo, RunFilter, RunRow, Store, StoredCard, Submission, Submitted
+from .agents import mount_path
+from .agents.agent import Agent, Registry
 from .closing import Step, close_all
-from .elsewhere import AgentElsewhere, Elsewhere
+from .cluster.membership import Replicas
+from .cluster.remote_agents import AgentElsewhere, Elsewhere
+from .cluster.remote_wait import wait_elsewhere
+from .handler.mounted_run import Offer
+from .handler.workspace import Editor
 from .ids import new_id, now
-from .log import LiveLog, Witness, encode, tell_witness
-from .mounting import Offer
-from .reader import Reader
-from .reminders import Reminders
-from .replicas import Replicas
+from .log.log_reader import Reader
+from .log.run_log import LiveLog, Witness, encode, tell_witness
+from .observe import run_logging
+from .observe.loop_watchdog import StallWatch
+from .runs import retry as retrying
+from .runs import store_owner
+from .runs.blocked_report import BlockedReport
+from .runs.blocked_runs import read_reason
+from .runs.worker import Worker
+from .services.callbacks import Callbacks
+from .services.questions import Answering
+from .services.reminders import Reminders
+from .services.threads import Threads
 from .settings import Settings
-from .speaking import MailKind
-from .stall import StallWatch
-from .teams import MEMBER_OF, Teams
-from .threads import Threads
-from .waiting import wait_elsewhere
-from .worker import Worker
-from .workspace import Editor
+from .teams.conversation import MailKind
+from .teams.members import MEMBER_OF, Teams
 
 _BACKLOG = 50_000
 _MOMENT = 0.05  # seconds in which most short runs end
@@ -144,11 +138,11 @@ class Engine(Threads, Teams, Answering):
         opened = self._opened
         await self.store.open()
         opened.append(self.store.close)
-        self.agents.project = await belonging.join(self.store, self.agents)
+        self.agents.project = await store_owner.join(self.store, self.agents)
         await self.bus.open()
         opened.append(self.bus.close)
         opened.append(self._close_tool_servers)
-        self.server = await ways.server_id(self.store)
+        self.server = await mount_path.server_id(self.store)
         self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
         self.store.on_foreign_change = self.worker.foreign_change
         self.store.on_lost = self.worker.lost
@@ -207,7 +201,7 @@ class Engine(Threads, Teams, Answering):
 
     def way(self, card: AgentCard) -> list[str]:
         """The servers that an agent has come by, this one last: for whoever mounts it from here."""
-        return ways.way(card, self.server)
+        return mount_path.way(card, self.server)
 
     async def card(self, name: str, version: str | None = None) -> AgentCard:
         """The card of an agent, here or in any process that ever shared this store."""
@@ -242,7 +236,7 @@ class Engine(Threads, Teams, Answering):
         card = await self.card(name, version)
         if card.config is None and config not in (None, {}):
             raise InvalidConfig(f"agent {card.name} takes no config")
-        values.check(metadata or {}, InvalidRequest, what="metadata")
+        json_values.check(metadata or {}, InvalidRequest, what="metadata")
         config = {} if config is None else config
         Validator(card.config or {"type": "object"}, what="config").check(config, InvalidConfig)
         made = Instance(new_id(), card.name, card.version, config, caller.id, now(), label, metadata or {})
@@ -292,7 +286,7 @@ class Engine(Threads, Teams, Answering):
             raise Overloaded(f"{self.settings.max_pending} runs are waiting already; try again later")
         kind = KINDS[RunCreated]
         first = EventRow(run, 1, kind, row.created_at, row.head, body)
-        row.head = first.hash = chain.link(row.head, run, 1, kind, row.created_at, chain.body_hash(body))
+        row.head = first.hash = hash_chain.link(row.head, run, 1, kind, row.created_at, hash_chain.body_hash(body))
         row.wake_at = row.created_at + int(request.delay * 1e6) if request.delay > 0 else 0
         here = agent if self._may_start(request, agent) else None
         mirror = None
@@ -330,7 +324,7 @@ class Engine(Threads, Teams, Answering):
             # In the writer's completion, and not after the await below: a caller that goes away meanwhile must not
             # leave the run half entered.
             if not done.existing:
-                runlog.created(done.row)
+                run_logging.created(done.row)
             mine = not done.existing and done.row.worker == worker.id
             if here is not None and mine and not worker.is_ending:  # else it is handed back with the others
                 worker.enter_submitted(done, event, here, witness)
@@ -377,13 +371,13 @@ class Engine(Threads, Teams, Answering):
         path = self.worker.path_of(parent) if parent is not None else ""
         row = RunRow(
             run, card.name, card.version, Status.PENDING, request.caller.id, request.thread,
-            parent.id if parent is not None else None, path, values.encode(request.metadata), time, time,
-            None, 0, 2, chain.GENESIS, 0, 0, 0, None, request.extra.get("mark"),
+            parent.id if parent is not None else None, path, json_values.encode(request.metadata), time, time,
+            None, 0, 2, hash_chain.GENESIS, 0, 0, 0, None, request.extra.get("mark"),
             int((parent is not None and parent.sealed) or (request.assignment or _PLAIN).sealed),
             origin=stored.origin, queue=stored.queue,
         )  # fmt: skip
         created = RunCreated(
-            request, agent.digest if agent is not None else values.digest(msgspec.to_builtins(card)),
+            request, agent.digest if agent is not None else json_values.digest(msgspec.to_builtins(card)),
             row.parent, parent.head.hex() if parent is not None else None, stored.origin,
             agent.code if agent is not None else "",
         )  # fmt: skip
@@ -414,7 +408,7 @@ class Engine(Threads, Teams, Answering):
             ("input", request.input), ("config", request.config), ("metadata", request.metadata),
             ("messages", request.messages),
         ):  # fmt: skip
-            weight = len(values.encode(value)) if value else 0
+            weight = len(json_values.encode(value)) if value else 0
             if weight > limit:
                 raise TooLarge(f"the {what} is larger than {limit} bytes: as JSON it has {weight}", path=f"/{what}")
             whole -= weight
@@ -434,9 +428,9 @@ class Engine(Threads, Teams, Answering):
         if not isinstance(request.input, dict):
             raise InvalidInput(f"the input of an agent is an object, and this is {_kind(request.input)}")
         if request.metadata:
-            values.check(request.metadata, InvalidRequest, what="metadata")
+            json_values.check(request.metadata, InvalidRequest, what="metadata")
         if request.messages:
-            values.check(msgspec.to_builtins(request.messages), InvalidRequest, what="messages")
+            json_values.check(msgspec.to_builtins(request.messages), InvalidRequest, what="messages")
         if agent is not None:
             agent.check_input.check(request.input, InvalidInput)
         else:
@@ -601,7 +595,7 @@ class Engine(Threads, Teams, Answering):
         """Ask a run to stop; `rollback` deletes it afterwards. Returns when that is on disk, not when it stopped."""
         if not sealed:
             await self.check_open(run)
-        body = values.encode({"by": by.id, "reason": reason, "rollback": rollback})
+        body = json_values.encode({"by": by.id, "reason": reason, "rollback": rollback})
         _, owner = await self.store.deliver(run, "cancel", body, now())
         if owner is None and self.worker.execution(run) is None:
             await self.worker.claim_and_enter(run)
@@ -622,8 +616,8 @@ class Engine(Threads, Teams, Answering):
         if not isinstance(message, Message):
             message = Message("user", parts_from(message))
         plain = msgspec.to_builtins(message)
-        values.check(plain, InvalidRequest, what="message")
-        body = values.encode(message)
+        json_values.check(plain, InvalidRequest, what="message")
+        body = json_values.encode(message)
         if kind != "passed" and len(body) > self.settings.max_input_bytes:  # else it was weighed when it came
             most = self.settings.max_input_bytes
             raise TooLarge(f"the message is larger than {most} bytes: as JSON it has {len(body)}")
@@ -662,7 +656,7 @@ class Engine(Threads, Teams, Answering):
         """Check the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""
         if not sealed:
             await self.check_open(run)
-        return await checking.verify(self.store, run)
+        return await integrity.verify(self.store, run)
 
     # -- views --------------------------------------------------------------------------------------------
 
@@ -695,7 +689,7 @@ class Engine(Threads, Teams, Answering):
         return Run(
             row.id, row.agent, row.version, row.status, row.created_at, row.updated_at, row.caller, row.next_seq - 1,
             row.head.hex(), row.thread, row.parent, row.path.split("/")[1] if row.path else row.id,
-            values.decode(row.metadata), created.request if created is not None else None,
+            json_values.decode(row.metadata), created.request if created is not None else None,
             origin=row.origin, blocked=read_reason(row.blocked_reason) if row.blocked_reason is not None else None,
         )  # fmt: skip
 
@@ -703,7 +697,7 @@ class Engine(Threads, Teams, Answering):
 def _digest(request: RunRequest) -> str:
     """What a request with an idempotency key has to have in common with the one before it."""
     same = msgspec.structs.replace(request, caller=OWNER, trace=None, key=None, extra={}, authority=None)
-    return values.digest(msgspec.to_builtins(same))
+    return json_values.digest(msgspec.to_builtins(same))
 
 
 def _kind(value: Any) -> str:

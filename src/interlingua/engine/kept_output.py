@@ -6,7 +6,7 @@ from typing import Any
 
 from ..model.delta import Joiner
 from ..model.events import Event, OutputDelta, RunRestarted
-from ..store.base import Store
+from ..store.ports import Store
 
 _PAGE = 512
 

@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from .authority import Authority
 from .card import Schema
 from .content import Message
 from .errors import AlreadyAnswered, ErrorInfo
-from .oversight import Assignment
 from .status import Status
+from .team.authority import Authority
+from .team.oversight import Assignment
 
 WhenBusy = Literal["reject", "enqueue", "interrupt", "rollback"]
 

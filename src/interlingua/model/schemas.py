@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from . import plain, values
+from . import json_values, simple_schemas
 from .card import Schema
 from .errors import DefinitionError, Invalid
 from .pointers import pointer, shown
@@ -15,7 +15,7 @@ from .pointers import pointer, shown
 def _compiled(text: bytes) -> Any:
     import jsonschema_rs  # big, and not needed while all schemas are plain and all values fit
 
-    return jsonschema_rs.validator_for(values.decode(text), validate_formats=False)
+    return jsonschema_rs.validator_for(json_values.decode(text), validate_formats=False)
 
 
 class Validator:
@@ -24,8 +24,8 @@ class Validator:
     def __init__(self, schema: Schema, *, what: str) -> None:
         self.what = what
         try:
-            self._text = values.canonical(schema)
-            self._plain = plain.compiled(values.decode(self._text))
+            self._text = json_values.canonical(schema)
+            self._plain = simple_schemas.compiled(json_values.decode(self._text))
             self._validator = _compiled(self._text) if self._plain is None else None
         except (ValueError, TypeError) as error:
             raise DefinitionError(f"the schema of {what} is not a valid JSON Schema: {error}") from error
@@ -33,7 +33,7 @@ class Validator:
     def check(self, value: Any, kind: type[Invalid], *, checked: bool = False) -> None:
         """Raise `kind` with the path of the first offence. `checked` says that `value` is known to be JSON."""
         if not checked:
-            values.check(value, kind, what=self.what)
+            json_values.check(value, kind, what=self.what)
         if self._plain is not None and self._plain(value):
             return
         if self._validator is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ..model.errors import Conflict
-from .base import WorkerRow
+from .ports import WorkerRow
 
 _ALONE = "-- alone: "
 

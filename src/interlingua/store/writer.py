@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..model.errors import InterlinguaError, StoreError
-from .base import Appender, CommitThread, DeleteRun, Fenced, Sealed, settle
-from .sql import Call, Connection, LockList
-from .sql_changes import apply_change, rolled_back
+from .ports import Appender, CommitThread, DeleteRun, Fenced, Sealed, settle
+from .sql.database import Call, Connection, LockList
+from .sql.log_side_effects import apply_change, rolled_back
 
 log = logging.getLogger("interlingua.store")
 

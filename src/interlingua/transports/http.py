@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from ..model import carrier, values
+from ..model import json_values, trace_context
 from ..model.errors import Invalid, InvalidRequest, TooLarge
 from ..model.pointers import split_message
 from . import json_text
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _A_MOMENT = 1.0
 _EMPTY: dict[str, Any] = {}
-_TRACE = {name.encode(): name for name in carrier.NAMES}
+_TRACE = {name.encode(): name for name in trace_context.NAMES}
 
 
 class HttpLimits(msgspec.Struct, kw_only=True, frozen=True):
@@ -54,12 +54,12 @@ def header(request: Request, name: bytes) -> str | None:
     return None
 
 
-def trace(request: Request) -> carrier.Carrier | None:
+def trace(request: Request) -> trace_context.Carrier | None:
     """The W3C trace context that a request came with."""
     return trace_of(request.scope["headers"])
 
 
-def trace_of(headers: list[tuple[bytes, bytes]]) -> carrier.Carrier | None:
+def trace_of(headers: list[tuple[bytes, bytes]]) -> trace_context.Carrier | None:
     """As `trace`, from the headers as they came. Several of one name are one list."""
     found: dict[str, str] = {}
     for key, value in headers:
@@ -67,7 +67,7 @@ def trace_of(headers: list[tuple[bytes, bytes]]) -> carrier.Carrier | None:
         if name is not None:
             text = value.decode("latin-1")
             found[name] = f"{found[name]},{text}" if name in found else text
-    return carrier.read(found) if found else None
+    return trace_context.read(found) if found else None
 
 
 async def read_body(request: Request, limits: HttpLimits) -> bytes:
@@ -168,8 +168,8 @@ def decode_json(body: bytes, type_: type[T]) -> T:
         raise _unread(TooLarge("the body is nested too deeply"), body) from None
     except json_text.Unreadable as error:
         raise _unread(InvalidRequest(f"the body cannot be read: {error}"), body) from None
-    if not values.is_plain(body):
-        values.check(msgspec.to_builtins(decoded), InvalidRequest, what="body")
+    if not json_values.is_plain(body):
+        json_values.check(msgspec.to_builtins(decoded), InvalidRequest, what="body")
     return decoded
 
 

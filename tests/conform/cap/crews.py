@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 import interlingua as il
-from interlingua.engine.teams import TeamAgent
-from interlingua.model.authority import Policy, Step
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.errors import RunTimedOut
-from interlingua.model.team import Binding, Manifest, Server, Team
+from interlingua.model.team.authority import Policy, Step
+from interlingua.model.team.manifest import Binding, Manifest, Server, Team
 
 from ...engine.test_delegation import member
 from ...engine.test_tools import Bench

@@ -19,7 +19,7 @@ from interlingua.conform.base import Finding, Roles, Subject
 from interlingua.conform.connect import suite
 from interlingua.protocols.connect.server import ConnectSettings
 from interlingua.security.keys import make_key
-from interlingua.store.opening import open_store
+from interlingua.store.open import open_store
 
 from ... import warm_python
 from ...engine.common import PATIENT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import interlingua as il
-from interlingua.engine.logins import LoginMethod
+from interlingua.engine.agents.logins import LoginMethod
 
 
 class Door:

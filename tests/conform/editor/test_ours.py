@@ -11,7 +11,7 @@ from interlingua.conform.base import Roles, Subject
 from interlingua.protocols.editor.streams import WebSettings
 from interlingua.protocols.editor.web import WebDoor
 from interlingua.security.keys import make_key
-from interlingua.store.opening import open_store
+from interlingua.store.open import open_store
 
 from ... import warm_python
 from .. import agents

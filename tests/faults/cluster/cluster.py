@@ -19,10 +19,10 @@ import psycopg
 
 from interlingua.app.local_nats import LocalNats
 from interlingua.app.local_servers import LocalPostgres, free_port
-from interlingua.model import values
+from interlingua.model import json_values
 from interlingua.model.status import Status
-from interlingua.store.base import EventRow
-from interlingua.store.postgres_connection import PostgresConnection, connect, place
+from interlingua.store.ports import EventRow
+from interlingua.store.postgres.connection import PostgresConnection, connect, place
 from tests.cli.conftest import clean_env
 from tests.cli.warm import COMMAND
 from tests.postgres import open_folder
@@ -189,7 +189,7 @@ class Watcher:
             row = EventRow(run, seq, kind, at, bytes(hash_), _bytes(body), _bytes(erased))
             history.logs.setdefault(run, []).append(row)
         for id_, run, state, answer in await self.ask("SELECT id, run, state, answer FROM questions"):
-            given = None if answer is None else values.decode(bytes(answer))
+            given = None if answer is None else json_values.decode(bytes(answer))
             history.questions[id_] = QuestionRow(id_, run, state, given)
 
 

@@ -15,12 +15,12 @@ import httpx2
 import interlingua as il
 from interlingua.app.keys import StoredKeys
 from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.engine.teams import TeamAgent
-from interlingua.model.authority import Limits
-from interlingua.model.team import Manifest, Options, Rule, Team
+from interlingua.engine.teams.members import TeamAgent
+from interlingua.model.team.authority import Limits
+from interlingua.model.team.manifest import Manifest, Options, Rule, Team
 from interlingua.protocols.cap.server import CapSettings
 from interlingua.security.keys import make_key
-from interlingua.store.opening import open_store
+from interlingua.store.open import open_store
 from interlingua.transports.sse import Reader, Received
 from tests.engine.common import QUICK
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import pytest
 
-from interlingua.model.team import Manifest, Team
+from interlingua.model.team.manifest import Manifest, Team
 
 MODEL = "openai-chat:stand-in"
 RESPONSES = "openai:stand-in"  # what pydantic-ai asks by way of the newer of the two APIs

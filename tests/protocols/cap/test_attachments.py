@@ -10,9 +10,9 @@ import pytest
 
 import interlingua as il
 from interlingua.app.targets import load, parse
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import FilePart, ToolResultPart
-from interlingua.model.oversight import ReviewVerdict
+from interlingua.model.team.oversight import ReviewVerdict
 
 from .door_common import Json, Peer, door, member, message, notice, team
 

@@ -19,15 +19,15 @@ import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import Target, load_all, parse
 from interlingua.app.teams import load_team
-from interlingua.engine.mounting import RemoteError
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.handler.mounted_run import RemoteError
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import FilePart, TextPart
 from interlingua.model.errors import Denied, InvalidRequest, Unavailable
 from interlingua.model.events import ArtifactAdded, DelegationRefused, MessageSent, OutputDelta, Said, Warned
-from interlingua.model.team import Team
+from interlingua.model.team.manifest import Team
 from interlingua.protocols.cap import remote
 from interlingua.protocols.cap.client import load
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from ...engine.common import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
 from .door_common import PLAIN, Peer, door, key, member, notice, overseen, sales, team

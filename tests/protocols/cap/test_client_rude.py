@@ -14,10 +14,10 @@ import httpx2
 import pytest
 
 import interlingua as il
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import Warned
 from interlingua.protocols.cap import remote
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from ...engine.common import PATIENT, QUICK, engine, finish, submit
 from .door_common import PLAIN, door, member, team

@@ -16,11 +16,11 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server
 from interlingua.app.targets import load, parse
-from interlingua.engine.teams import TeamAgent
-from interlingua.model.authority import Limits
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.errors import ChildFailed
 from interlingua.model.run import RunRequest
-from interlingua.store.base import RunFilter
+from interlingua.model.team.authority import Limits
+from interlingua.store.ports import RunFilter
 from tests.engine.test_delegation import member, shout, team
 
 from .gates_common import MOUNTS, WAIT, elsewhere, mounted, serve

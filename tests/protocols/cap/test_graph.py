@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlingua.model.team import Manifest, Rule, Team
+from interlingua.model.team.manifest import Manifest, Rule, Team
 from interlingua.protocols.cap.graph import edges_of, layout, mermaid, nodes_of, svg
 
 from ...model.test_team import ANALYST, PM, QA, agent, team_of

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from interlingua.extras import MissingExtra
-from interlingua.model.authority import DEFAULT_POLICY, Action, Limits
 from interlingua.model.errors import DefinitionError
-from interlingua.model.team import Server, Team, entry_of
+from interlingua.model.team.authority import DEFAULT_POLICY, Action, Limits
+from interlingua.model.team.manifest import Server, Team, entry_of
 from interlingua.protocols.cap.loading import load, load_team
 
 from ...model.test_team import ANALYST, PM, QA, agent

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 
 from .door_common import Json, Peer, door, key, listener, member, message, notice, sales, team, words
 

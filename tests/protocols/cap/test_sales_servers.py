@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from interlingua.model.errors import ToolFailed
-from interlingua.model.team import Server
+from interlingua.model.team.manifest import Server
 from interlingua.protocols.cap.toolservers import McpServers
 
 from .tool_common import words

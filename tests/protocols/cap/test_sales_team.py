@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import DataPart, TextPart, ToolResultPart
 from interlingua.model.events import Said, ToolCall
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from tests.engine.common import PATIENT, question, submit
 
 pytestmark = pytest.mark.usefixtures("quick_tools")

@@ -14,11 +14,11 @@ import pytest
 
 import interlingua as il
 from interlingua.app.serve import Server
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import DelegationRefused
 from interlingua.model.run import OWNER
 from interlingua.protocols.cap import wire
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from interlingua.transports.http import HttpLimits
 
 from .door_common import PLAIN, Peer, door, key, member, message, notice, overseen, said, sales, team, words

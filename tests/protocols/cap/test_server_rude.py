@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.engine.teams import TeamAgent
+from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import DelegationRefused
 from interlingua.model.run import Caller
 from interlingua.protocols.cap import desk as desks

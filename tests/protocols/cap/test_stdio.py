@@ -16,7 +16,7 @@ import pytest
 
 import interlingua as il
 from interlingua.protocols.cap.stdio import StdioDoor
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from interlingua.transports.pipes import PipeChannel
 
 from ... import warm_python

@@ -20,7 +20,6 @@ import pytest
 
 import interlingua as il
 from interlingua.extras import MissingExtra
-from interlingua.model.authority import Policy
 from interlingua.model.content import ToolResultPart
 from interlingua.model.errors import DefinitionError, ToolFailed
 from interlingua.model.events import (
@@ -33,8 +32,9 @@ from interlingua.model.events import (
     ToolRefused,
     Warned,
 )
-from interlingua.model.team import Binding, Manifest, Rule, Server, Team
-from interlingua.model.tools import ToolOutcome, ToolSpec
+from interlingua.model.team.authority import Policy
+from interlingua.model.team.manifest import Binding, Manifest, Rule, Server, Team
+from interlingua.model.team.tools import ToolOutcome, ToolSpec
 from interlingua.protocols.cap import thinking_model, thinking_team
 from interlingua.protocols.cap.thinking import thinker
 from interlingua.protocols.cap.thinking_tools import LONGEST_NAME, api_name, origin
@@ -846,7 +846,7 @@ async def test_a_process_that_is_killed_again_and_again_gets_there_as_if_it_had_
 def test_pydantic_ai_is_imported_by_nobody_who_does_not_ask_a_model() -> None:
     code = """
 import sys
-from interlingua.model.team import Manifest, Team
+from interlingua.model.team.manifest import Manifest, Team
 from interlingua.protocols.cap.thinking import thinker
 thinker(Team("crew"), Manifest("lead", "You lead."), "openai:gpt-5")
 assert not [name for name in sys.modules if name.startswith(("pydantic", "openai"))]

@@ -12,7 +12,7 @@ import pytest
 
 from interlingua.model.content import FilePart, TextPart
 from interlingua.model.errors import RunTimedOut, ToolFailed, Unavailable
-from interlingua.model.team import Server
+from interlingua.model.team.manifest import Server
 from interlingua.protocols.cap import toollinks
 from interlingua.protocols.cap.toolservers import McpServers, ToolSettings
 

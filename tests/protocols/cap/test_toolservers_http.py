@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from interlingua.model.errors import RunTimedOut, ToolFailed, Unavailable
-from interlingua.model.team import Server
+from interlingua.model.team.manifest import Server
 from interlingua.protocols.cap import toollinks
 
 from ... import warm_python

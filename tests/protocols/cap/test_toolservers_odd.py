@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from interlingua.model.errors import ToolFailed
-from interlingua.model.team import Server
+from interlingua.model.team.manifest import Server
 
 from .rude_web import done, web
 from .tool_common import tools

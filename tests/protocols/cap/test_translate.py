@@ -29,11 +29,11 @@ from interlingua.model.events import (
     Said,
     Thought,
 )
-from interlingua.model.oversight import verdict_schema
 from interlingua.model.run import Answer, Option, Question, RunRequest
 from interlingua.model.status import Status
-from interlingua.model.tasks import is_task
-from interlingua.model.team import Binding, Manifest, Options, Rule
+from interlingua.model.team.manifest import Binding, Manifest, Options, Rule
+from interlingua.model.team.oversight import verdict_schema
+from interlingua.model.team.task_ids import is_task
 from interlingua.protocols.cap import described, translate, wire
 from interlingua.protocols.cap.conversation import Conversation, Update, View, id_of, place_of
 

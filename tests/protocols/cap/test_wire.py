@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlingua.model.codes import BACK, TABLE, Code, code_of, error_of
+from interlingua.model.error_numbers import BACK, TABLE, Code, code_of, error_of
 from interlingua.model.errors import ErrorInfo, Invalid, InvalidRequest, TooLarge, all_errors
 from interlingua.model.schemas import Validator
-from interlingua.model.tasks import child_of, is_task, lineage, next_child, parent_of
-from interlingua.model.team import manifest_problems
+from interlingua.model.team.manifest import manifest_problems
+from interlingua.model.team.task_ids import child_of, is_task, lineage, next_child, parent_of
 from interlingua.protocols.cap.wire import (
     MANIFEST_SCHEMA,
     DelegationNotice,

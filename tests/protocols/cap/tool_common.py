@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from interlingua.model.team import Server
-from interlingua.model.tools import ToolOutcome, ToolSpec
+from interlingua.model.team.manifest import Server
+from interlingua.model.team.tools import ToolOutcome, ToolSpec
 from interlingua.protocols.cap.toolservers import McpServers, ToolSettings
 
 HERE = Path(__file__).parent

@@ -15,7 +15,7 @@ from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import Target
 from interlingua.model.events import OutputDelta
 from interlingua.protocols.connect.client import load
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from tests.engine.common import QUICK, engine
 
 

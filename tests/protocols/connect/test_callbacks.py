@@ -17,13 +17,13 @@ import httpx2
 import pytest
 
 import interlingua
-from interlingua.engine import callbacks
-from interlingua.engine.callbacks import pause_after, tried_for
 from interlingua.engine.engine import Engine
+from interlingua.engine.services import callbacks
+from interlingua.engine.services.callbacks import pause_after, tried_for
 from interlingua.security import signatures
-from interlingua.store.base import CallbackRow
-from interlingua.store.opening import open_store
-from interlingua.store.sql_store import SQLStore
+from interlingua.store.open import open_store
+from interlingua.store.ports import CallbackRow
+from interlingua.store.sql.runs import SQLStore
 
 from .test_door import Receiver, mailer, up
 

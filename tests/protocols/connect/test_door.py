@@ -26,8 +26,8 @@ from interlingua.protocols.connect import translate
 from interlingua.protocols.connect.server import ConnectDoor, ConnectSettings
 from interlingua.security import signatures
 from interlingua.security.keys import make_key
-from interlingua.store.base import RunFilter
-from interlingua.store.opening import open_store
+from interlingua.store.open import open_store
+from interlingua.store.ports import RunFilter
 from interlingua.transports.http import HttpLimits
 
 from ...engine.common import QUICK
@@ -1630,7 +1630,7 @@ async def test_the_earlier_spellings_of_webhook_are_taken(store: Path, spelling:
 
 
 async def test_a_failed_delivery_is_tried_again_with_the_same_id(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlingua.engine.callbacks._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("interlingua.engine.services.callbacks._FIRST_PAUSE", 0.01)
     async with up(store) as s, Receiver(500, 503) as receiver:
         run = await s.run("echo", {"text": "a"}, webhook=receiver.url)
         told = await receiver.until("success")

@@ -35,7 +35,7 @@ from interlingua.protocols.connect import openapi
 from interlingua.protocols.connect.server import ConnectDoor
 from interlingua.security.auth import Authenticator
 from interlingua.security.keys import make_key
-from interlingua.store.opening import open_store
+from interlingua.store.open import open_store
 
 from ...engine.common import QUICK
 from ...examples import share

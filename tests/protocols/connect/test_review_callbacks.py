@@ -14,14 +14,14 @@ import pytest
 import interlingua as il
 from interlingua.app.http import _Checked
 from interlingua.app.keys import StoredKeys
-from interlingua.engine import callbacks
 from interlingua.engine.ids import now
+from interlingua.engine.services import callbacks
 from interlingua.model.errors import InvalidRequest, StoreError
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key
 from interlingua.security.origins import HostPolicy
-from interlingua.store.base import CallbackRow, PutCallback
-from interlingua.store.sql_callbacks import put_callback
+from interlingua.store.ports import CallbackRow, PutCallback
+from interlingua.store.sql.callbacks import put_callback
 
 from ...databases import sql
 from .test_callbacks import Hanging

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from interlingua.engine.agents.logins import LoginMethod
 from interlingua.engine.engine import Engine
-from interlingua.engine.logins import LoginMethod
 from interlingua.model.run import RunRequest
 from interlingua.model.status import Status
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from . import agents
 from .common import Client, Refused, client_of, in_process, stdio

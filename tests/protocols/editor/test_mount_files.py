@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.engine.workspace import TerminalOutput
+from interlingua.engine.handler.workspace import TerminalOutput
 from interlingua.model.errors import Denied, InvalidRequest, NotFound
 from interlingua.protocols.editor.local_files import Directory
 from tests.engine.common import finish, question, submit

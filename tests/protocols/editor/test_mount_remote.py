@@ -21,7 +21,7 @@ from interlingua.model.errors import Unavailable
 from interlingua.model.events import OutputDelta, RunRestarted, Thought
 from interlingua.protocols.editor.client import Mount, MountSettings
 from interlingua.protocols.editor.host import AddressSource, Host
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from tests.engine.common import bodies, crash, engine, finish, question, submit
 
 from .mount_common import SETTINGS

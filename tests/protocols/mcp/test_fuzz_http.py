@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from interlingua.protocols.mcp import wire
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from interlingua.transports.http import HttpLimits
 from interlingua.transports.jsonrpc import INVALID_PARAMS
 

@@ -13,8 +13,8 @@ import pytest
 from interlingua.app.keys import StoredKeys
 from interlingua.protocols.mcp import wire
 from interlingua.security.keys import make_key
-from interlingua.store.base import RunFilter
-from interlingua.store.opening import open_store
+from interlingua.store.open import open_store
+from interlingua.store.ports import RunFilter
 from interlingua.transports.http import HttpLimits
 
 from .test_web_other import pair

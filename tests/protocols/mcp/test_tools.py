@@ -14,7 +14,7 @@ import interlingua as il
 from interlingua.model.card import AgentCard
 from interlingua.protocols.mcp import translate
 from interlingua.protocols.mcp.translate import QUESTION_OPEN, tool_names
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from interlingua.transports.jsonrpc import INVALID_PARAMS
 from tests.engine.common import question
 

@@ -11,7 +11,7 @@ import pytest
 from interlingua.app.serve import Server
 from interlingua.model.status import Status
 from interlingua.protocols.mcp import wire
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 
 from .web_common import FLOOD, WAIT, Answer, Client, clients, ended, joined, only_run, up
 

@@ -18,7 +18,7 @@ from interlingua.model.status import Status
 from interlingua.protocols.mcp import wire
 from interlingua.protocols.mcp.streams import WebSettings
 from interlingua.protocols.mcp.web import WebDoor
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from interlingua.transports.sse import Reader as SseReader
 from interlingua.transports.sse import Received
 

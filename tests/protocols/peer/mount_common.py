@@ -22,7 +22,7 @@ from interlingua.protocols.peer.node import Node
 from interlingua.protocols.peer.relay import RelaySettings, relay_app
 from interlingua.protocols.peer.server import PeerDoor
 from interlingua.security.auth import Authenticator
-from interlingua.store.base import RunFilter
+from interlingua.store.ports import RunFilter
 from interlingua.transports.routing import IndexedRouter
 from tests.engine.common import engine
 

@@ -11,7 +11,7 @@ import pytest
 
 import interlingua as il
 from interlingua.app.targets import load_all, parse
-from interlingua.engine.mounting import MOUNTED_FROM
+from interlingua.engine.handler.mounted_run import MOUNTED_FROM
 from interlingua.model.delta import Joiner
 from interlingua.model.errors import Denied, InvalidAnswer, InvalidInput, Unavailable
 from interlingua.model.events import (

@@ -11,8 +11,8 @@ import pytest
 
 import interlingua as il
 from interlingua.model.delta import Joiner
+from interlingua.model.documents import Put
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionWithdrawn, RunRestarted, Thought
-from interlingua.store.shelf import Put
 from tests.engine.common import bodies, crash, engine, question, submit
 
 from .mount_common import (

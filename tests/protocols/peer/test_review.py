@@ -17,10 +17,10 @@ from websockets.client import ClientProtocol
 from websockets.uri import parse_uri
 
 import interlingua as il
+from interlingua.model.documents import Follow, Post
 from interlingua.protocols.peer.frames import now_z
 from interlingua.protocols.peer.sending import draft
 from interlingua.protocols.peer.trust import Identity, Trust
-from interlingua.store.shelf import Follow, Post
 
 from ...databases import keeps_not_once
 from .common import (

@@ -14,11 +14,11 @@ from msgspec import structs
 from websockets.asyncio.client import connect
 
 import interlingua as il
+from interlingua.model.documents import Follow, Put
 from interlingua.model.errors import StoreError
 from interlingua.model.run import RunRequest
 from interlingua.protocols.peer.peers import Outbox
-from interlingua.store.shelf import Follow, Put
-from interlingua.store.sql import Flowing
+from interlingua.store.sql.database import Flowing
 
 from .common import WAIT, at_door, checked, echo, events, painter, running_node, shout
 

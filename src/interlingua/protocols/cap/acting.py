@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from ...engine.context import Context
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import Gone, Mounted
 from ...engine.ids import now
-from ...engine.mounting import Gone, Mounted
 from ...model.content import Message, TextPart
 from ...model.errors import (
     ChildFailed,
@@ -27,10 +27,10 @@ from ...model.errors import (
     RunError,
     StepFailed,
 )
-from ...model.forms import usable_answer
-from ...model.oversight import read_verdict
+from ...model.question_forms import usable_answer
 from ...model.run import Option
-from ...model.team import ORCHESTRATOR, USER
+from ...model.team.manifest import ORCHESTRATOR, USER
+from ...model.team.oversight import read_verdict
 from . import described, translate, wire
 from .remote import Way
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from ...engine.context import Context
-from ...engine.mounting import Mounted, RemoteError, our_failure
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import Mounted, RemoteError, our_failure
 from ...model.card import AgentCard
-from ...model.codes import Code
 from ...model.content import Artifact, DataPart, Message
+from ...model.error_numbers import Code
 from ...model.errors import (
     AgentNotFound,
     Denied,
@@ -35,7 +35,7 @@ from ...model.errors import (
     StepFailed,
 )
 from ...model.events import ArtifactAdded
-from ...model.team import ORCHESTRATOR, USER
+from ...model.team.manifest import ORCHESTRATOR, USER
 from . import translate, wire
 from .acting import Acting, Stretch
 from .mirror import Mirror

@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 import httpx2
 
-from ...engine.agents import Agent
-from ...engine.context import Context
-from ...engine.mounting import MOUNTED_FROM, LeftRun, Mounted, RemoteError, attached
+from ...engine.agents.agent import Agent
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import MOUNTED_FROM, LeftRun, Mounted, RemoteError, attached
 from ...model.card import ANY_OBJECT, AgentCard
 from ...model.errors import InvalidRequest, Unavailable
 from ...model.schemas import Validator
-from ...model.team import cap_id
+from ...model.team.manifest import cap_id
 from ...security.redaction import redact_text
 from ...transports import plain
 from ...transports.access import ORDINARY, Access, NoSettings

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ...engine.speaking import unclaimed
+from ...engine.teams.conversation import unclaimed
 from ...model.content import DataPart, Message, Part, TextPart
 from ...model.delta import ABSENT
 from ...model.errors import ErrorInfo
@@ -40,10 +40,10 @@ from ...model.events import (
     blocked_warning,
     emission_json,
 )
-from ...model.oversight import whole
 from ...model.run import Question, RunRequest
 from ...model.status import Status
-from ...model.team import ORCHESTRATOR, USER
+from ...model.team.manifest import ORCHESTRATOR, USER
+from ...model.team.oversight import whole
 from . import translate, wire
 
 Kind = Literal["message", "status", "delta", "reset", "activity"]

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from ...engine import ways
-from ...model import team
+from ...engine.agents import mount_path
 from ...model.card import AgentCard, ErrorDefinition, QuestionType, Schema, Skill
 from ...model.errors import InvalidRequest
-from ...model.team import OURS
+from ...model.team import manifest as team
+from ...model.team.manifest import OURS
 
 _CARD = ("input", "output", "config", "input_text", "output_text", "streams", "questions", "errors", "skills")
 
@@ -87,5 +87,5 @@ def card_of(told: dict[str, Any]) -> AgentCard:
         questions=ours.questions,
         errors=ours.errors,
         skills=ours.skills,
-        metadata=ways.came(ours.via),
+        metadata=mount_path.came(ours.via),
     )

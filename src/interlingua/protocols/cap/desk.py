@@ -16,11 +16,10 @@ from typing import Any
 import msgspec
 
 from ...engine.engine import Engine
-from ...model import carrier
+from ...model import trace_context
 from ...model.card import AgentCard
-from ...model.carrier import Carrier
-from ...model.codes import Code
 from ...model.content import Message
+from ...model.error_numbers import Code
 from ...model.errors import (
     AlreadyFinished,
     Conflict,
@@ -30,9 +29,10 @@ from ...model.errors import (
     NotFound,
     ThreadNotFound,
 )
-from ...model.oversight import is_review
 from ...model.run import Caller, Question, RunRequest
-from ...model.team import ORCHESTRATOR, USER, instance_of
+from ...model.team.manifest import ORCHESTRATOR, USER, instance_of
+from ...model.team.oversight import is_review
+from ...model.trace_context import Carrier
 from ...security import scopes
 from . import translate, wire
 from .tasks import MAX_NAME, Found, TaskBook
@@ -144,7 +144,7 @@ class Desk:
         card = self.book.card(notice.recipient_id, caller, version if isinstance(version, str) else None)
         scopes.require(caller, "run", card.key)
         said = translate.model_message(notice)
-        for name in ("stream", *carrier.NAMES):  # how it is read, and what it is part of, makes it no other task
+        for name in ("stream", *trace_context.NAMES):  # how it is read, and what it is part of, makes it no other task
             said.metadata.pop(name, None)
         thread = await self._thread(told.get("thread"), card, caller)
         run = await self.engine.submit(
@@ -153,7 +153,7 @@ class Desk:
                 metadata=translate.metadata_of(notice),
                 caller=caller, thread=thread, create_thread=thread is not None,
                 when_busy="reject" if thread is None else "enqueue", key=f"cap {task}",
-                trace=trace or carrier.read(told),
+                trace=trace or trace_context.read(told),
                 extra={"cap": {"task": task, "sender": notice.sender_id}},
             )
         )  # fmt: skip

@@ -14,7 +14,7 @@ from ...model.delta import ABSENT
 from ...model.errors import QuestionNotFound, RunNotFound
 from ...model.events import Event, RunRestarted, Said
 from ...model.run import Question
-from ...model.team import USER
+from ...model.team.manifest import USER
 from .conversation import START, Conversation, Place, Update, View
 
 _PAGE_BYTES = 256 * 1024  # of the log, read at once

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from ...model.team import ORCHESTRATOR, Team, entry_of
+from ...model.team.manifest import ORCHESTRATOR, Team, entry_of
 
 Kind = Literal["delegates", "oversees"]
 

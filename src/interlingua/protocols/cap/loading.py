@@ -20,12 +20,12 @@ from typing import Any, Final
 import msgspec
 
 from ... import extras
-from ...model import values
-from ...model.authority import DEFAULT_POLICY, Limits, Policy, Step
-from ...model.codes import Code
+from ...model import json_values
+from ...model.error_numbers import Code
 from ...model.errors import DefinitionError, Invalid
 from ...model.pointers import escaped
-from ...model.team import Problem, Server, Team, check, fits, manifest_problems, read_manifest
+from ...model.team.authority import DEFAULT_POLICY, Limits, Policy, Step
+from ...model.team.manifest import Problem, Server, Team, check, fits, manifest_problems, read_manifest
 
 SUFFIXES: Final = (".json", ".yaml", ".yml", ".toml")
 MAX_BYTES = 4_000_000  # of one file
@@ -116,7 +116,7 @@ class _Reader:
         """What a file holds, as plain JSON; None where that cannot be had."""
         try:
             value = read(path)
-            values.check(value, Invalid, what=path.name)
+            json_values.check(value, Invalid, what=path.name)
         except Unreadable as error:
             self.problem(self._name(path), "", str(error))
         except Invalid as error:

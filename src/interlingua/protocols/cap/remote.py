@@ -20,11 +20,11 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from ...engine.mounting import RemoteError, no_such_run
-from ...model import values
-from ...model.carrier import Carrier
+from ...engine.handler.mounted_run import RemoteError, no_such_run
+from ...model import json_values
 from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, Unavailable
-from ...model.team import USER
+from ...model.team.manifest import USER
+from ...model.trace_context import Carrier
 from ...security.redaction import redact_text
 from ...transports import calls, json_text, plain, tap
 from ...transports.access import ORDINARY, Access
@@ -477,7 +477,7 @@ class Program:
     async def send(self, message: wire.AnyMessage) -> None:
         """Nothing tells what becomes of it."""
         if self._child is not None:
-            frame = values.encode(wire.write(message))
+            frame = json_values.encode(wire.write(message))
             _tapped(frame, sent=True)
             self._child.channel.send(frame)
             await self._child.channel.drain()
@@ -507,7 +507,7 @@ def _decoded(given: bytes | str, *, pieces: bool) -> Any:
     of characters are joined where they are shown."""
     try:
         told = json_text.decode_pieces(given, lambda _: pieces)
-        values.check(told, InvalidRequest, what="what it says", halves=pieces)
+        json_values.check(told, InvalidRequest, what="what it says", halves=pieces)
     except json_text.Unreadable as error:
         raise InvalidRequest(str(error)) from None
     except InterlinguaError as error:  # nested too deep

@@ -23,7 +23,7 @@ from ...engine.ids import now
 from ...model.errors import InterlinguaError, Invalid, InvalidRequest, Overloaded, RunNotFound
 from ...model.run import Caller, Run
 from ...model.status import Status
-from ...model.team import ORCHESTRATOR, USER, instance_of
+from ...model.team.manifest import ORCHESTRATOR, USER, instance_of
 from ...security import scopes
 from ...security.auth import Authenticator
 from ...security.shares import has_share

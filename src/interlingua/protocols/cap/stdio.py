@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 
 from ...engine.engine import Engine
-from ...model import values
+from ...model import json_values
 from ...model.errors import AgentNotFound, InterlinguaError, InvalidRequest, TooLarge
 from ...model.run import OWNER
 from ...model.status import Status
-from ...model.team import ORCHESTRATOR, USER
-from ...store.base import RunFilter
+from ...model.team.manifest import ORCHESTRATOR, USER
+from ...store.ports import RunFilter
 from ...transports import json_text
 from ...transports.channel import Channel, TooLong
 from ...transports.rpc import Trace
@@ -170,7 +170,7 @@ class StdioDoor:
             self._news.set()
 
     def _send(self, told: dict[str, Any]) -> None:
-        frame = values.encode(told)
+        frame = json_values.encode(told)
         if self._trace is not None:
             self._trace.sent(frame)
         self._channel.send(frame)

@@ -11,16 +11,16 @@ from typing import Any
 import msgspec
 
 from ...engine.engine import Engine
-from ...engine.tasks import Task
-from ...model import team as teams
+from ...engine.services.team_tasks import Task
 from ...model.card import AgentCard
 from ...model.errors import AgentNotFound, Conflict, InvalidRequest, RunNotFound, TaskNotFound
 from ...model.events import Said
 from ...model.run import Caller, Question, Run
-from ...model.tasks import is_task
-from ...model.team import ORCHESTRATOR, Manifest
+from ...model.team import manifest as teams
+from ...model.team.manifest import ORCHESTRATOR, Manifest
+from ...model.team.task_ids import is_task
 from ...security import scopes
-from ...store.base import RunFilter
+from ...store.ports import RunFilter
 from . import translate
 from .conversation import View
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
-from ...engine.agents import Agent
-from ...engine.context import Context
+from ...engine.agents.agent import Agent
+from ...engine.agents.question_types import AskText
 from ...engine.definition import agent
-from ...engine.questions import AskText
-from ...model import values
+from ...engine.handler.context import Context
+from ...model import json_values
 from ...model.content import Part, TextPart
 from ...model.errors import OverBudget, StepFailed
-from ...model.oversight import Exchange, Proposal, ReviewVerdict
-from ...model.team import Manifest, Team
+from ...model.team.manifest import Manifest, Team
+from ...model.team.oversight import Exchange, Proposal, ReviewVerdict
 from . import translate
 from .thinking_model import Conversation, Model, ModelFailed, Reply, check_installed, failure
 from .thinking_team import VERDICT, Teamwork
@@ -48,7 +48,7 @@ def thinker(
             return result
 
     think.card = msgspec.structs.replace(think.card, name=manifest.id)
-    think.digest = values.digest(msgspec.to_builtins(think.card))
+    think.digest = json_values.digest(msgspec.to_builtins(think.card))
     return think
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from ...engine.context import Context
-from ...engine.questions import AskText
+from ...engine.agents.question_types import AskText
+from ...engine.handler.context import Context
 from ...model.card import Schema
 from ...model.errors import InterlinguaError, InvalidRequest
-from ...model.oversight import ReviewVerdict, read_verdict
-from ...model.team import ORCHESTRATOR, USER, Manifest, Team
-from ...model.tools import ToolSpec
+from ...model.team.manifest import ORCHESTRATOR, USER, Manifest, Team
+from ...model.team.oversight import ReviewVerdict, read_verdict
+from ...model.team.tools import ToolSpec
 from .thinking_model import Call
 from .thinking_tools import (
     ATTACHMENTS,

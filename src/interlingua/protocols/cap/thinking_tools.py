@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from ...engine.context import Context
-from ...model import values
+from ...engine.handler.context import Context
+from ...model import json_values
 from ...model.card import Schema
 from ...model.content import Message, Part, ToolResultPart
 from ...model.errors import DefinitionError, InterlinguaError, InvalidInput, InvalidRequest, Rejected, StoreError
 from ...model.schemas import Validator
-from ...model.team import USER, Manifest, Team, agent_name, cap_id
-from ...model.tools import ToolSpec
+from ...model.team.manifest import USER, Manifest, Team, agent_name, cap_id
+from ...model.team.tools import ToolSpec
 from . import translate, wire
 from .thinking_model import Call, Tool
 
@@ -190,7 +190,7 @@ class Toolbox:
     async def _call_tool(self, server: str, tool: str, arguments: dict[str, Any], key: str) -> Given:
         result = await self._ctx.tool(server, tool, arguments, key=key)
         self._results[key] = ToolResultPart(tool, result, server, key)
-        return Given(values.encode({"call_id": key, "result": result}).decode())
+        return Given(json_values.encode({"call_id": key, "result": result}).decode())
 
     def attached(self, arguments: dict[str, Any]) -> list[Part]:
         """The attachments that the model names, as parts."""
@@ -238,7 +238,7 @@ def as_text(value: Any) -> str:
     """An output or a result, for a model to read."""
     if isinstance(value, dict) and list(value) == ["text"]:
         value = value["text"]
-    return value if isinstance(value, str) else values.encode(value).decode()
+    return value if isinstance(value, str) else json_values.encode(value).decode()
 
 
 def error_text(error: InterlinguaError) -> str:
@@ -264,5 +264,5 @@ def inset(text: str) -> str:
 
 def parts_text(parts: list[Part]) -> str:
     """Attachments as they travel: a model reads JSON."""
-    lines = (values.encode(wire.write(translate.attachment(part))).decode() for part in parts)
+    lines = (json_values.encode(wire.write(translate.attachment(part))).decode() for part in parts)
     return "\n".join(["Attachments:", *lines])

@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from ...engine.calling import OnInquiry
-from ...engine.context import Context
+from ...engine.handler.child_runs import OnInquiry
+from ...engine.handler.context import Context
 from ...model.content import Message, Part
 from ...model.events import Said
-from ...model.oversight import ReviewVerdict
+from ...model.team.oversight import ReviewVerdict
 
 Start = Callable[[], Coroutine[Any, Any, Any]]
 

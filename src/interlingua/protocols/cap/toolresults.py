@@ -12,10 +12,10 @@ from typing import Any
 import mcp_types as types
 import msgspec
 
-from ...model import values
+from ...model import json_values
 from ...model.content import FilePart, Part, TextPart
 from ...model.errors import Invalid, ToolFailed
-from ...model.tools import ToolOutcome, ToolSpec
+from ...model.team.tools import ToolOutcome, ToolSpec
 
 _MESSAGE = 10_000  # characters that are kept of what a tool says about its failure
 
@@ -43,8 +43,8 @@ def outcome(server: str, tool: str, answer: types.CallToolResult, max_bytes: int
     else:
         result = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in answer.content]
     try:
-        values.check(result, what=f"the result of {tool} of {server}")
-        values.check(msgspec.to_builtins(content), what=f"the result of {tool} of {server}")
+        json_values.check(result, what=f"the result of {tool} of {server}")
+        json_values.check(msgspec.to_builtins(content), what=f"the result of {tool} of {server}")
         size = max(len(msgspec.json.encode(result)), len(msgspec.json.encode(content)))
     except Invalid as error:
         raise ToolFailed(error.message, details=where) from None

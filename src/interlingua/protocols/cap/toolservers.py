@@ -26,8 +26,8 @@ import msgspec
 
 from ... import extras
 from ...model.errors import InterlinguaError, RunTimedOut, ToolFailed, Unavailable
-from ...model.team import Server
-from ...model.tools import ToolOutcome, ToolSpec
+from ...model.team.manifest import Server
+from ...model.team.tools import ToolOutcome, ToolSpec
 from ...security.redaction import redact_text, redact_url
 from ...transports.idle import Use
 

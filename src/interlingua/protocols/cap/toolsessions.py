@@ -18,7 +18,7 @@ from mcp.client.session import IncomingMessage
 
 from ..._version import __version__
 from ...model.errors import InterlinguaError, RunTimedOut, ToolFailed, Unavailable
-from ...model.tools import ToolOutcome, ToolSpec
+from ...model.team.tools import ToolOutcome, ToolSpec
 from . import toolresults
 from .toollinks import BROKE, LOST, NO_MESSAGE, REFUSED, TOO_LARGE, Link
 from .toolservers import Forgotten

@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from ...model import carrier, values
+from ...model import json_values, trace_context
 from ...model.card import AgentCard
-from ...model.codes import Code, code_of, error_of
 from ...model.content import DataPart, FilePart, Message, Part, Role, TextPart, ToolResultPart
+from ...model.error_numbers import Code, code_of, error_of
 from ...model.errors import ErrorInfo, InvalidRequest
 from ...model.events import Form, Said
-from ...model.forms import written_answer
-from ...model.prompts import completed
+from ...model.prompt_input import completed
+from ...model.question_forms import written_answer
 from ...model.run import Question, Run
 from ...model.status import Status
 from ..parity import Carried
@@ -240,7 +240,7 @@ def error_told(number: int, message: str, told: dict[str, Any]) -> ErrorInfo:
 
 # -- what a notice asks for -----------------------------------------------------------------------------------
 
-CONTROLS = ("input", "config", "version", "stream", "thread", *carrier.NAMES)
+CONTROLS = ("input", "config", "version", "stream", "thread", *trace_context.NAMES)
 """Members of a notice's metadata that say how to run the agent, and in which trace, and are no metadata of the run."""
 
 
@@ -319,7 +319,7 @@ def answer_text(value: Any) -> str:
         return value
     if isinstance(value, dict) and len(value) == 1 and isinstance(only := next(iter(value.values())), str):
         return only
-    return values.encode(value).decode()
+    return json_values.encode(value).decode()
 
 
 # -- output ---------------------------------------------------------------------------------------------------

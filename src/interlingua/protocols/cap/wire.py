@@ -17,10 +17,11 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ...model import team, values
+from ...model import json_values
 from ...model.card import Schema
 from ...model.errors import InvalidRequest
 from ...model.pointers import escaped
+from ...model.team import manifest
 from ...transports import json_text
 
 MAX_ATTACHMENTS = 1000
@@ -178,7 +179,7 @@ def read(value: Any) -> AnyMessage:
     """A message out of JSON. Raises InvalidRequest with the path of the first thing that is wrong."""
     if not isinstance(value, dict):
         raise _wrong("", f"a message is an object, got {_kind(value)}")
-    values.check(value, InvalidRequest, what="message")
+    json_values.check(value, InvalidRequest, what="message")
     kind = MESSAGES.get(value["type"]) if isinstance(value.get("type"), str) else None
     if kind is None:
         raise _wrong("/type", f"is one of {', '.join(MESSAGES)}, got {_short(value.get('type'))}")
@@ -226,7 +227,7 @@ def _participant(value: dict[str, Any], name: str) -> str:
     if len(given) > MAX_ID:
         raise _wrong(f"/{name}", f"has at most {MAX_ID} characters, got {len(given)}")
     try:
-        team.instance_of(given)
+        manifest.instance_of(given)
     except InvalidRequest:
         raise _wrong(
             f"/{name}", f"is the id of an agent or instance, user or orchestrator, got {_short(given)}"

@@ -18,13 +18,13 @@ from typing import Any
 import httpx2
 import msgspec
 
-from ...engine import tracing
-from ...engine.context import Context
-from ...engine.mounting import Gone, Mounted, RemoteError, no_such_run
-from ...model.carrier import Carrier
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import Gone, Mounted, RemoteError, no_such_run
+from ...engine.observe import tracing
 from ...model.content import DataPart
 from ...model.errors import InterlinguaError, QuestionExpired, StepFailed, Unavailable
 from ...model.events import MessageSent
+from ...model.trace_context import Carrier
 from ...transports import calls
 from ...transports.calls import as_json
 from .calls import (

@@ -13,12 +13,12 @@ from typing import Any
 import httpx2
 import msgspec
 
+from ...engine.handler.mounted_run import RemoteError, our_failure
 from ...engine.ids import now
-from ...engine.mounting import RemoteError, our_failure
 from ...model.card import ANY_OBJECT, AgentCard, Schema
 from ...model.content import Message, TextPart
 from ...model.errors import DefinitionError, Denied, RunCancelled, RunError, RunTimedOut, Unavailable
-from ...model.forms import read_time
+from ...model.question_forms import read_time
 from ...model.run import Option
 from ...model.schemas import Validator, check_refs_local
 from ...transports import json_text

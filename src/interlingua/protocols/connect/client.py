@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import httpx2
 import msgspec
 
-from ...engine import ways
-from ...engine.agents import Agent
-from ...engine.context import Context
-from ...engine.mounting import LeftRun, RemoteError, attached
+from ...engine.agents import mount_path
+from ...engine.agents.agent import Agent
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import LeftRun, RemoteError, attached
 from ...model.card import ErrorDefinition
 from ...model.errors import InvalidRequest, Unavailable
 from ...transports import calls, plain, tap
@@ -115,7 +115,7 @@ class Mount:
         described = object_or_empty(described)
         metadata = {**object_or_empty(entry.get("metadata")), **object_or_empty(described.get("metadata"))}
         remote = Remote(self.base, identity, metadata, object_or_empty(described.get("specs")))
-        remote.card.metadata |= ways.came(object_or_empty(entry.get(OURS)).get("via"))
+        remote.card.metadata |= mount_path.came(object_or_empty(entry.get(OURS)).get("via"))
         if remote.ours:
             with contextlib.suppress(Refused, msgspec.ValidationError):
                 told = json_of(await http.get(f"/agents/{identity}/errors"))

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from ...engine.mounting import Mounted, RemoteError
+from ...engine.handler.mounted_run import Mounted, RemoteError
 from ...model.delta import ABSENT
 from ...transports import calls, json_text, plain, tap
 from ...transports.sse import Reader

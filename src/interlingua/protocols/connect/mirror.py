@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ...engine.mounting import Mounted, step_place
+from ...engine.handler.mounted_run import Mounted, step_place
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
 from ...model.events import ArtifactAdded, MessageSent, OutputDelta, Plan, Thought, ToolCall, Warned
 

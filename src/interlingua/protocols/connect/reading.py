@@ -12,7 +12,7 @@ from starlette.requests import Request
 from ...model.card import AgentCard
 from ...model.content import Message, read_part
 from ...model.errors import InvalidRequest
-from ...model.prompts import prompt_input
+from ...model.prompt_input import prompt_input
 from ...model.run import Caller, Run
 from ...security import scopes
 from .stream import Place, place_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...engine.agents import text_field
-from ...engine.mounting import MOUNTED_FROM
+from ...engine.agents.agent import text_field
+from ...engine.handler.mounted_run import MOUNTED_FROM
 from ...model.card import AgentCard, QuestionType, Schema
 from .calls import object_or_empty, usable
 

@@ -32,7 +32,7 @@ from ...model.events import (
     emission_json,
     overheard,
 )
-from ...model.prompts import Given
+from ...model.prompt_input import Given
 from ...model.status import Status
 from ...transports.event_stream import in_pieces
 from ...transports.sse import encode

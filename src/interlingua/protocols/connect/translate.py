@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ...engine.mounting import MOUNTED_FROM
+from ...engine.handler.mounted_run import MOUNTED_FROM
 from ...model.card import AgentCard
 from ...model.content import Message as ModelMessage
 from ...model.content import Part, TextPart, read_part

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.context import Context
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import Mounted
 from ...engine.ids import now
-from ...engine.mounting import Mounted
-from ...model import values
+from ...model import json_values
 from ...model.card import Schema
 from ...model.content import TextPart
 from ...model.errors import QuestionExpired
-from ...model.forms import Choices, read_time, true_choices, true_form, usable_form
+from ...model.question_forms import Choices, read_time, true_choices, true_form, usable_form
 from ...model.run import Option
 from . import wire
 from .incoming import Incoming
@@ -104,7 +104,7 @@ class Asking:
         `until` when it expires there, and `about` the tool call that it is asked for."""
         within = self._within if until is None else min(self._within, max(0.0, (until - now()) / 1e6))
         about = about if isinstance(about, str) else None
-        key = self._key(f"{type_}-{values.digest(mark)[:16]}", about, payload)
+        key = self._key(f"{type_}-{json_values.digest(mark)[:16]}", about, payload)
         one = self._open.get(key)
         if one is not None and one.payload != payload:  # about something else now: an answer to that is none to this
             one.wait.cancel()

@@ -11,10 +11,10 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ...engine import ways
-from ...engine.agents import Agent
-from ...engine.context import Context
-from ...engine.mounting import LeftRun, attached
+from ...engine.agents import mount_path
+from ...engine.agents.agent import Agent
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import LeftRun, attached
 from ...model.card import AgentCard
 from ...model.errors import InterlinguaError, Unavailable
 from ...security.redaction import redact_text
@@ -120,7 +120,7 @@ class Mount:
         if choice is not None:
             card = choice.of(card)
         elif card.key in peer.agents:
-            card.metadata |= ways.came(peer.agents[card.key].via)
+            card.metadata |= mount_path.came(peer.agents[card.key].via)
         value = choice.value if choice is not None else None
         agent = self._agent(card, value)
         if peer.is_ours:

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ...engine import ways
-from ...engine.mounting import MOUNTED_FROM
+from ...engine.agents import mount_path
+from ...engine.handler.mounted_run import MOUNTED_FROM
 from ...model.card import ANY_OBJECT, AgentCard, QuestionType, Schema, Skill
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
 from . import translate, wire
@@ -73,7 +73,7 @@ def listed(told: dict[str, Any]) -> dict[str, Listed]:
     meta = told.get("_meta")
     agents = meta.get(wire.META_AGENTS) if isinstance(meta, dict) else None
     return {
-        f"{one.get('name')}@{one.get('version')}": Listed(ways.read(one.get("via")), one.get("asks") is True)
+        f"{one.get('name')}@{one.get('version')}": Listed(mount_path.read(one.get("via")), one.get("asks") is True)
         for one in (agents if isinstance(agents, list) else [])
         if isinstance(one, dict)
     }
@@ -99,7 +99,7 @@ class Choice(msgspec.Struct, frozen=True):
         name, _, version = self.value.partition("@")
         return msgspec.structs.replace(
             card, name=_plain(name, _NO_NAME) or card.name, version=_plain(version, _NO_VERSION) or card.version,
-            description=self.description, metadata=card.metadata | ways.came(self.via),
+            description=self.description, metadata=card.metadata | mount_path.came(self.via),
         )  # fmt: skip
 
 

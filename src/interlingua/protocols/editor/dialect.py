@@ -11,11 +11,11 @@ from typing import Any, get_args
 
 import msgspec
 
-from ...engine.logins import LoginMethod
+from ...engine.agents.logins import LoginMethod
 from ...model.card import AgentCard
 from ...model.content import DataPart, Part, TextPart
 from ...model.events import Diff, Plan, ToolCall, ToolKind
-from ...model.forms import Form, written
+from ...model.question_forms import Form, written
 from ...model.run import Question
 from . import translate, wire
 from .translate import Choices, ConfigOption

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.placed import Placed
+from ...engine.cluster.session_affinity import Placed
+from ...model.documents import Document
 from ...model.errors import InterlinguaError
 from ...model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn, RunFinished
 from ...model.run import Caller, Question
-from ...store.shelf import Document
 from ...transports import params as params_
 from ...transports.jsonrpc import Id
 from . import wire

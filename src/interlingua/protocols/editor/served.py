@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from ...engine.workspace import Editor, Terminal
+from ...engine.handler.workspace import Editor, Terminal
 from ...model.errors import Denied, InterlinguaError, NotFound
 from ...model.run import Option
 from ...transports.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError

@@ -15,16 +15,16 @@ from typing import Any
 
 import msgspec
 
+from ...engine.agents.logins import Login, LoginMethod, methods_of
 from ...engine.engine import Engine
 from ...engine.ids import new_id
-from ...engine.logins import Login, LoginMethod, methods_of
 from ...model.card import AgentCard
 from ...model.content import Message
 from ...model.errors import AgentNotFound, Conflict, InterlinguaError, NotFound, ThreadNotFound
 from ...model.events import RunFinished
 from ...model.run import OWNER, Caller, Thread
 from ...security import scopes
-from ...store.base import ThreadFilter
+from ...store.ports import ThreadFilter
 from ...transports import params as params_
 from ...transports.channel import Channel
 from ...transports.jsonrpc import (

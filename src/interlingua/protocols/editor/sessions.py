@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ...engine.ids import now
-from ...model import carrier
+from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.content import Message, Part
 from ...model.errors import Conflict, ErrorInfo, InterlinguaError, InvalidAnswer, NotFound
@@ -23,7 +23,7 @@ from ...model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn, 
 from ...model.run import Question, Run, RunRequest
 from ...model.status import Status
 from ...security import scopes
-from ...store.base import RunFilter
+from ...store.ports import RunFilter
 from ...transports.jsonrpc import INVALID_PARAMS, Id, RpcError
 from ...transports.rpc import ConnectionLost
 from . import translate, wire
@@ -168,7 +168,7 @@ class Session:
             thread=self.id,
             create_thread=True,
             when_busy="enqueue",
-            trace=carrier.read(meta),
+            trace=trace_context.read(meta),
         )
         naming: asyncio.Future[None] | None = None
         if not self.title and text.strip():

@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 
-from ...engine.workspace import TerminalOutput
+from ...engine.handler.workspace import TerminalOutput
 from ...model.errors import InvalidRequest, NotFound
 from .process import Output, environment
 

@@ -21,12 +21,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from ...model import carrier
+from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidInput
-from ...model.forms import Choices, choices, fenced, form, particulars, resolved, spoken, written_answer
-from ...model.prompts import file_name, prompt_input, prompt_text
+from ...model.prompt_input import file_name, prompt_input, prompt_text
+from ...model.question_forms import Choices, choices, fenced, form, particulars, resolved, spoken, written_answer
 from ...transports.jsonrpc import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from ..parity import Carried
 from . import wire
@@ -182,7 +182,7 @@ def metadata(meta: dict[str, Any] | None) -> dict[str, Any]:
     found = {
         name: value
         for name, value in (meta or {}).items()
-        if name not in carrier.NAMES and name != "interlingua" and not name.startswith("interlingua/")
+        if name not in trace_context.NAMES and name != "interlingua" and not name.startswith("interlingua/")
     }
     named = (meta or {}).get(wire.META_METADATA)
     return found | named if isinstance(named, dict) else found

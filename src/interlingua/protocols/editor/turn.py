@@ -13,10 +13,9 @@ from typing import Any
 
 import msgspec
 
-from ...engine.context import Context
-from ...engine.mounting import Mounted, RemoteError, no_such_run, our_failure, step_place
-from ...engine.workspace import Editor
-from ...model.carrier import Carrier
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import Mounted, RemoteError, no_such_run, our_failure, step_place
+from ...engine.handler.workspace import Editor
 from ...model.errors import (
     AgentNotFound,
     InterlinguaError,
@@ -29,6 +28,7 @@ from ...model.errors import (
 )
 from ...model.events import ToolCall, Warned
 from ...model.run import Option
+from ...model.trace_context import Carrier
 from ...transports.jsonrpc import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, Call
 from ...transports.rpc import ConnectionLost, RpcError
 from . import wire

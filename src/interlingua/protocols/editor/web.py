@@ -24,14 +24,14 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from ...engine.cluster.membership import Replica
+from ...engine.cluster.session_affinity import Placed
 from ...engine.engine import Engine
-from ...engine.placed import Placed
-from ...engine.replicas import Replica
+from ...model.documents import Document
 from ...model.errors import InterlinguaError
 from ...model.run import Caller
 from ...security.auth import Authenticator
 from ...security.shares import has_share
-from ...store.shelf import Document
 from ...transports import json_text
 from ...transports.http import read_body
 from ...transports.jsonrpc import PARSE_ERROR

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ...engine.workspace import TerminalOutput
+from ...engine.handler.workspace import TerminalOutput
 from ...model.errors import Denied, InvalidRequest, NotFound, Unavailable
 from ...transports.rpc import Connection, ConnectionLost, RpcError
 from . import wire

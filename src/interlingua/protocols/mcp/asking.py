@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
+from ...engine.handler.mounted_run import Mounted
 from ...engine.ids import now
-from ...engine.mounting import Mounted
-from ...model import values
+from ...model import json_values
 from ...model.card import Schema
 from ...model.errors import QuestionExpired
-from ...model.forms import Choices, read_time, true_choices, true_form, usable_form
+from ...model.question_forms import Choices, read_time, true_choices, true_form, usable_form
 from ...model.run import Option
 from . import wire
 
@@ -97,7 +97,7 @@ class Asking:
     ) -> Any:  # fmt: skip
         """`mark` is what makes it the same question when it is asked again. `until` is when it expires there."""
         within = self._within if until is None else min(self._within, max(0.0, (until - now()) / 1e6))
-        place = f"{type_}-{values.digest(mark)[:16]}"
+        place = f"{type_}-{json_values.digest(mark)[:16]}"
         self._uses[place] = self._uses.get(place, 0) + 1
         key = f"{place}-{self._uses[place]}"
         asked, task = self._open.get(key, (None, None))

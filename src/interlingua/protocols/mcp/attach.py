@@ -15,9 +15,8 @@ from typing import Any
 
 import msgspec
 
-from ...engine.context import Context
-from ...engine.mounting import LeftRun, Mounted, RemoteError, our_failure
-from ...model.carrier import Carrier
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import LeftRun, Mounted, RemoteError, our_failure
 from ...model.errors import (
     InterlinguaError,
     Invalid,
@@ -30,6 +29,7 @@ from ...model.errors import (
     Unavailable,
 )
 from ...model.schemas import Validator
+from ...model.trace_context import Carrier
 from ...transports.rpc import ConnectionLost, RpcError
 from . import translate, wire
 from .asking import Asking

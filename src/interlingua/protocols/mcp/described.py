@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...engine import ways
-from ...engine.agents import text_field
-from ...engine.mounting import MOUNTED_FROM
+from ...engine.agents import mount_path
+from ...engine.agents.agent import text_field
+from ...engine.handler.mounted_run import MOUNTED_FROM
 from ...model.card import ANY_OBJECT, AgentCard, Schema
 from ...model.errors import DefinitionError
 from ...model.schemas import Validator, check_refs_local
@@ -38,7 +38,7 @@ def card_of(entry: dict[str, Any], source: str) -> AgentCard:
         streams=True,
         metadata={MOUNTED_FROM: source, "protocol": "mcp", "agent_name": entry["name"]}
         | ({"mcp": extra} if extra else {})
-        | ways.came(meta.get(wire.META_VIA)),
+        | mount_path.came(meta.get(wire.META_VIA)),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...engine.mounting import Mounted, step_place
+from ...engine.handler.mounted_run import Mounted, step_place
 from ...model.content import Artifact, read_part
 from ...model.delta import ABSENT, DeltaError, Joiner, diff, require_object
 from ...model.events import ArtifactAdded, OutputDelta, Warned

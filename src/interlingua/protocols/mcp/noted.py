@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.placed import Placed
+from ...engine.cluster.session_affinity import Placed
+from ...model.documents import Document, Drop, Put
 from ...model.errors import Conflict, InterlinguaError, NotFound
 from ...model.run import Caller
-from ...store.shelf import Document, Drop, Put
 from ...transports.jsonrpc import Id
 from . import wire
 from .streams import Exchange

@@ -15,9 +15,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from ...engine.engine import Engine
-from ...model import values
+from ...model import json_values
+from ...model.documents import Put
 from ...model.errors import InvalidRequest
-from ...store.shelf import Put
 from ...transports.jsonrpc import Call
 
 _SPACE, _ID = "mcp:seal", "key"
@@ -62,7 +62,7 @@ def _about(caller: str, call: Call) -> bytes:
     """The caller and the request that a state is bound to."""
     params = call.params
     input_ = params.get("input", params.get("arguments"))
-    return values.digest([caller, call.method, params.get("name"), input_]).encode()
+    return json_values.digest([caller, call.method, params.get("name"), input_]).encode()
 
 
 __all__ = ["RequestStates"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.reader import Reader
-from ...model import carrier
+from ...engine.log.log_reader import Reader
+from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
 from ...model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, ThreadNotFound
@@ -25,7 +25,7 @@ from ...model.events import (
     Warned,
     blocked_warning,
 )
-from ...model.prompts import Given, completed
+from ...model.prompt_input import Given, completed
 from ...model.run import Caller, Question, Run, RunRequest
 from ...model.status import Status
 from ...security import scopes
@@ -402,7 +402,7 @@ def request_of(
     messages = translate.messages(meta, input_, card)
     return RunRequest(
         card.name, card.version, completed(card, input_, messages[0].parts) if messages else input_, config, messages,
-        translate.metadata(meta), caller, when_busy="enqueue", trace=carrier.read(meta),
+        translate.metadata(meta), caller, when_busy="enqueue", trace=trace_context.read(meta),
     )  # fmt: skip
 
 

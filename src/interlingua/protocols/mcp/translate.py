@@ -26,13 +26,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from ...model import carrier
+from ...model import trace_context
 from ...model.card import AgentCard, Schema
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, read_part
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidAnswer
 from ...model.events import Plan, Said, Thought, ToolCall, Warned, overheard
-from ...model.forms import Choices, Form, choices, form, particulars, written
-from ...model.prompts import file_name
+from ...model.prompt_input import file_name
+from ...model.question_forms import Choices, Form, choices, form, particulars, written
 from ...model.run import Instance, Question
 from ...transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from ..parity import Carried
@@ -143,7 +143,7 @@ def _object(schema: Schema) -> Schema:
 
 # -- what goes along with a request ---------------------------------------------------------------------------
 
-_RESERVED = ("progressToken", *carrier.NAMES)
+_RESERVED = ("progressToken", *trace_context.NAMES)
 
 
 def metadata(meta: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...engine.engine import Engine
-from ...model import values
+from ...model import json_values
 from ...model.card import AgentCard
 from . import wire
 
@@ -42,7 +42,7 @@ class Unasked:
 def mark_of(caller: str, card: AgentCard, input_: Any, config: Any, meta: dict[str, Any]) -> str:
     """Tells the same request of the same caller. Metadata does not count: some clients put a new id there each time."""
     beside = [meta.get(name) for name in (wire.META_THREAD, wire.META_PARTS)]
-    return values.digest([caller, card.key, input_, config, *beside])
+    return json_values.digest([caller, card.key, input_, config, *beside])
 
 
 __all__ = ["Unasked", "mark_of"]

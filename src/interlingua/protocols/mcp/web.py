@@ -18,14 +18,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Scope
 
+from ...engine.cluster.membership import Replica
+from ...engine.cluster.session_affinity import Placed
 from ...engine.engine import Engine
-from ...engine.placed import Placed
-from ...engine.replicas import Replica
+from ...model.documents import Document
 from ...model.errors import InterlinguaError, Overloaded
 from ...model.run import Caller
 from ...security.auth import Authenticator
 from ...security.shares import has_share
-from ...store.shelf import Document
 from ...transports.http import began, read_body
 from ...transports.rpc_http import refusal, refused
 from . import noted, wire

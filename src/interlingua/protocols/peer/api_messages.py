@@ -13,9 +13,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ...model.documents import Letter
 from ...model.errors import InterlinguaError, InvalidRequest
 from ...security.errors import OriginRefused
-from ...store.shelf import Letter
 from ...transports.http import header, json_response, trace
 from . import frames, parts
 from .door_sending import DoorSending

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from ...engine.handler.mounted_run import Gone, Mounted
 from ...engine.ids import now
-from ...engine.mounting import Gone, Mounted
 from ...model.errors import QuestionExpired
 from ...model.events import Warned
 from ...model.run import Option

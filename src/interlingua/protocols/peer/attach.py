@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.context import Context
-from ...engine.mounting import LeftRun, Mounted, RemoteError, no_such_run
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import LeftRun, Mounted, RemoteError, no_such_run
 from ...model.errors import (
     AlreadyAnswered,
     InterlinguaError,

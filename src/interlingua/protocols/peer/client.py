@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ...engine.agents import Agent
-from ...engine.context import Context
+from ...engine.agents.agent import Agent
 from ...engine.engine import Engine
-from ...engine.mounting import LeftRun, attached
+from ...engine.handler.context import Context
+from ...engine.handler.mounted_run import LeftRun, attached
 from ...model.card import ANY_OBJECT
 from ...model.errors import Unavailable
 from ...model.schemas import Validator

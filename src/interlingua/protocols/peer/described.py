@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from ...engine import ways
-from ...engine.mounting import MOUNTED_FROM
+from ...engine.agents import mount_path
+from ...engine.handler.mounted_run import MOUNTED_FROM
 from ...model.card import ANY_OBJECT, AgentCard, Schema
 from ...model.content import FilePart, Part
 from ...model.schemas import usable
@@ -68,7 +68,7 @@ def _agent(skill: str | None, entry: dict[str, Any], node: dict[str, Any], sourc
     if input_ is None or output is None:
         input_, output, input_text, output_text = _TEXT_IN, _TEXT_OUT, "text", "text"
     metadata: dict[str, Any] = {MOUNTED_FROM: source, "protocol": "peer", "node": str(node.get("name"))}
-    metadata |= ways.came(entry.get("via"))
+    metadata |= mount_path.came(entry.get("via"))
     if skill is not None:
         metadata["skill_id"] = skill
     description = entry.get("description")

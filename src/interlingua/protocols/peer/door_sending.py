@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...model import carrier
+from ...model import trace_context
 from ...model.card import AgentCard
-from ...model.carrier import Carrier
 from ...model.content import Message
+from ...model.documents import Change, Letter, Post
 from ...model.errors import InvalidRequest, NotFound
+from ...model.trace_context import Carrier
 from ...security import scopes
-from ...store.shelf import Change, Letter, Post
 from . import frames, parts, states
 from .errors import TIMEOUT, Refusal
 from .peers import RANKS
@@ -75,7 +75,7 @@ class DoorSending:
     def _beside(self, wanted: Draft, surface: Surface, trace: Carrier | None) -> dict[str, Any]:
         metadata = wanted.frame.get("metadata")
         also = partial(self._written_down, wanted, surface)
-        return {"trace": trace or carrier.read(metadata), "metadata": metadata, "also": also}
+        return {"trace": trace or trace_context.read(metadata), "metadata": metadata, "also": also}
 
     async def _begun(self, begun: Begun, wanted: Draft, surface: Surface, task: Task | None) -> dict[str, Any]:
         node, id_ = self._node, wanted.frame["message_id"]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ...model import values
+from ...model import json_values
 from ...model.errors import InvalidRequest
 
 HMAC, MDNS, H2C = "acp:ext:hmac-v1", "acp:ext:mdns-v1", "acp:ext:h2c-v1"
@@ -54,7 +54,7 @@ def check(value: Any, path: str = "") -> Extension:
     params = value.get("params")
     if params is not None and not isinstance(params, dict):
         raise InvalidRequest(f"{path}/params is an object", path=f"{path}/params")
-    values.check(params or {}, InvalidRequest, what="params")
+    json_values.check(params or {}, InvalidRequest, what="params")
     return extension(uri, required=bool(required), params=params)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...engine.mounting import RemoteError
+from ...engine.handler.mounted_run import RemoteError
 from ...model.errors import ErrorInfo, RunCancelled, RunError
 
 

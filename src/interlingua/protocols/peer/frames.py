@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from ...model import values
+from ...model import json_values
 from ...model.errors import InvalidRequest
 from ...transports import json_text
 from . import parts as parts_
@@ -101,8 +101,8 @@ def decode(data: bytes | str) -> Frame:
         raise InvalidRequest(f"the frame cannot be read: {error}") from None
     if not isinstance(frame, dict):
         raise InvalidRequest(f"a frame is a JSON object, got {type(frame).__name__}")
-    if not values.is_plain(raw):
-        values.check(frame, InvalidRequest, what="frame", halves=True)
+    if not json_values.is_plain(raw):
+        json_values.check(frame, InvalidRequest, what="frame", halves=True)
     return frame
 
 
@@ -405,7 +405,7 @@ def _updated(frame: Frame) -> Updated:
         message_id=_id(frame, "message_id"),
         sender=_sender(frame),
         artifact=artifact,
-        error=failure if isinstance(failure, str) or failure is None else values.canonical(failure).decode(),
+        error=failure if isinstance(failure, str) or failure is None else json_values.canonical(failure).decode(),
     )
 
 

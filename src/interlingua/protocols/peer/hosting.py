@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from ...model.documents import Drop, Put
 from ...model.errors import Conflict, InvalidRequest, Unavailable
 from ...security.addresses import is_loopback
-from ...store.shelf import Drop, Put
 from .control import ControlApp, control_app
 from .discovery import Announcement
 from .dnssd import Dnssd

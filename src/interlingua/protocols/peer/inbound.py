@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...model.documents import Change, Kept, Post
 from ...model.errors import AlreadyAnswered, InterlinguaError
-from ...store.shelf import Change, Kept, Post
 from . import frames, plain, states
 from .journal import Said
 from .peers import RANKS, Peer

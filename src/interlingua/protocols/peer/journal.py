@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from ...model.documents import Change, Document, Heed, Kept, Letter, Put, Tell
 from ...model.errors import InterlinguaError
-from ...store.base import Store
-from ...store.shelf import Change, Document, Heed, Kept, Letter, Put, Tell
+from ...store.ports import Store
 from .frames import now_z
 from .tasks import Task, decoder, document_id
 

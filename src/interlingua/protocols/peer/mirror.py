@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ...engine.mounting import Mounted, step_place
+from ...engine.handler.mounted_run import Mounted, step_place
 from ...model.content import Artifact, Message
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
 from ...model.errors import InvalidRequest

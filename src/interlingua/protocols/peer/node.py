@@ -22,9 +22,9 @@ from ... import extras
 from ...engine.engine import Engine
 from ...engine.ids import new_id
 from ...model.card import AgentCard
+from ...model.documents import Change, Drop, Kept, Put, Settle
 from ...model.run import Caller
 from ...security import scopes
-from ...store.shelf import Change, Drop, Kept, Put, Settle
 from . import card as cards
 from . import dnssd, extensions, frames, links, skills
 from .calling import Calling

@@ -18,8 +18,8 @@ from typing import Any
 
 import httpx2
 
-from ...model import carrier
-from ...model.carrier import Carrier
+from ...model import trace_context
+from ...model.trace_context import Carrier
 from ...transports import calls, plain, tap
 from ...transports.channel import Channel
 from ...transports.queues import Queues
@@ -544,10 +544,10 @@ class HttpChannel(Queues):
 def _traced(body: Frame) -> tuple[Frame, Carrier | None]:
     """A body, and what of its metadata HTTP has headers for."""
     metadata = body.get("metadata")
-    trace = carrier.read(metadata)
+    trace = trace_context.read(metadata)
     if not isinstance(metadata, dict) or trace is None:
         return body, None
-    left = {name: value for name, value in metadata.items() if name not in carrier.NAMES}
+    left = {name: value for name, value in metadata.items() if name not in trace_context.NAMES}
     body = {name: value for name, value in body.items() if name != "metadata"}
     return ({**body, "metadata": left} if left else body), trace
 

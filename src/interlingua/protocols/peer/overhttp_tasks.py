@@ -19,7 +19,7 @@ from .frames import UNREADABLE
 from .overhttp_read import data_of, message_of, task_path
 
 if TYPE_CHECKING:
-    from ...model.carrier import Carrier
+    from ...model.trace_context import Carrier
     from ...transports.sse import Received
     from .overhttp import HttpChannel
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from ...model import values
+from ...model import json_values
 from ...model.content import DataPart, FilePart, Part, TextPart, ToolResultPart
 from ...model.errors import InvalidRequest
 
@@ -121,7 +121,7 @@ def _check(part: Any, path: str) -> None:
     else:
         raise _wrong(f"{path}/type", f"is one of {', '.join(KINDS)}, got {_short(kind)}")
     try:
-        values.check(part, InvalidRequest, what="part")
+        json_values.check(part, InvalidRequest, what="part")
     except InvalidRequest as error:
         raise InvalidRequest(f"{path}: {error.message}", path=path + error.path) from None
 

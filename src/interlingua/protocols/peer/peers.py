@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...model.documents import Change, Drop, Kept, Post, Put, Settle
 from ...model.errors import NotFound, TooLarge
-from ...store.shelf import Change, Drop, Kept, Post, Put, Settle
 from .card import MAX_MSG_BYTES, has, largest
 from .frames import now_z
 

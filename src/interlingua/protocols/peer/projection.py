@@ -41,8 +41,8 @@ from ...model.events import (
 from ...model.events import (
     Said as SaidInTeam,
 )
-from ...model.forms import spoken
-from ...model.prompts import output_parts
+from ...model.prompt_input import output_parts
+from ...model.question_forms import spoken
 from ...model.run import Question
 from ...model.status import Status
 from . import parts

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from ...engine.mounting import RemoteError
+from ...engine.handler.mounted_run import RemoteError
 from ...model.errors import InvalidRequest, TooLarge, Unavailable
 from ...transports import tap
 from ...transports.channel import Channel

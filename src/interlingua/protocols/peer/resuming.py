@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from ...engine.engine import Engine
 from ...engine.ids import new_id
-from ...store.shelf import Document, Put
+from ...model.documents import Document, Put
 from .links import Link
 
 _SPACE = "peer.mount"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...model.documents import Change, Letter, Post, Settle
 from ...model.errors import InvalidRequest, NotFound, TooLarge
-from ...store.shelf import Change, Letter, Post, Settle
 from . import frames, parts
 from .errors import AMBIGUOUS, INVALID, NO_PEERS, NOT_CONNECTED, TIMEOUT, Refusal
 from .journal import Said

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...model import values
+from ...model import json_values
 from ...model.errors import Invalid, InvalidRequest
 from ...transports import json_text
 from ...transports.channel import Channel, TooLong, size
@@ -322,9 +322,9 @@ class Session:
         if not isinstance(frame, dict):
             self.complain("invalid_frame", f"a frame is a JSON object, and this is {type(frame).__name__}")
             return None
-        if not values.is_plain(data):
+        if not json_values.is_plain(data):
             try:
-                values.check(frame, InvalidRequest, what="frame")
+                json_values.check(frame, InvalidRequest, what="frame")
             except Invalid as error:
                 self.complain("invalid_frame", error.message, frame)
                 return None

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...model import carrier
+from ...model import trace_context
 from ...model.card import AgentCard
-from ...model.carrier import Carrier
+from ...model.documents import Change, Document, Drop, Post, Put
 from ...model.errors import AlreadyAnswered, InvalidRequest, NotFound
 from ...model.run import OWNER, Caller
-from ...store.shelf import Change, Document, Drop, Post, Put
+from ...model.trace_context import Carrier
 from . import frames, parts, states
 from .peers import QUEUED, Peer
 from .tasks import Task, document_id
@@ -121,7 +121,7 @@ class Tasking:
         """The task, and whether it is new. A new one is `submitted`, however quick its agent is."""
         node = self._node
         origin, card = self._asked(task, surface)
-        trace = trace or carrier.read(task.metadata)
+        trace = trace or trace_context.read(task.metadata)
         begun = await node.working.begin(
             origin, card, given, surface.caller, task=task, trace=trace, metadata=task.metadata
         )  # fmt: skip

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...model.card import AgentCard
+from ...model.documents import Change, Follow, Kept, Post, Put, Tell
 from ...model.errors import ErrorInfo
 from ...model.events import Event
 from ...model.run import RunRequest
-from ...store.shelf import Change, Follow, Kept, Post, Put, Tell
 from . import frames, parts
 from .peers import QUEUED, RANKS, Peer
 from .projection import Act, Moved, Piece, Projection, Replied, Said

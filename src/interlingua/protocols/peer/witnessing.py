@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...model.documents import Change, Follow, Kept
 from ...model.errors import Unavailable
 from ...model.events import Event, RunFinished
-from ...store.shelf import Change, Follow, Kept
 from .telling import Draft, Outcome, Telling
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from ...engine.ids import new_id
-from ...model import carrier
+from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.content import Message
+from ...model.documents import Change, Follow, Kept, Post, Settle
 from ...model.errors import (
     AlreadyAnswered,
     Conflict,
@@ -31,10 +32,9 @@ from ...model.errors import (
     StoreError,
     Unavailable,
 )
-from ...model.forms import written_answer
-from ...model.prompts import prompt_input
+from ...model.prompt_input import prompt_input
+from ...model.question_forms import written_answer
 from ...model.run import Caller, Question, RunRequest
-from ...store.shelf import Change, Follow, Kept, Post, Settle
 from . import frames, parts, skills
 from .peers import Peer
 from .tasks import Task
@@ -180,7 +180,7 @@ class Working:
             metadata = _object(frame.get("metadata"))
             await self.begin(
                 origin, card, frame["parts"], self.caller_of(peer), task=task, letter=number,
-                trace=carrier.read(metadata), metadata=metadata,
+                trace=trace_context.read(metadata), metadata=metadata,
             )  # fmt: skip
         except InterlinguaError as error:
             await self._refuse(peer, origin, error.info(), number, task)
@@ -206,7 +206,7 @@ class Working:
         try:
             await self.begin(
                 origin, self.agent(task.skill_id), task.input["parts"], self.caller_of(peer), task=task,
-                trace=carrier.read(payload.get("metadata")), metadata=task.metadata,
+                trace=trace_context.read(payload.get("metadata")), metadata=task.metadata,
             )  # fmt: skip
         except InterlinguaError as error:
             await self._fail(peer, task, error)
@@ -271,7 +271,7 @@ class Working:
             card.version,
             prompt_input(card, said),
             messages=[Message("user", said, id=origin.message_id or "")],
-            metadata={name: value for name, value in (metadata or {}).items() if name not in carrier.NAMES},
+            metadata={name: value for name, value in (metadata or {}).items() if name not in trace_context.NAMES},
             caller=caller,
             thread=thread,
             create_thread=thread is not None,

@@ -1,0 +1,1 @@
+"""The bus over NATS: subjects, subscriptions and work queues."""

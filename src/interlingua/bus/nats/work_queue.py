@@ -1,0 +1,153 @@
+"""Work that is handed out: workers that serve a queue of runs, and have a free slot, pull from it.
+
+A message is a hint that a run is due. The store decides who gets it; a message that nobody acknowledges comes again,
+and a run whose message is lost is found by whoever looks for due runs. Knows no network: `nats` brings the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Coroutine, Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+from ..port import Ear, Health
+from .address import Subjects
+
+log = logging.getLogger("interlingua.bus")
+
+_AGAIN = 1.0  # seconds after which an offer that nobody here has a slot for is made again
+_RETRY_FIRST, _RETRY_LAST = 0.5, 30.0
+
+
+class _Ticket(msgspec.Struct, array_like=True):
+    sent: int
+    run: str
+
+
+_tickets = msgspec.msgpack.Decoder(_Ticket)
+
+
+class Offer(Protocol):
+    """A message of a queue."""
+
+    @property
+    def data(self) -> bytes: ...
+
+    @property
+    def again(self) -> bool:
+        """Whether somebody got it before."""
+
+    async def taken(self) -> None:
+        """It is settled, and does not come again."""
+
+    async def later(self, seconds: float) -> None: ...
+
+
+class Queue(Protocol):
+    """The offers for one queue of runs."""
+
+    async def next(self) -> Offer | None:
+        """None where none came for a while."""
+
+    async def close(self) -> None: ...
+
+
+class Queues(Protocol):
+    async def of(self, subject: str) -> Queue: ...
+
+
+async def end_all(tasks: Iterable[asyncio.Task[Any]], again: float = 0.05) -> None:
+    """Cancel tasks until they have ended. Once is not enough: nats-py swallows a cancellation that comes while it
+    flushes, and makes another error of one that comes when its connection is closed."""
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=again)
+
+
+class WorkQueue:
+    def __init__(self, subjects: Subjects, health: Health) -> None:
+        self.ear: Ear | None = None
+        self._subjects = subjects
+        self._health = health
+        self._queues: Queues | None = None
+        self._served: list[str] = []
+        self._pulling: dict[str, asyncio.Task[None]] = {}
+        self._offers: set[asyncio.Task[None]] = set()
+
+    @property
+    def ready(self) -> bool:
+        return self._queues is not None
+
+    def start(self, queues: Queues) -> None:
+        self._queues = queues
+        self.take(self._served)
+
+    async def stop(self) -> None:
+        """The connection is gone: what was pulled and is not settled comes again, to somebody."""
+        self._queues = None
+        tasks = [*self._pulling.values(), *self._offers]
+        self._pulling = {}
+        await end_all(tasks)
+
+    def take(self, served: list[str]) -> None:
+        self._served = served
+        gone = [self._pulling.pop(runs) for runs in self._pulling.keys() - set(served)]
+        if gone:
+            self._spawn(end_all(gone))
+        if self._queues is not None and self.ear is not None:
+            for runs in served:
+                if runs not in self._pulling:
+                    self._pulling[runs] = asyncio.create_task(self._pull(self._queues, self.ear, runs))
+
+    def offer(self, run: str, now: int) -> bytes:
+        return msgspec.msgpack.encode(_Ticket(now, run))
+
+    async def _pull(self, queues: Queues, ear: Ear, runs: str) -> None:
+        wait = _RETRY_FIRST
+        while True:
+            queue: Queue | None = None
+            try:
+                queue = await queues.of(self._subjects.work(runs))
+                while True:
+                    await ear.room(runs)
+                    offer = await queue.next()
+                    wait = _RETRY_FIRST
+                    if offer is not None:
+                        self._spawn(self._settle(ear, runs, offer))
+            except Exception as error:
+                log.debug("work for %s cannot be pulled: %s", runs, error)  # whoever looks for due runs finds them
+            finally:
+                if queue is not None:
+                    await queue.close()
+            await asyncio.sleep(wait * random.uniform(0.5, 1.5))
+            wait = min(2 * wait, _RETRY_LAST)
+
+    async def _settle(self, ear: Ear, runs: str, offer: Offer) -> None:
+        try:
+            ticket = _tickets.decode(offer.data)
+        except msgspec.MsgspecError:
+            await offer.taken()  # none of ours
+            return
+        lag = max(0, time.time_ns() // 1000 - ticket.sent) / 1e6
+        self._health.work_lag += 0.1 * (lag - self._health.work_lag)
+        if await ear.offered(runs, ticket.run, again=offer.again):
+            await offer.taken()
+        else:
+            await offer.later(_AGAIN * random.uniform(0.5, 1.5))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._offers.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._offers.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("work that was offered could not be taken: %s", error)  # it is offered again

@@ -1,0 +1,1 @@
+"""Agents: their registry, codecs, origin and process pool."""

@@ -1,0 +1,405 @@
+"""Agents: a card and what runs behind it, and the registry of those whose code this process has."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from pathlib import Path
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
+
+import msgspec
+
+from ...model import json_values
+from ...model.card import AgentCard, Schema
+from ...model.errors import AgentError, Conflict, DefinitionError, InvalidInput, InvalidOutput
+from ...model.run_identity import Origin, check_project, module_source, queue
+from ...model.schemas import Validator
+from ..handler.context import Context, SyncContext
+from ..handler.mounted_run import OnCancel
+from .code_digest import code_digest
+from .codec import Codec, Params
+from .logins import Login
+from .question_types import QuestionCodec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Shape = Literal["async", "async_generator", "sync", "sync_generator"]
+
+_TEXT_OUTPUT: Schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+
+
+class Agent(Generic[P, R]):
+    """A card and what runs behind it. Calling it calls the function, as if it had not been decorated."""
+
+    here = True  # its code is in this process
+    code = ""  # digest of its code, given when it is registered
+
+    def __init__(
+        self,
+        card: AgentCard,
+        fn: Callable[P, R],
+        *,
+        shape: Shape,
+        params: Params | None = None,
+        ctx_param: str | None = None,
+        ctx_type: type[Context[Any, Any]] | type[SyncContext[Any, Any]] = Context,
+        output: OutputCodec | None = None,
+        state: Codec | None = None,
+        config: Codec | None = None,
+        questions: list[QuestionCodec] | None = None,
+        errors: list[type[AgentError]] | None = None,
+        retries: int = 3,
+        timeout: float | None = None,
+        process: bool = False,
+        parkable: bool = True,
+        on_cancel: OnCancel | None = None,
+        max_running: int | None = None,
+        source: str = "",
+    ) -> None:
+        """`source`: the place of the code, as in `run_identity`; without one, the module of the function."""
+        self.card = card
+        self.fn = fn
+        self.shape: Shape = shape
+        self.params = params
+        self.ctx_param = ctx_param
+        self.ctx_type = ctx_type
+        self.output = output
+        self.state = state
+        self.config = config
+        self.questions = {codec.cls: codec for codec in questions or []}
+        self.errors = {error.code: error for error in errors or []}
+        self.retries = retries
+        self.timeout = timeout
+        self.process = process
+        self.parkable = parkable and retries > 0
+        self.on_cancel = on_cancel
+        self.max_running = max_running
+        self.source = source or module_source(_module_of(fn))
+        self.digest = json_values.digest(msgspec.to_builtins(card))
+        self.check_input = Validator(card.input, what="input")
+        self.check_output = Validator(card.output, what="output")
+        self.check_config = Validator(card.config, what="config") if card.config is not None else None
+        self.check_state = Validator(card.state, what="state") if card.state is not None else None
+        self.reads_history = ctx_param is not None  # what was said on its thread before is fetched for it
+        self.login: Login | None = None  # where its user must log in before it works
+        # Of a mounted one: sees whether it is there, where to load it again would leave something at the other end.
+        self.reach: Callable[[], Awaitable[None]] | None = None
+        # And ends the connection or the process that it has in common with its siblings.
+        self.let_go: Callable[[], Awaitable[None]] | None = None
+        # And tells when that has ended by itself, other than by a run that fails.
+        self.watch: Callable[[Callable[[], None]], None] | None = None
+        # Of one to which nothing is open between two runs: sees whether it is there. Raises where it is not.
+        self.try_out: Callable[[], Awaitable[None]] | None = None
+        # Of one at a server that finds its runs by their ids: makes an agent that goes on with the run of an id, and
+        # takes any input.
+        self.attach: Callable[[str], Agent[..., Any]] | None = None
+        # Of a mounted one without `attach`: why its wire cannot go on with a run.
+        self.no_attach = ""
+        # Called with the id that a run has at the server, as soon as that is known, and perhaps more than once.
+        self.on_remote_run: Callable[[str], None] | None = None
+        self.__name__ = getattr(fn, "__name__", card.name)
+        self.__doc__ = fn.__doc__
+        self.__wrapped__ = fn
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a process that can run it."""
+        return True
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<agent {self.card.key}>"
+
+    def bind(self, input_: dict[str, Any], ctx: Any) -> dict[str, Any]:
+        """The keyword arguments of a call. The input has been checked against the schema."""
+        kwargs = self.params.decode(input_, InvalidInput) if self.params is not None else {"input": input_}
+        if self.ctx_param is not None:
+            kwargs[self.ctx_param] = ctx
+        return kwargs
+
+
+def _module_of(fn: Callable[..., Any]) -> str:
+    """The module of a function; of a program's main file, the name by which others import it."""
+    module: str = getattr(fn, "__module__", None) or "unknown"
+    if module != "__main__":
+        return module
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name)
+    return Path(file).stem if file is not None else module
+
+
+class OutputCodec:
+    """What an agent returns or yields, as a JSON object: text under `text`, other plain values under `value`."""
+
+    def __init__(self, annotation: Any, *, what: str, yields: bool) -> None:
+        self.codec: Codec | None = None
+        self.text_field: str | None = None
+        self.wrap: str | None = None  # the member that a plain value goes under
+        if annotation is inspect.Parameter.empty or annotation is Any:
+            self.schema = dict(_TEXT_OUTPUT) if yields or annotation is not Any else {"type": "object"}
+            self.text_field = "text"
+            return
+        if annotation is None or annotation is type(None):
+            self.schema = {"type": "object"}
+            return
+        self.codec = Codec(annotation, what=what)
+        if annotation is str:
+            self.wrap, self.text_field = "text", "text"
+        elif not self.codec.is_object:
+            self.wrap = "value"
+        if self.wrap is None:
+            self.schema = dict(self.codec.schema)
+            self.text_field = text_field(self.schema)
+        else:
+            inner = dict(self.codec.schema)
+            definitions = inner.pop("$defs", None)
+            self.schema = {"type": "object", "properties": {self.wrap: inner}, "required": [self.wrap]}
+            if definitions:
+                self.schema["$defs"] = definitions
+
+    def encode(self, value: Any) -> dict[str, Any]:
+        """A returned value or a yielded delta, as a JSON object."""
+        if type(value) is str:
+            if self.wrap == "text" or self.codec is None:
+                return {"text": value}
+            if self.wrap is None and self.text_field is not None:
+                return {self.text_field: value}
+        if value is None:
+            return {}
+        if isinstance(value, bytes | bytearray) and (self.codec is None or self.codec.type is not bytes):
+            raise InvalidOutput("the agent gave bytes; give text, or a FilePart through ctx.artifact")
+        if isinstance(value, dict) and self.wrap is None:
+            return value if type(value) is dict else dict(value)
+        if self.codec is not None:
+            encoded = self.codec.encode(value)
+        else:
+            try:
+                encoded = msgspec.to_builtins(value)
+            except (TypeError, ValueError, msgspec.ValidationError, RecursionError) as error:
+                raise InvalidOutput(
+                    f"the agent gave {type(value).__name__}, which is not JSON ({error}); annotate the function with "
+                    "the type that it returns or yields"
+                ) from error
+        if self.wrap is not None:
+            return {self.wrap: encoded}
+        if isinstance(encoded, dict):
+            return encoded
+        if self.codec is None and isinstance(encoded, bool | int | float | list):
+            return {"value": encoded}
+        raise InvalidOutput(f"the agent gave {type(value).__name__} where its output is an object")
+
+
+def text_field(schema: Schema) -> str | None:
+    """The member that carries plain text: `text`, `message`, `content`, or the only string there is."""
+    properties = schema.get("properties", {})
+    strings = [
+        name for name, member in properties.items() if isinstance(member, dict) and member.get("type") == "string"
+    ]
+    for usual in ("text", "message", "content", "prompt"):
+        if usual in strings:
+            return usual
+    return strings[0] if len(strings) == 1 else None
+
+
+class NameTaken(DefinitionError):
+    """Two agents would have the same name and version."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"there are two agents {key}; give one of them another name= or version=")
+
+
+class Registry:
+    """The agents whose code this process has, and those that it knows to be elsewhere."""
+
+    def __init__(self, project: str = "", root: Path | None = None) -> None:
+        self._queues: dict[str, Agent[..., Any]] | None = None  # all whose runs can be entered here
+        self.project = project
+        self.refusal: Conflict | None = None  # why no agent may come
+        self.root = root  # the folder of the project that the agents belong to
+        self._agents: dict[str, Agent[..., Any]] = {}
+        self._hidden: dict[str, Agent[..., Any]] = {}
+        self._retired: dict[str, Agent[..., Any]] = {}  # by queue; nobody finds them, and runs that have begun still do
+        self._elsewhere: Mapping[str, Agent[..., Any]] = {}
+        self._newest: dict[str, Agent[..., Any] | None] = {}
+        self.listeners: list[Callable[[], None]] = []
+        self.checks: list[Callable[[AgentCard], list[str]]] = []  # each says what is wrong with a card
+
+    def add_check(self, check: Callable[[AgentCard], list[str]]) -> None:
+        """Hold every agent to a rule: those that are here already, and those to come."""
+        for agent in self._agents.values():
+            _hold(agent.card, check)
+        self.checks.append(check)
+
+    def add(self, agent: Agent[..., Any], *, hidden: bool = False) -> None:
+        """`hidden`: nobody finds it here, and only the engine runs it."""
+        self._check_open()
+        key = agent.card.key
+        known = self._hidden if hidden else self._agents
+        if known.get(key, agent) is not agent:
+            raise NameTaken(key)
+        for check in () if hidden else self.checks:
+            _hold(agent.card, check)
+        self.give_code(agent)
+        known[key] = agent
+        self._tell()
+
+    def _check_open(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def give_code(self, agent: Agent[..., Any]) -> None:
+        """Note which code this is, as its files are now."""
+        agent.code = agent.code or code_digest(agent, self.root)
+
+    def remove(self, key: str) -> None:
+        if self._agents.pop(key, None) is not None:
+            self._tell()
+
+    def exchange(
+        self,
+        gone: Iterable[Agent[..., Any]],
+        come: Iterable[Agent[..., Any]],
+        *,
+        hidden_gone: Iterable[Agent[..., Any]] = (),
+        hidden_come: Iterable[Agent[..., Any]] = (),
+    ) -> None:
+        """Other agents than before, in one go; where one of them cannot be, everything stays as it is.
+
+        Who runs goes on with the code that it began with. A run that is entered again finds the new code of its agent,
+        or, where that is gone, the last that there was.
+        """
+        come, hidden_come = list(come), list(hidden_come)
+        if come or hidden_come:
+            self._check_open()
+        for agent in (*come, *hidden_come):
+            self.give_code(agent)
+        agents = _exchanged(self._agents, gone, come)
+        hidden = _exchanged(self._hidden, hidden_gone, hidden_come)
+        for agent in come:
+            for check in self.checks:
+                _hold(agent.card, check)
+        served = {self.queue(agent) for agent in (*agents.values(), *hidden.values())}
+        for agent in (*self._hidden.values(), *self._agents.values()):
+            if (queue_ := self.queue(agent)) not in served:
+                self._retired[queue_] = agent
+        self._agents, self._hidden = agents, hidden
+        self._tell()
+
+    def set_elsewhere(self, agents: Mapping[str, Agent[..., Any]], *, tell: bool) -> None:
+        """The agents that other processes have. One that is here, too, is found as the one that is here."""
+        self._elsewhere = agents
+        self._newest.clear()
+        if tell:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._newest.clear()
+        self._queues = None
+        for listener in self.listeners:
+            listener()
+
+    def find(self, name: str, version: str | None = None) -> Agent[..., Any] | None:
+        """By name and version; without a version, the newest that is available."""
+        if version is not None:
+            key = f"{name}@{version}"
+            return self._agents.get(key) or self._elsewhere.get(key)
+        if name not in self._newest:
+            found = [agent for agent in self if agent.card.name == name]
+            if not found:
+                return None
+            self._newest[name] = max(found, key=lambda agent: (agent.available, version_key(agent.card.version)))
+        return self._newest[name]
+
+    def code(self, name: str, version: str) -> Agent[..., Any] | None:
+        """The agent of this name and version, be it hidden or not."""
+        key = f"{name}@{version}"
+        found = self._agents.get(key) or self._hidden.get(key)
+        return found or next((agent for agent in self._retired.values() if agent.card.key == key), None)
+
+    # -- origins ------------------------------------------------------------------------------------------
+
+    @property
+    def project(self) -> str:
+        return self._project
+
+    @project.setter
+    def project(self, project: str) -> None:
+        self._project = check_project(project)
+        self._queues = None
+
+    def origin(self, agent: Agent[..., Any]) -> Origin:
+        return Origin(self._project, agent.source)
+
+    def queue(self, agent: Agent[..., Any]) -> str:
+        """The line in which runs of this agent wait for code of its origin."""
+        return queue(self.origin(agent), agent.card.name, agent.card.version)
+
+    def serving(self, queue: str) -> Agent[..., Any] | None:
+        """The agent that a run of this queue is entered with, be it hidden or not."""
+        return self._serving().get(queue)
+
+    def queues(self) -> list[str]:
+        """All queues whose runs can be entered here: also those of agents that nobody finds."""
+        return list(self._serving())
+
+    def _serving(self) -> Mapping[str, Agent[..., Any]]:
+        if self._queues is None:
+            here = (*self._hidden.values(), *self._agents.values())
+            self._queues = {**self._retired, **{self.queue(agent): agent for agent in here}}
+        return self._queues
+
+    def codes(self) -> dict[str, str]:
+        """The digest of the code for every queue whose runs can be entered here."""
+        return {queue: agent.code for queue, agent in self._serving().items()}
+
+    def hidden(self) -> list[Agent[..., Any]]:
+        return list(self._hidden.values())
+
+    def own(self) -> list[Agent[..., Any]]:
+        """Those whose code is here."""
+        return list(self._agents.values())
+
+    def __iter__(self) -> Iterator[Agent[..., Any]]:
+        return iter([*self._agents.values(), *(a for key, a in self._elsewhere.items() if key not in self._agents)])
+
+    def __len__(self) -> int:
+        return len(self._agents) + sum(key not in self._agents for key in self._elsewhere)
+
+
+def _exchanged(
+    known: dict[str, Agent[..., Any]], gone: Iterable[Agent[..., Any]], come: Iterable[Agent[..., Any]]
+) -> dict[str, Agent[..., Any]]:
+    """An agent that takes the place of another keeps it: the first one counts where nobody says which."""
+    leaving = {id(agent) for agent in gone}
+    new: dict[str, Agent[..., Any]] = {}
+    for agent in come:
+        key = agent.card.key
+        before = new.get(key) or known.get(key)
+        if before is not None and before is not agent and id(before) not in leaving:
+            raise NameTaken(key)
+        new[key] = agent
+    stay = {key: new.get(key, agent) for key, agent in known.items() if key in new or id(agent) not in leaving}
+    return {**stay, **new}
+
+
+def _hold(card: AgentCard, check: Callable[[AgentCard], list[str]]) -> None:
+    problems = check(card)
+    if problems:
+        raise DefinitionError(f"agent {card.key} cannot be registered: {'; '.join(problems)}")
+
+
+def version_key(version: str) -> list[tuple[int, int, str]]:
+    """Sorts versions: numbers count as numbers."""
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"[.+-]", version)]

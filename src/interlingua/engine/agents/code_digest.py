@@ -1,0 +1,105 @@
+"""The digest of the code behind an agent: it changes when its file does, or a module of its project that is in use.
+
+A run that some code could not go on with waits for code with another digest. So the digest is the same wherever the
+project lies, and says nothing of packages that are installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...model import json_values
+from ..handler.mounted_run import is_mounted
+from .imported_files import imports_of, stamp
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+_LENGTH = 16  # characters
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
+_OURS = str(Path(__file__).resolve().parents[2])
+_NO_CODE = ("__pycache__", "node_modules")
+
+_digests: dict[Path, tuple[tuple[int, int], str]] = {}  # of files, as long as their stamps stay
+
+
+def code_digest(agent: Agent[..., object], root: Path | None = None) -> str:
+    """The digest of an agent's code as it is now. `root`: the folder of its project; else that of its file."""
+    parts = [json_values.digest(msgspec.to_builtins(agent.card))]
+    file = None if is_mounted(agent.card) else file_of(agent)
+    if file is not None:
+        folder = file.parent if root is None or not file.is_relative_to(root) else root
+        parts += [f"{path} {digest}" for path, digest in _files([file, *imports_of(file).values()], folder)]
+    return _joined([getattr(agent, "source", ""), *parts] if is_mounted(agent.card) else parts)
+
+
+def files_digest(place: Path | None, more: Iterable[str] = ()) -> str:
+    """The digest of a file, or of all files in a folder, and of what else the code depends on."""
+    found = {}
+    for path in () if place is None else _below(place):
+        if (digest := _of_file(path)) is not None:
+            found[path.name if path == place else path.as_posix().removeprefix(f"{place}/")] = digest
+    return _joined([*(f"{path} {digest}" for path, digest in sorted(found.items())), *more])
+
+
+def _below(place: Path) -> Iterator[Path]:
+    if place.is_file():
+        yield place
+    for folder, inner, names in os.walk(place):
+        inner[:] = [name for name in inner if name[0] != "." and name not in _NO_CODE]
+        yield from (Path(folder, name) for name in names if name[0] != ".")
+
+
+def file_of(agent: Agent[..., object]) -> Path | None:
+    """The file of an agent's function; None where it is in no file of the user's."""
+    fn = inspect.unwrap(agent.fn)
+    code = getattr(fn, "__code__", None)
+    module = sys.modules.get(getattr(fn, "__module__", None) or "")
+    name = code.co_filename if code is not None else getattr(module, "__file__", None)
+    if name is None or name.startswith(_OURS) or not Path(name).is_file():
+        return None
+    return Path(name).resolve()
+
+
+def _files(more: Iterable[Path], root: Path) -> list[tuple[str, str]]:
+    """These files and those of all modules below a folder that are in use, with their digests."""
+    below = f"{root}/"
+    names = {str(path) for path in more}
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__dict__", {}).get("__file__")
+        if isinstance(name, str) and name.startswith(below):
+            names.add(name)
+    found = {}
+    for name in names:
+        path = Path(name)
+        if name.startswith(_OURS) or not _INSTALLED.isdisjoint(path.parts):
+            continue
+        digest = _of_file(path)
+        if digest is not None:
+            found[name.removeprefix(below)] = digest
+    return sorted(found.items())
+
+
+def _of_file(path: Path) -> str | None:
+    now = stamp(path)
+    if now is None:
+        return None
+    known = _digests.get(path)
+    if known is None or known[0] != now:
+        try:
+            known = _digests[path] = (now, hashlib.sha256(path.read_bytes()).hexdigest())
+        except OSError:
+            return None
+    return known[1]
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:_LENGTH]

@@ -1,0 +1,124 @@
+"""Python types as JSON Schemas, and values of those types as JSON, in both directions.
+
+dataclasses, TypedDicts, msgspec Structs and everything msgspec knows go through msgspec. pydantic models, where the
+user has pydantic, go through pydantic. Nothing else needs to know which.
+"""
+
+from __future__ import annotations
+
+import sys
+import typing
+from typing import Any
+
+import msgspec
+
+from ...model.card import Schema
+from ...model.errors import DefinitionError, Invalid
+
+
+class Codec:
+    """How values of one type travel."""
+
+    def __init__(self, type_: Any, *, what: str) -> None:
+        self.type = type_
+        self.what = what
+        self._adapter = _pydantic_adapter(type_)
+        self.schema = self._schema()
+
+    def decode(self, value: Any, kind: type[Invalid]) -> Any:
+        """JSON to the type. A failure here means that the type is narrower than its schema."""
+        try:
+            if self._adapter is not None:
+                return self._adapter.validate_python(value)
+            return msgspec.convert(value, self.type)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise kind(f"{self.what}: {error}") from error
+
+    def encode(self, value: Any) -> Any:
+        """The type to JSON. A failure here is the agent's."""
+        try:
+            if self._adapter is not None:
+                return self._adapter.dump_python(value, mode="json", by_alias=True)
+            return msgspec.to_builtins(value)
+        except (TypeError, ValueError, msgspec.ValidationError) as error:
+            raise Invalid(f"{self.what}: {error}") from error
+        except RecursionError:
+            raise Invalid(f"{self.what}: nested too deeply, or contains itself") from None
+
+    @property
+    def is_object(self) -> bool:
+        return self.schema.get("type") == "object"
+
+    def _schema(self) -> Schema:
+        try:
+            if self._adapter is not None:
+                schema: Schema = self._adapter.json_schema()
+                return schema
+            (root,), definitions = msgspec.json.schema_components([self.type], ref_template="#/$defs/{name}")
+        except Exception as error:
+            raise DefinitionError(
+                f"{self.what} has a type that cannot be written as JSON: {error}. Use str, int, float, bool, list, "
+                "dict, Literal, a dataclass, a TypedDict, a msgspec Struct or a pydantic model"
+            ) from error
+        return _inline_root(root, definitions)
+
+
+def _inline_root(root: Schema, definitions: dict[str, Any]) -> Schema:
+    """Wires want `type` at the root, so a root that is only a reference is replaced by what it refers to."""
+    ref = root.get("$ref", "")
+    name = ref.removeprefix("#/$defs/")
+    if ref and name in definitions:
+        root = definitions[name]
+        others = {key: value for key, value in definitions.items() if key != name or _mentions(definitions, ref)}
+    else:
+        others = definitions
+    return {**root, "$defs": others} if others else dict(root)
+
+
+def _mentions(value: Any, ref: str) -> bool:
+    if isinstance(value, dict):
+        return value.get("$ref") == ref or any(_mentions(member, ref) for member in value.values())
+    return isinstance(value, list) and any(_mentions(member, ref) for member in value)
+
+
+def _pydantic_adapter(type_: Any) -> Any:
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is None or not _uses_pydantic(type_, pydantic.BaseModel, set()):
+        return None
+    return pydantic.TypeAdapter(type_)
+
+
+def _uses_pydantic(type_: Any, base: type, seen: set[int]) -> bool:
+    if id(type_) in seen:
+        return False
+    seen.add(id(type_))
+    if isinstance(type_, type) and (issubclass(type_, base) or hasattr(type_, "__pydantic_validator__")):
+        return True
+    return any(_uses_pydantic(part, base, seen) for part in typing.get_args(type_))
+
+
+class Params:
+    """Several named values as one JSON object: the parameters of a function."""
+
+    def __init__(self, codecs: dict[str, Codec], required: list[str], *, open_: bool) -> None:
+        self.codecs = codecs
+        self.open = open_
+        properties: dict[str, Any] = {}
+        definitions: dict[str, Any] = {}
+        for name, codec in codecs.items():
+            schema = dict(codec.schema)
+            for key, value in schema.pop("$defs", {}).items():
+                if definitions.setdefault(key, value) != value:
+                    raise DefinitionError(
+                        f"{codec.what}: two different types are called {key}; give one of them another name"
+                    )
+            properties[name] = schema
+        self.schema: Schema = {"type": "object", "properties": properties, "required": required}
+        if not open_:
+            self.schema["additionalProperties"] = False
+        if definitions:
+            self.schema["$defs"] = definitions
+
+    def decode(self, value: dict[str, Any], kind: type[Invalid]) -> dict[str, Any]:
+        codecs = self.codecs
+        return {name: codecs[name].decode(member, kind) if name in codecs else member for name, member in value.items()}

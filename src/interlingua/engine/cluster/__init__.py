@@ -1,0 +1,1 @@
+"""Several processes: membership, remote logs and work offers."""

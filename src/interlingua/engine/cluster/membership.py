@@ -1,0 +1,170 @@
+"""Processes that serve one store together: who they are, where they reach each other, and which of them are alive.
+
+Each notes itself in the store once. Whether it lives is what the store says of its worker, so there is one opinion of
+that for runs and for everything else, and nothing is written while nothing happens. Passing requests on is for others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...model.documents import Drop, Put
+from ...model.errors import InterlinguaError
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+log = logging.getLogger("interlingua.replicas")
+
+_SPACE = "replicas"
+_LOOK_EVERY = 2.0  # seconds
+_PATIENCE = 5.0  # seconds beside what the store needs to miss a process: for the sweeps of all, and for a busy machine
+
+
+class Replica(msgspec.Struct, frozen=True):
+    id: str
+    address: str  # where the others reach it
+    worker: str
+    host: str = ""
+
+
+class Replicas:
+    """This process among them. Alone until it has entered."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.id = secrets.token_hex(4)
+        self.passed_on = 0  # requests, to others
+        self.taken_over = 0  # of what others had
+        self.duties: list[Callable[[], Awaitable[None]]] = []  # done now and then
+        self.given_up: list[Callable[[], None]] = []  # called when others took this process for dead
+        self._me: Replica | None = None  # once it has entered
+        self._engine = engine
+        self._known: dict[str, Replica] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._loop: asyncio.Task[None] | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    async def enter(self, address: str) -> list[str]:
+        """This process answers at an address from now on. Gives what the owner should read."""
+        store, host = self._engine.store, socket.gethostname()
+        me = Replica(self.id, address.rstrip("/"), self._engine.worker.id, host)
+        await self.look()
+        others = self.others()
+        # Whoever had this address on this machine cannot have it any more: it died, and nobody has noticed yet.
+        gone = [other for other in others if other.address == me.address and other.host == host]
+        await store.keep([*(Drop(_SPACE, other.id) for other in gone), _note(me)])
+        self._me = me
+        self._known = {other.id: other for other in others if other not in gone} | {self.id: me}
+        self._loop = asyncio.get_running_loop().create_task(self._keep_looking())
+        notes = []
+        same = [other for other in self.others() if other.address == me.address]
+        if same:
+            notes.append(
+                f"note: a replica on {same[0].host} says that it is at {me.address}, too: give each its own address "
+                "with --advertise"
+            )
+        if others := self.others():
+            shown = ", ".join(sorted(other.address for other in others))
+            count = "another replica" if len(others) == 1 else f"{len(others)} other replicas"
+            notes.append(f"{count} on this store: {shown}")
+        return notes
+
+    async def leave(self) -> None:
+        """In good order: the others need not find out."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        self._me = None
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+        self._known.clear()
+        with contextlib.suppress(InterlinguaError):
+            await self._engine.store.keep([Drop(_SPACE, self.id)])
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            for duty in (self.look, *self.duties):
+                try:
+                    await duty()
+                except InterlinguaError as error:
+                    log.error("could not look after other replicas: %s", error)
+
+    # -- who is there -------------------------------------------------------------------------------------
+
+    def others(self) -> list[Replica]:
+        return [replica for replica in self._known.values() if replica.id != self.id]
+
+    def living(self, id_: str) -> Replica | None:
+        """As far as is known: nothing is read for that."""
+        return self._known.get(id_)
+
+    def of_worker(self, worker: str) -> Replica | None:
+        return next((replica for replica in self._known.values() if replica.worker == worker), None)
+
+    async def find(self, id_: str) -> Replica | None:
+        """One that may have come just now."""
+        if id_ not in self._known:
+            await self.look()
+        return self._known.get(id_)
+
+    async def look(self) -> None:
+        """See who is there now. Those who ask meanwhile wait for the same look."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        await asyncio.shield(self._looking)
+
+    async def _look(self) -> None:
+        store = self._engine.store
+        rows = await store.documents(_SPACE, limit=1000)
+        workers = {worker.id for worker in await store.workers()}  # after: who is noted has entered before
+        found: dict[str, Replica] = {}
+        dead = []
+        for row in rows:
+            replica = msgspec.json.decode(row.body, type=Replica)
+            if replica.worker in workers:
+                found[row.id] = replica
+            else:
+                dead.append(row.id)
+        if dead:
+            log.info("replicas that are gone: %s", ", ".join(dead))
+            await store.keep([Drop(_SPACE, id_) for id_ in dead])
+        me = self._me
+        if me is not None and me.id not in found:
+            # What it had may be at others by now. Nothing of that is lost: it is in the store, and is found or made
+            # anew like what a dead one had.
+            log.error("other replicas took this one for dead; it goes on without what it had")
+            for tell in self.given_up:
+                tell()
+            await store.keep([_note(me)])
+            found[me.id] = me
+        self._known = found
+
+    async def gone(self, replica: Replica) -> bool:
+        """Whether one that does not answer is dead. Its worker's end is noticed by the sweeps of all; nothing is taken
+        from one that only cannot be reached, because it would go on with it."""
+        store, settings = self._engine.store, self._engine.settings
+        deadline = asyncio.get_running_loop().time() + store.missed_after + 2 * settings.sweep_every + _PATIENCE
+        while asyncio.get_running_loop().time() < deadline:
+            await self.look()
+            if self._known.get(replica.id) != replica:
+                return True
+            await asyncio.sleep(0.1)
+        log.error(
+            "replica %s is alive and does not answer at %s: is that how others reach it (--advertise)?",
+            replica.id, replica.address,
+        )  # fmt: skip
+        return False
+
+
+def _note(replica: Replica) -> Put:
+    return Put(_SPACE, replica.id, msgspec.json.encode(replica))

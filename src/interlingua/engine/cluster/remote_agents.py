@@ -1,0 +1,223 @@
+"""Agents that only other processes of the store have: which they are, and whether one of those processes is there.
+
+Every process that runs agents for others notes in the store which; its card of each is there already. One with doors
+offers the agents of the others as if they were its own: their runs are written down, and taken by who has the code.
+Whether a process lives is what the store says of its worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...model.card import AgentCard
+from ...model.documents import Drop, Put
+from ...model.errors import InterlinguaError, Unavailable
+from ...model.run_identity import Origin, is_mount, split_queue
+from ...store.ports import StoredCard
+from ..agents.agent import Agent
+from ..ids import now
+from ..teams.members import MEMBER_OF
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+log = logging.getLogger("interlingua.elsewhere")
+
+_SPACE = "offered"
+_LOOK_EVERY = 2.0  # seconds, where nobody says that something has changed
+_REST = 0.2  # seconds between two looks: others may write all the time
+FORGET_AFTER = 3600.0  # seconds for which an agent is shown that nobody has any more
+
+_queues = msgspec.json.Decoder(list[str])
+
+
+class AgentElsewhere(Agent[..., Any]):
+    """An agent of which only the card is here. It cannot be entered."""
+
+    here = False
+
+    def __init__(self, stored: StoredCard, workers: int, since: int) -> None:
+        async def nothing() -> None:
+            raise AssertionError("the code of this agent is elsewhere")
+
+        super().__init__(stored.card, nothing, shape="async", source=Origin.parse(stored.origin).source)
+        self.stored = stored
+        self.workers = workers  # that have it and are there
+        self.since = since  # when it became available, or ceased to be
+        self.gone_at = time.monotonic()  # where it has
+
+    @property
+    def available(self) -> bool:
+        return self.workers > 0
+
+
+def unavailable(card: AgentCard) -> Unavailable:
+    return Unavailable(
+        f"agent {card.name} {card.version} is not available: no process that has it is there; try again later",
+        details={"agent": card.key},
+    )
+
+
+class Elsewhere:
+    """What this process offers to the others of its store, and what it offers of theirs."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.looks = False  # the agents of others are offered here
+        self._engine = engine
+        self._known: dict[str, AgentElsewhere] = {}  # by name and version
+        self._ambiguous: set[str] = set()  # of those: that were found with several origins, and said to be
+        self._seen: object = None  # what was offered when it was looked at last
+        self._news = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    async def start(self, *, looks: bool) -> None:
+        """Tell the others what is here. `looks`: and offer here what is there."""
+        self.looks = looks
+        await self._look()
+        self._loop = asyncio.get_running_loop().create_task(self._keep())
+
+    async def stop(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+        with contextlib.suppress(InterlinguaError):
+            await self._engine.store.keep([Drop(_SPACE, self._engine.worker.id)])
+
+    def hint(self) -> None:
+        """Something may have changed, here or elsewhere."""
+        self._news.set()
+
+    async def _keep(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY):
+                    await self._news.wait()
+            self._news.clear()
+            try:
+                await self._look()
+            except InterlinguaError as error:
+                log.error("could not look for agents elsewhere: %s", error)
+            await asyncio.sleep(_REST)
+
+    # -- who has what -------------------------------------------------------------------------------------
+
+    def _mine(self) -> list[str]:
+        """What is run here, for others too."""
+        engine = self._engine
+        if engine.settings.max_running == 0:
+            return []
+        gates = engine.worker.gates
+        return sorted(
+            engine.agents.queue(agent)
+            for agent in engine.agents.own()
+            if (gate := gates.of_agent(agent)) is None or gate.limit > 0
+        )
+
+    async def _look(self) -> None:
+        store, me = self._engine.store, self._engine.worker.id
+        rows = await store.documents(_SPACE, limit=10_000)
+        workers = {worker.id for worker in await store.workers()}  # after: who has noted something has entered before
+        offered = {row.id: (row.version, _queues.decode(row.body)) for row in rows if row.id in workers}
+        if dead := [row.id for row in rows if row.id not in workers]:
+            await store.keep([Drop(_SPACE, id_) for id_ in dead])
+        mine = self._mine()
+        told = offered.pop(me, None)
+        if told is None or told[1] != mine:  # also where others took this process for dead meanwhile
+            await self._engine._publish_cards()
+            await store.keep([Put(_SPACE, me, msgspec.json.encode(mine))])
+        if self.looks:
+            await self._take(offered)
+
+    async def _take(self, offered: dict[str, tuple[int, list[str]]]) -> None:
+        seen = {(id_, version) for id_, (version, _) in offered.items()}
+        forgotten = time.monotonic() - FORGET_AFTER
+        stale = any(not agent.available and agent.gone_at < forgotten for agent in self._known.values())
+        if seen == self._seen and not stale:
+            return
+        there: dict[str, int] = {}
+        for _, queues in offered.values():
+            for queue in queues:
+                there[queue] = there.get(queue, 0) + 1
+        cards = {card.queue: card for card in await self._engine.store.cards()} if there else {}
+        found: dict[str, AgentElsewhere] = {}
+        for key, queue in self._chosen(there).items():
+            card, known = cards.get(queue), self._known.get(key)
+            if known is not None and known.available and card == known.stored:
+                known.workers = there[queue]
+                found[key] = known
+            elif card is not None and self._fits(card.card):
+                found[key] = AgentElsewhere(card, there[queue], now())
+        for key, agent in self._known.items():
+            if key in found:
+                continue
+            if agent.available:
+                found[key] = AgentElsewhere(agent.stored, 0, now())
+            elif agent.gone_at >= forgotten:
+                found[key] = agent
+        before = {id(agent) for agent in self.agents()}
+        self._known, self._seen = found, seen
+        new = [agent for agent in self.agents() if id(agent) not in before]
+        # What is here as well is listed as it was: nobody is told of that.
+        self._engine.agents.set_elsewhere(found, tell=bool(new) or len(before) != len(self.agents()))
+        for agent in new:
+            if agent.available:
+                log.info("agent %s is there, elsewhere", agent.card.key)
+            else:
+                log.warning("agent %s is not available: no process that has it is there", agent.card.key)
+
+    def _chosen(self, queues: Iterable[str]) -> dict[str, str]:
+        """One queue for each name and version: code of the project comes before mounts."""
+        here = {agent.card.key: self._engine.agents.queue(agent) for agent in self._engine.agents.own()}
+        chosen: dict[str, str] = {}
+        for queue in sorted(queues, key=lambda queue: (is_mount(queue), queue)):
+            key = split_queue(queue)[1]
+            first = here.get(key, chosen.setdefault(key, queue))  # what is here is found as the one that is here
+            if first != queue and key not in self._ambiguous:
+                self._ambiguous.add(key)
+                log.warning(
+                    "agent %s has code of several origins, and calls of it here go to the first: %s; %s", key,
+                    *(split_queue(one)[0].strip() for one in (first, queue)),
+                )  # fmt: skip
+        return chosen
+
+    def _fits(self, card: AgentCard) -> bool:
+        """Whether it can be shown here: nobody sees the members of a team, and doors have rules for cards."""
+        if MEMBER_OF in card.metadata:
+            return False
+        problems = [problem for check in self._engine.agents.checks for problem in check(card)]
+        if problems:
+            log.warning("agent %s is elsewhere, and left out here: %s", card.key, "; ".join(problems))
+        return not problems
+
+    async def somebody_runs(self, queue: str) -> bool:
+        """Whether a process that is there, whichever, takes up runs of a queue."""
+        offered = {row.id: _queues.decode(row.body) for row in await self._engine.store.documents(_SPACE, limit=10_000)}
+        for worker in await self._engine.store.workers():
+            told = offered.get(worker.id)  # None: a command, which offers nothing and takes what it has the code for
+            if told and queue in told:
+                return True
+            # One that offers none has doors alone. Members of teams are not offered, and are run all the same.
+            if told != [] and queue in worker.queues:
+                return True
+        return False
+
+    def agents(self) -> list[AgentElsewhere]:
+        """Those that are not here as well."""
+        own = {agent.card.key for agent in self._engine.agents.own()}
+        return [agent for key, agent in self._known.items() if key not in own]
+
+    def check(self, card: AgentCard, agent: Agent[..., Any] | None) -> None:
+        """Raise Unavailable where a run of this agent would wait for a process that is not there."""
+        if self.looks and (agent is None or not agent.available):
+            raise unavailable(card)

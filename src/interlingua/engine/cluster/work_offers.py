@@ -1,0 +1,70 @@
+"""Runs that the bus offers to this worker one by one, claimed together: while some are being claimed, the next gather.
+
+An offer says that a run of a queue is due. Which one is taken for it, the store decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..runs.worker import Worker
+
+
+class _Round:
+    """Offers that are claimed together."""
+
+    def __init__(self) -> None:
+        self.slots: list[Callable[[], None]] = []  # one is kept for each; called, it is free again
+        self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Offers:
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._next: dict[str, _Round] = {}  # by queue
+        self._claiming: dict[str, asyncio.Lock] = {}
+
+    def waiting(self, queue: str) -> int:
+        """Offers that are yet to be claimed."""
+        found = self._next.get(queue)
+        return len(found.slots) if found is not None else 0
+
+    async def take(self, queue: str) -> bool:
+        """Take one run of a queue that is due. Returns when the store has decided whose it is; false:
+        there is no free slot here."""
+        worker = self._worker
+        if worker.registry.serving(queue) is None or not worker.may_claim(queue):
+            return False
+        gathering = self._next.get(queue)
+        if gathering is None:
+            gathering = self._next[queue] = _Round()
+            worker.spawn(self._claim(queue, gathering))
+        gathering.slots.append(worker.reserve(queue))
+        await asyncio.shield(gathering.decided)
+        return True
+
+    async def _claim(self, queue: str, these: _Round) -> None:
+        worker = self._worker
+        try:
+            async with self._claiming.setdefault(queue, asyncio.Lock()):
+                del self._next[queue]  # what is offered from now on is of the next round
+                rows, found = await worker.claim([queue], len(these.slots))
+        except BaseException as error:
+            if not these.decided.done():
+                these.decided.set_exception(error)
+                these.decided.exception()  # who made an offer is told; where nobody is there any more, nobody is
+            if not isinstance(error, Exception):
+                raise
+            return
+        finally:
+            if self._next.get(queue) is these:
+                del self._next[queue]
+            for let_go in these.slots:
+                let_go()
+        mine = worker.claimed(rows)
+        if not these.decided.done():
+            these.decided.set_result(None)
+        await worker.enter_all(mine, found)

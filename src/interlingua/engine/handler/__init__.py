@@ -1,0 +1,1 @@
+"""Handlers of agents: what the context offers, one module for each concern."""

@@ -1,0 +1,479 @@
+"""What agents that stand for remote ones need of the engine, and no other agent does.
+
+`Mounted` goes beyond the context: asking what no class was declared for, finding what was shown before a crash, and
+knowing why the handler is left. `LeftRun` is for telling the remote side when a run ends without its handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from ...model import trace_context
+from ...model.card import ANY_OBJECT, AgentCard, Schema
+from ...model.content import DataPart, Part, TextPart
+from ...model.errors import Denied, ErrorInfo, InterlinguaError, Invalid, InvalidInput, RunError, RunNotFound
+from ...model.events import Emission, Recorded, Warned
+from ...model.prompt_input import prompt_input
+from ...model.run import Option, RunRequest
+from ...model.run import Question as AskedQuestion
+from ...model.team import carried_scope
+from ...model.team.carried_scope import CarriedScope
+from ..agents.mount_path import VIA
+from ..agents.question_types import EXPIRED, Question, QuestionCodec
+from ..agents.question_types import Gone as Gone
+from ..ids import now
+from ..log.record_keys import place_of
+from ..observe import tracing
+from . import process_exits
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from ..log.replay import Replay
+    from ..runs.execution import Leaving
+    from .context import Context
+
+log_ = logging.getLogger("interlingua.engine")
+
+MOUNTED_FROM = "mounted_from"
+"""The member of a card's metadata that says where a mounted agent comes from. Every mount sets it: a process without
+the agent's code leaves such a run to one that has it, and can tell the remote side."""
+
+
+LOOK_EVERY = 600.0
+"""Seconds after which a run that was set aside with a question looks whether the remote side still asks it: at first,
+and later less often."""
+
+_LOOK_WITHIN = 1.0
+_LOOKS = 10  # in the time that a question has waited so far, once that is long
+
+Offer = Callable[[bytes, str, str | None], tuple[str, Awaitable[object]]]
+"""Offers a file: bytes, media type, name → an address, and what to wait for before it is told to anybody."""
+
+
+class RemoteError(RunError):
+    """The remote agent failed. Its own code and details are kept."""
+
+    code = "remote_failed"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, transient: bool | None = None, details: Any = None
+    ) -> None:
+        super().__init__(message, transient=transient, details=details)
+        self.remote_code = code or type(self).code
+
+    def info(self) -> ErrorInfo:
+        return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
+
+
+def no_such_run(run: str, where: str) -> RemoteError:
+    """The error of a run to go on with that a server does not have."""
+    return RemoteError(f"there is no run {run!r} at {where}", code=RunNotFound.code)
+
+
+def attached(card: AgentCard) -> AgentCard:
+    """The card of an agent that goes on with a run at a server: the run has its input and config already."""
+    return msgspec.structs.replace(card, input=dict(ANY_OBJECT), input_text=None, config=None)
+
+
+def our_failure(message: str, told: Any) -> RemoteError | None:
+    """The error of a run at a server that tells, as ours do, both its code and whether it may pass: as it was raised
+    there, over however many mounts it has come. None for what another maker's server tells."""
+    code, transient = (told.get("code"), told.get("transient")) if isinstance(told, dict) else (None, None)
+    if not isinstance(code, str) or not isinstance(transient, bool):
+        return None
+    return RemoteError(message, code=code, transient=transient, details=told.get("details"))
+
+
+class Mounted:
+    """What the handler of a mounted agent may do beyond its context."""
+
+    def __init__(self, ctx: Context[Any, Any]) -> None:
+        self._ctx = ctx
+        self._run = ctx._run
+        self._run.engine_code = True
+
+    @property
+    def leaving(self) -> Leaving | None:
+        """Why the handler is being left. After "cancel" and "timeout" it is not entered again."""
+        return "cancel" if self._run.cancelling else self._run.leaving
+
+    @property
+    def leaving_for_good(self) -> bool:
+        """Whether the remote run has to end with this one. A run that is only set aside is found again later."""
+        return self.leaving in ("cancel", "timeout")
+
+    @property
+    def begun(self) -> bool:
+        """Whether the run had begun before its handler was entered: it was parked, or its process is gone."""
+        return self._run.replay.started
+
+    def shown(self, step: str) -> list[Emission]:
+        """What a step that was cut short has shown before, and what still stands of it.
+
+        Show it again first, as it is: that is not written twice. `step` is the key that the step was given.
+        """
+        return self._run.replay.emissions.emitted_by(step_place(step))
+
+    async def shown_again(self, step: str) -> bool:
+        """Show that again, as it is. Whether there was any."""
+        found = self.shown(step)
+        for body in found:
+            await self.show(body)
+        return bool(found)
+
+    async def show(self, body: Emission) -> None:
+        """Show something that the remote agent said. With `step=step_place(key)` it belongs to a step: once that is
+        recorded, it is not shown again."""
+        run = self._run
+        if run.leaving == "cancel" and not run.over:
+            run.put_last(body)  # the remote side may say its last words after it was told to stop
+        else:
+            await run.show(body)
+
+    @property
+    def engine(self) -> Engine:
+        return self._run.worker.engine
+
+    @property
+    def agent(self) -> str:
+        """The name that it has here."""
+        return self._run.log.row.agent
+
+    def found_at_server(self, run: str) -> None:
+        """Tell the process that began this run what the server calls it."""
+        agent = self._run.agent
+        if agent is not None and agent.on_remote_run is not None:
+            agent.on_remote_run(run)
+
+    def onward(self) -> trace_context.Carrier:
+        """The trace of this run, to be sent with the request that begins the remote one. It always has the number of
+        mounts that the call has gone through, this one included, and in a team what may still be done. Raises
+        TooManyHops where that is one mount too many, and Denied where a scope would not hold there."""
+        trace = trace_context.read(tracing.current(self._run.request.trace))
+        scope = self._scope(trace)
+        more = {carried_scope.SCOPE: carried_scope.write(scope)} if scope is not None else {}
+        return trace_context.onward(trace, self.engine.settings.max_hops, more)
+
+    def _scope(self, trace: trace_context.Carrier | None) -> CarriedScope | None:
+        """The scope and the limits that go on to the remote side. Raises Denied where somebody narrowed the call, and
+        the remote side is none that keeps to that: servers that tell the way of their agents do."""
+        run, scope = self._run, carried_scope.read(trace)
+        if run.authority is not None:
+            scope = carried_scope.left_of(run.authority, now())
+        elif scope is not None:
+            scope = carried_scope.later(scope, (now() - run.log.row.created_at) / 1e6)
+        card = run.agent.card if run.agent is not None else None
+        if scope is not None and scope.narrowed and card is not None and not card.metadata.get(VIA):
+            raise Denied(
+                f"{card.metadata.get(MOUNTED_FROM, card.name)} does not promise to keep to the scope of this call, and "
+                "is not called; hand the task over without a scope, or to an agent of an Interlingua server"
+            )
+        return scope
+
+    def asked(self) -> list[str]:
+        """The keys of all questions that this run had asked when its handler was entered."""
+        return [place.removeprefix("ask:") for place in self._run.replay.questions]
+
+    def withdrawn(self) -> list[str]:
+        """The keys of those that had been taken back by then."""
+        past = self._run.replay.questions.items()
+        return [
+            place.removeprefix("ask:")
+            for place, one in past
+            if one.answer is None and not one.open and one.reason not in ("", EXPIRED)
+        ]
+
+    def open(self) -> list[str]:
+        """The keys of the questions that wait for an answer now."""
+        return [question.key.removeprefix("ask:") for question in self._run.open_questions.values()]
+
+    def said(self) -> list[Part]:
+        """What the caller said, in full; nothing where the input is all there is."""
+        return [part for message in self._ctx.messages if message.role == "user" for part in message.parts]
+
+    def said_as(self, card: AgentCard, input_: dict[str, Any]) -> list[Part]:
+        """The same, where an agent with this card makes exactly this input of it. An object that was written as text is
+        none: where objects can be sent, it is sent as one."""
+        said = self.said()
+        objects = [part.data for part in said if isinstance(part, DataPart) and isinstance(part.data, dict)]
+        if not said or not set(input_) <= {card.input_text, *(name for one in objects for name in one)}:
+            return []
+        with contextlib.suppress(InvalidInput):
+            return said if prompt_input(card, said) == input_ else []
+        return []
+
+    def beside(self, input_: dict[str, Any]) -> list[Part]:
+        """What the caller said beside the input: files, and data that are no members of it."""
+        return [part for part in self.said() if not isinstance(part, TextPart) and not _holds(input_, part)]
+
+    def recorded(self, step: str) -> bool:
+        """Whether a step was done when the handler was entered, by the key that it was given."""
+        return step_place(step) in self._run.replay.records
+
+    def record(self, step: str, value: Any) -> None:
+        """Record what a step would give, where that is known already and there is nothing to do for it. It is written
+        with what comes before and after it, and not waited for: see `committed`."""
+        run, place = self._run, step_place(step)
+        run._check_alive()
+        if place not in run.replay.records:
+            record = Recorded(place, msgspec.to_builtins(value))
+            run.log.append(record)
+            run.replay.records[place] = (0, record)
+
+    async def committed(self) -> None:
+        """Wait until everything that this run has said and recorded is. Nothing may go to the remote side before."""
+        self._run._check_alive()
+        await self._run.log.flush()
+
+    def withdraw(self, key: str, reason: str) -> None:
+        """The remote side no longer asks this."""
+        run = self._run
+        for question in list(run.open_questions.values()):
+            if question.key == f"ask:{key}" and not run.over:
+                run.withdraw(question.id, reason)
+
+    async def ask(
+        self, type_: str, payload: Any, answer: Schema, *, key: str, prompt: str | None = None,
+        options: list[Option] | None = None, deadline: float | None = None, attachments: Iterable[Part | str] = (),
+    ) -> Any:  # fmt: skip
+        """Ask what the remote side asks, and give back the answer as JSON. `answer` is the schema of the answer.
+
+        The same type may come with another schema at any time: nothing is declared, and nothing is kept. Raises
+        Gone where it was withdrawn before a crash.
+        """
+        question = RemoteQuestion(type_, payload, prompt, options or [])
+        return await self._run.ask(
+            question, deadline, key, RemoteCodec(type_, answer), attachments=attachments, remote=True
+        )
+
+    async def ask_while(
+        self, moved_on: Callable[[], Awaitable[None]], type_: str, payload: Any, answer: Schema, *, key: str,
+        **more: Any,
+    ) -> Any:  # fmt: skip
+        """As `ask`, for as long as the remote side asks: `moved_on` returns when it does not any more. Then what is
+        asked here is withdrawn, and Gone raised, unless somebody has answered here at that very moment. For that the
+        run stays in memory, where not too many do; one that was set aside is woken from time to time to look."""
+        with self._run.worker.listeners.listening(self._run), contextlib.ExitStack() as looking:
+            if key in self.asked():  # it was set aside, and is not again before it has looked
+                looking.enter_context(self._run.busy())
+                asyncio.get_running_loop().call_later(_LOOK_WITHIN, looking.close)
+            asking = asyncio.ensure_future(self.ask(type_, payload, answer, key=key, **more))
+            beside = [asyncio.ensure_future(self._look(moved_on)), asyncio.ensure_future(self._wake(key))]
+            try:
+                await asyncio.wait({asking, *beside}, return_when=asyncio.FIRST_COMPLETED)
+                if not asking.done():
+                    await self._gone(key)
+                return await asking
+            finally:
+                for task in (asking, *beside):
+                    task.cancel()
+                await asyncio.gather(asking, *beside, return_exceptions=True)
+
+    async def _look(self, moved_on: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await moved_on()
+            except Exception as error:  # whoever answers here is asked all the same
+                log_.info("run %s cannot see whether its question is still asked: %s", self._ctx.run_id, error)
+                await asyncio.sleep(LOOK_EVERY)
+                continue
+            return
+
+    async def _gone(self, key: str) -> None:
+        """Withdraw what nobody need answer any more, and raise Gone. Returns where an answer was first."""
+        run, question = self._run, self._asks(key)
+        if question is None:
+            return
+        why = f"it was answered {self._there}"
+        with run.busy():
+            if await run.close(question, "withdrawn", why):
+                raise Gone(why)
+            await run.pull()
+
+    @property
+    def _there(self) -> str:
+        agent = self._run.agent
+        place = agent.card.metadata.get(MOUNTED_FROM) if agent is not None else None
+        return f"at {place}" if place else "elsewhere"
+
+    # -- answers that do not count ------------------------------------------------------------------------
+
+    async def passing_on(self, key: str) -> None:
+        """The answer to this goes to the remote side now, and that is known from now on."""
+        if not self.passed_on(key):
+            self.record(_passed_on(key), None)
+            await self.committed()
+
+    def passed_on(self, key: str) -> bool:
+        """Whether the answer to this may have reached the remote side, before a crash or a moment ago. What has moved
+        on there since may have done so with just this answer."""
+        return self.recorded(_passed_on(key))
+
+    def too_late(self, key: str, *, step: str, answered: bool = True, **details: Any) -> Warned:
+        """What is to be shown, in a step, of an answer that was given here and is not the one that counts: the remote
+        side had another before, or (not `answered`) no longer asked. The answer stays on record as it was given."""
+        past = self._run.replay.questions[f"ask:{key}"]
+        by = f" (by {past.answer.by})" if past.answer is not None and past.answer.by else ""
+        why = f"the question had been answered {self._there} before"
+        if not answered:
+            why = f"the question was no longer asked {self._there}"
+        said = f"the answer given here{by} came too late: {why}"
+        return Warned(said, {"question": past.question.id, **details}, step_place(step))
+
+    def unused(self, step: str, *, but: str | None = None) -> list[Warned]:
+        """The same, of all answers that were given here and never went to the remote side, which has gone on without
+        them. `but`: what it asks now. Each is given once."""
+        past, found = self._run.replay.questions, []
+        for key in [place.removeprefix("ask:") for place, one in past.items() if one.answer is not None]:
+            if not self.passed_on(key) and (but is None or not key.startswith(but)):
+                self.record(_passed_on(key), None)
+                found.append(self.too_late(key, step=step, answered=False))
+        return found
+
+    @contextlib.asynccontextmanager
+    async def telling_unused(self) -> AsyncIterator[None]:
+        """Warn of answers that were never passed on, where a run fails: whoever gave them learns it from the log."""
+        try:
+            yield
+        except InterlinguaError:
+            for late in self.unused("late"):
+                await self.show(late)
+            raise
+
+    async def _wake(self, key: str) -> None:
+        """What is set aside with this is entered again at that time, and looks. The longer it has waited, the less it
+        matters when exactly one hears that it need not any more: so a month of waiting costs a few dozen looks."""
+        while True:
+            question = self._asks(key)
+            waited = 0.0 if question is None else (now() - question.asked_at) / 1e6
+            pause = max(LOOK_EVERY, waited / _LOOKS)
+            with contextlib.suppress(TimeoutError):
+                never = asyncio.get_running_loop().create_future()
+                await self._run._wait(never, now() + int(pause * 1e6), f"look:{key}")
+
+    def _asks(self, key: str) -> AskedQuestion | None:
+        """What is asked by a key, and open."""
+        return next((one for one in self._run.open_questions.values() if one.key == f"ask:{key}"), None)
+
+
+def _holds(input_: dict[str, Any], part: Part) -> bool:
+    return isinstance(part, DataPart) and isinstance(part.data, dict) and part.data.items() <= input_.items()
+
+
+def _passed_on(key: str) -> str:
+    return f"heard-{key}"  # the step in which an editor's agent is given an answer
+
+
+def step_place(key: str) -> str:
+    """What the log calls a step that was given this key."""
+    return f"step:{key}"
+
+
+# -- questions ------------------------------------------------------------------------------------------------
+
+_PROMPTS = ("message", "prompt", "question", "text", "title")
+
+
+class RemoteQuestion(Question[Any]):
+    """The remote agent asks."""
+
+    type_: str
+    payload: Any
+    prompt: str | None = None
+    options: list[Option] = msgspec.field(default_factory=list)
+
+    def __prompt__(self) -> str:
+        if self.prompt is not None:
+            return self.prompt
+        if isinstance(self.payload, str):
+            return self.payload
+        for name in _PROMPTS:
+            if isinstance(self.payload, dict) and isinstance(self.payload.get(name), str):
+                return str(self.payload[name])
+        return self.type_.replace("_", " ")
+
+    def __options__(self) -> list[Option]:
+        return self.options
+
+
+class _FreeForm:
+    """Stands in for a Codec where JSON stays JSON."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+
+    def encode(self, value: Any) -> Any:
+        return value.payload if isinstance(value, RemoteQuestion) else value
+
+    def decode(self, value: Any, kind: type[Invalid]) -> Any:
+        return value
+
+
+class RemoteCodec(QuestionCodec):
+    """A question whose type and schemas are known only when it is asked."""
+
+    def __init__(self, type_: str, answer: Schema) -> None:
+        self.cls = RemoteQuestion
+        self.type = type_
+        self.payload = _FreeForm({})  # type: ignore[assignment]  # the remote side vouches for what it asks
+        self.answer = _FreeForm(answer)  # type: ignore[assignment]
+
+
+# -- ending without the handler -------------------------------------------------------------------------------
+
+
+class LeftRun:
+    """A run that ends while its handler is not in memory: it was parked, or its process is gone."""
+
+    def __init__(
+        self, run: str, thread: str | None, request: RunRequest, why: Literal["cancelled", "lost"], replay: Replay
+    ) -> None:
+        self.id = run
+        self.thread = thread
+        self.request = request
+        self.why = why
+        self._records = replay.records
+
+    def recorded(self, step: str) -> Any:
+        """What a step gave, by its key or (for its first use) its name; None where it was never recorded."""
+        if step_place(step) in self._records:
+            return self._records[step_place(step)][1].value
+        for key, (_, record) in self._records.items():
+            place = place_of(key)
+            if place is not None and (place.kind, place.name) == ("step", step):
+                return record.value
+        return None
+
+
+OnCancel = Callable[[LeftRun], Awaitable[None]]
+"""Tells the remote side that a run is over.
+
+Called when a run is cancelled, or given up after crashes, while its handler is not in memory. (A handler that is in
+memory gets CancelledError, and tells it itself.) The run ends when this returns, fails or takes too long; where the
+process dies meanwhile, it is called again, so it may be called more than once.
+"""
+
+
+async def tell(hook: OnCancel, left: LeftRun, seconds: float) -> None:
+    """Call the hook. Whatever goes wrong in it is logged, and keeps nobody from ending the run."""
+    try:
+        async with asyncio.timeout(seconds):
+            await hook(left)
+    except TimeoutError:
+        log_.warning("run %s ends here; its remote side could not be told within %g s", left.id, seconds)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        if process_exits.is_signal(error):
+            raise
+        log_.warning("run %s ends here; its remote side could not be told: %s", left.id, error, exc_info=error)
+
+
+def is_mounted(card: AgentCard | None) -> bool:
+    return card is not None and MOUNTED_FROM in card.metadata

@@ -1,0 +1,1 @@
+"""Observation: metrics, tracing, run logs and the watchdog of the event loop."""

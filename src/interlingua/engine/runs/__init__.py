@@ -1,0 +1,1 @@
+"""Runs: admission, claims, execution and their end."""

@@ -1,0 +1,139 @@
+"""The report on blocked runs: why one is blocked, how many there are, and which ones nobody serves.
+
+A run that is due and that no living worker serves is blocked, too. Nobody owns it, so nothing in the store says so:
+that is found here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ...model import run_identity
+from ...model.run import Blocked, Run
+from ...store.ports import RunFilter, RunRow
+from ..ids import now
+from .blocked_runs import read_reason
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from ..log.log_reader import Reader
+
+log = logging.getLogger("interlingua.runs")
+
+_AT_ONCE = 10_000
+_FRESH = 1.0  # seconds for which it is known whether somebody serves a queue
+REASONS = ("no_code", "history_mismatch", "failed_on_resume")
+
+
+class BlockedReport:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._served: dict[str, tuple[float, bool]] = {}  # queues: when somebody looked, and whether one is served
+        self._readers: dict[str, set[Reader]] = {}  # of runs that nobody executes here
+        self._unserved: set[str] = set()  # queues with runs that were due, and that nobody served at the last look
+
+    async def reason(self, row: RunRow) -> Blocked | None:
+        """Why a run is blocked; None where it is not."""
+        if row.blocked_reason is not None:
+            return read_reason(row.blocked_reason)
+        if row.worker is not None or row.status.final or row.wake_at is None or row.wake_at > now():
+            return None
+        if row.blocked is not None:
+            why = "it went on with other code, which is gone; the code that is there could not go on with it"
+            return Blocked("no_code", f"{why}. Serve that code again, or: interlingua runs retry {row.id}")
+        return None if await self._is_served(row.queue) else _no_code(row)
+
+    async def counts(self) -> dict[str, int]:
+        """How many runs are blocked, by reason."""
+        found = dict.fromkeys(REASONS, 0)
+        for reason, count in await self._engine.store.blocked_reasons():
+            found[read_reason(reason).reason if reason is not None else "no_code"] += count
+        for queue, count in await self._engine.store.due_counts(now()):
+            if not await self._is_served(queue):
+                found["no_code"] += count
+        return found
+
+    async def runs(self, where: RunFilter) -> list[Run]:
+        """Blocked runs, newest first."""
+        store = self._engine.store
+        rows = await store.runs(where)
+        for queue, _ in await store.due_counts(now()):
+            if not await self._is_served(queue):
+                rows += await store.due_runs(queue, now(), where.limit)
+        wanted = [row for row in rows if where.agent in (None, row.agent) and where.thread in (None, row.thread)]
+        if where.status is not None:
+            wanted = [row for row in wanted if row.status in where.status]
+        wanted = sorted({row.id: row for row in wanted}.values(), key=lambda row: row.id, reverse=True)
+        return [await self._engine.full_view(row) for row in wanted[: where.limit]]
+
+    # -- readers ------------------------------------------------------------------------------------------
+
+    def watch(self, run: str, reader: Reader) -> None:
+        """A reader waits for news of a run that nobody executes here."""
+        self._readers.setdefault(run, set()).add(reader)
+
+    def unwatch(self, run: str, reader: Reader) -> None:
+        self._readers[run].discard(reader)
+        if not self._readers[run]:
+            del self._readers[run]
+
+    async def tell_readers(self) -> None:
+        """Tell readers whose runs are due and have no code. A queue that nobody serves for a moment, as while a process
+        is started anew, is not told: only one that nobody served the last time either."""
+        before, self._unserved = self._unserved, set()
+        if not self._readers:
+            return
+        store = self._engine.store
+        for queue, _ in await store.due_counts(now()):
+            if not await self._is_served(queue):
+                self._unserved.add(queue)
+        for queue in self._unserved & before:
+            for row in await store.due_runs(queue, now(), _AT_ONCE):
+                for reader in list(self._readers.get(row.id, ())):
+                    reader.tell_blocked(_no_code(row))
+
+    async def announce(self) -> list[str]:
+        """Log which unfinished runs this process cannot execute, and why. Returns the lines."""
+        lines = await self._unexecutable()
+        for line in lines:
+            log.warning("%s", line)
+        return lines
+
+    async def _unexecutable(self) -> list[str]:
+        store, codes = self._engine.store, self._engine.agents.codes()
+        found: list[str] = []
+        for one in await store.open_queues():
+            queue = run_identity.queue(one.origin, one.agent, one.version)
+            if queue not in codes and not await self._is_served(queue):
+                what = f"{_counted(one.runs, 'waits', 'wait')} for {_shown(one.origin, one.agent, one.version)}"
+                move = f"interlingua runs move --from '{one.origin}' --to TARGET"
+                found.append(f"{what}, which nobody serves. Serve it, or: {move}")
+        for line in await store.blocked_lines():
+            if line.reason and (line.queue not in codes or codes[line.queue] in line.codes.split()):
+                why = read_reason(line.reason).message
+                key = run_identity.split_queue(line.queue)[1]
+                what = _counted(line.runs, f"of {key} is blocked", f"of {key} are blocked")
+                found.append(f"{what}: {why} (interlingua runs list --blocked)")
+        return found
+
+    async def _is_served(self, queue: str) -> bool:
+        time = asyncio.get_running_loop().time()
+        known = self._served.get(queue)
+        if known is None or time - known[0] > _FRESH:
+            known = self._served[queue] = (time, await self._engine.elsewhere.somebody_runs(queue))
+        return known[1]
+
+
+def _no_code(row: RunRow) -> Blocked:
+    what = f"it waits for {_shown(row.origin, row.agent, row.version)}, which nobody serves"
+    return Blocked("no_code", f"{what}. Serve it, or: interlingua runs move {row.id} --to TARGET")
+
+
+def _shown(origin: str, agent: str, version: str) -> str:
+    return f"{agent} {version} ({origin.strip()})" if origin.strip() else f"{agent} {version}"
+
+
+def _counted(runs: int, verb: str, verbs: str) -> str:
+    return f"1 run {verb}" if runs == 1 else f"{runs} runs {verbs}"

@@ -1,0 +1,90 @@
+"""The finished work of a run, out of its log: its output, what it showed, and what was said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...model.events import ArtifactAdded, ChildCalled, Emission, Event, MessageSent, RunFinished, Said
+from ...model.status import Status
+from ...model.team.oversight import Exchange, Result, read_verdict, whole
+from ..log.replay import STATE, Replay
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+
+class Work:
+    """What came of a run, out of its log."""
+
+    began = ended = 0  # microseconds since 1970
+
+    def __init__(self, replay: Replay, finished: RunFinished, held: list[Said]) -> None:
+        self.shown: list[Emission] = replay.emissions.standing
+        self.held = held  # what was said about results, with its time
+        self.children = [called for called, _, _ in replay.children.values()]
+        self.result = Result(
+            finished.output,
+            whole([body.artifact for body in self.shown if isinstance(body, ArtifactAdded)]),
+            [body.message for body in self.shown if isinstance(body, MessageSent)],
+            replay.records[STATE][1].value if STATE in replay.records else None,
+        )
+        assert replay.created is not None
+        self.created = replay.created
+        self.error = finished.error
+        self.usage = finished.usage
+        self.approved: set[str] = set()  # hashes that its overseer approved when it proposed them itself
+        self.exchanges: list[Exchange] = []  # what came of its other proposals
+        for called, ended, _ in replay.children.values():
+            if called.proposal is None or ended is None or ended.status is not Status.SUCCEEDED:
+                continue
+            verdict = read_verdict(ended.output)
+            if verdict.approves(called.proposal):
+                self.approved.add(called.proposal)
+            else:
+                self.exchanges.append(verdict.about(called.proposal))
+
+    @classmethod
+    async def of(cls, worker: Worker, run: str) -> Work:
+        log = worker.log_of(run)  # it has just ended, most likely here
+        near = log.since(0) if log is not None and log.finished is not None else None
+        events = near or await worker.all_events(run)
+        finished = events[-1].body
+        assert isinstance(finished, RunFinished)
+        work = cls(Replay.of(events), finished, _held(events))
+        work.began, work.ended = events[0].time, events[-1].time
+        return work
+
+    async def below(self, worker: Worker) -> list[Said]:
+        """What came of what it had others do."""
+        mine = [said for said in self.held if said.key.endswith((":result", ":told"))]
+        return [*mine, *await _told_below(worker, self.children)]
+
+    async def reviews(self, worker: Worker) -> list[Said]:
+        """What its overseer said to it while it judged what was proposed by hand."""
+        found: list[Said] = []
+        for called in self.children:
+            if called.proposal is not None:
+                found += _held(await worker.all_events(called.run), f"{called.run}:")
+        return found
+
+
+def _held(events: list[Event], prefix: str = "") -> list[Said]:
+    return [
+        msgspec.structs.replace(event.body, time=event.body.time or event.time, key=prefix + event.body.key)
+        for event in events
+        if isinstance(event.body, Said) and event.body.held
+    ]
+
+
+async def _told_below(worker: Worker, children: Iterable[ChildCalled]) -> list[Said]:
+    """What those to whom a run delegated have told, and what those told to whom they delegated in turn."""
+    found: list[Said] = []
+    for called in children:
+        if called.notice is not None and called.proposal is None:
+            events = await worker.all_events(called.run)
+            found += _held(events, f"{called.run}:")
+            found += await _told_below(worker, [e.body for e in events if isinstance(e.body, ChildCalled)])
+    return found

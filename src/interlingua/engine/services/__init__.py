@@ -1,0 +1,1 @@
+"""Services of the engine for doors: threads, questions, callbacks and reminders."""

@@ -1,0 +1,213 @@
+"""Telling others when a run changes its status: in order per run, at least once, over restarts.
+
+The changes are rows, written in the transaction of the change. Here they are sent, with retries that wait longer each
+time, for about a day; a receiver that is dead or hangs holds up its own runs' news and nothing else: it gets one try at
+a time, with growing pauses, on places that those who answer well do not need. How a body looks is a door's business: it
+registers a format.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from ...model.errors import Denied, InterlinguaError, InvalidRequest, NotFound, Unavailable
+from ...model.identifiers import check_id
+from ...model.run import Run
+from ...model.status import Status
+from ...security.redaction import redact_text, redact_url
+from ...store.ports import CallbackRow, Places, Standing, Store
+from ..ids import now
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+log = logging.getLogger("interlingua.callbacks")
+
+Send = Callable[[str, Any, int], Awaitable[None]]  # (address, body as JSON, delivery id); raises unless it was taken
+
+_AT_ONCE = 64
+_NEW, _FAILING = 32, 8  # of those: for receivers that have not answered well yet, and for those that are silent
+_PER_RECEIVER = 4  # of those: for each that answers well. The others get one
+_SEND_WITHIN = 15.0
+_LONGEST_URL = 2000
+_PROMPT = 2.0  # answering well is answering within this
+_LEASE = 20.0  # longer than sending can take: what a killed process was sending is sent again after this
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 3600.0
+_REMEMBER = 30 * 86_400.0  # how long those that were taken or given up can still be looked at
+_TIDY_EVERY = 3600.0
+
+
+class NotTaken(Unavailable):
+    """The receiver answered, but not that it has taken the callback."""
+
+
+def pause_after(attempts: int) -> float:
+    """How long to wait after so many failures: twice as long each time, an hour at most."""
+    return min(_FIRST_PAUSE * 2.0 ** min(attempts - 1, 60), _LONGEST_PAUSE)
+
+
+def tried_for(attempts: int) -> float:
+    """For how long a delivery that failed so often has been tried. Time in which no server ran does not count."""
+    return sum(pause_after(n) for n in range(1, attempts))
+
+
+class Callbacks:
+    def __init__(self, engine: Engine, store: Store) -> None:
+        self._engine = engine
+        self._store = store
+        self.formats: dict[str, Callable[[Run], Any]] = {}
+        self.send: Send | None = None  # given by the app, which knows the network
+        self.judge: Callable[[str], None] | None = None  # raises Denied for an address that is never called
+        self.keep_trying = 86_400.0  # seconds: a receiver that is down overnight still gets everything
+        self.sent = 0
+        self.failed = 0  # given up
+        self.retried = 0
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._tidied = -_TIDY_EVERY
+
+    def check(self, url: str, path: str) -> None:
+        """Raise InvalidRequest for an address to which nothing would ever be sent."""
+        check_id(url, "the address for callbacks", path, most=_LONGEST_URL)
+        if self.judge is not None:
+            try:
+                self.judge(url)
+            except Denied as error:
+                raise InvalidRequest(f"callbacks cannot be sent to this address: {error.message}", path=path) from error
+
+    def start(self) -> None:
+        if self.send is not None and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._loop())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def hint(self) -> None:
+        self._wake.set()
+
+    async def _loop(self) -> None:
+        under_way: dict[asyncio.Task[None], CallbackRow] = {}
+        try:
+            while True:
+                self._wake.clear()
+                try:
+                    await self._tidy()
+                    pause = await self._take(under_way)
+                except InterlinguaError as error:
+                    log.error("could not read callbacks: %s", error)
+                    pause = 1.0
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
+        finally:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def _take(self, under_way: dict[asyncio.Task[None], CallbackRow]) -> float:
+        """Start sending what is due, and say how long nothing will be. Whatever ends, or is new, wakes the loop."""
+        standings = Counter(row.standing for row in under_way.values())
+        places = Places(_AT_ONCE - len(under_way), _NEW - standings["new"], _FAILING - standings["failing"])
+        due = await self._store.next_callback()
+        if due is None or not places.all:
+            return 30.0
+        if due > now():
+            return min(30.0, (due - now()) / 1e6 + 0.001)
+        busy = Counter(row.receiver for row in under_way.values())
+        rows = await self._store.claim_callbacks(
+            now(), now() + int(_LEASE * 1e6), places, busy=busy, per_receiver=_PER_RECEIVER
+        )
+
+        def ended(task: asyncio.Task[None]) -> None:
+            del under_way[task]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("could not note how a callback went; it is sent again: %s", error)
+            self._wake.set()
+
+        for row in rows:
+            task = asyncio.get_running_loop().create_task(self._deliver(row))
+            under_way[task] = row
+            task.add_done_callback(ended)
+        return 0.0 if rows else 1.0  # without any, what is due is for receivers whose places are taken
+
+    async def _tidy(self) -> None:
+        time = asyncio.get_running_loop().time()
+        if time - self._tidied >= _TIDY_EVERY:
+            self._tidied = time
+            await self._store.forget_callbacks(now() - int(_REMEMBER * 1e6))
+
+    async def _deliver(self, row: CallbackRow) -> None:
+        assert self.send is not None
+        attempts = row.attempts + 1
+        clock = asyncio.get_running_loop().time
+        asked: float | None = None
+        try:
+            run = await self._run_of(row)
+            body = self.formats[row.format](run)
+            asked = clock()
+            async with asyncio.timeout(_SEND_WITHIN):
+                await self.send(row.url, body, row.id)
+        except Exception as error:
+            await self._failed(row, attempts, error, None if asked is None else clock() - asked)
+        else:
+            self.sent += 1
+            standing: Standing = "good" if clock() - asked <= _PROMPT else "new"
+            await self._store.settle_callback(
+                row, state="sent", attempts=attempts, next_at=0, error=None,
+                standing=standing, failures=0, rest_until=0, now=now(),
+            )  # fmt: skip
+
+    async def _run_of(self, row: CallbackRow) -> Run:
+        """The run as it was when it changed; one that is gone still tells how it ended."""
+        try:
+            run = await self._engine.run(row.run)
+        except NotFound:
+            kept = await self._store.deleted_run(row.id)
+            if kept is None:
+                raise
+            run = self._engine.view(*kept)
+        run.status, run.updated_at = Status(row.status), row.time
+        return run
+
+    async def _failed(self, row: CallbackRow, attempts: int, error: Exception, took: float | None) -> None:
+        time = now()
+        standing: Standing = row.standing
+        failures, rest_until = row.failures, 0
+        if isinstance(error, NotTaken):  # it is there: only this one callback has to wait
+            prompt = took is not None and took <= _PROMPT
+            standing, failures = "good" if prompt and standing == "good" else "new", 0
+        elif took is not None and not isinstance(error, Denied):
+            standing, failures = "failing", failures + 1
+            rest_until = time + int(pause_after(failures) * 1e6)
+        hopeless = tried_for(failures) >= self.keep_trying and standing == "failing"
+        too_old = time - int((self.keep_trying + _LONGEST_PAUSE) * 1e6)  # some of it was never tried: others were
+        # What may not be sent, or is not there any more, will not be better tomorrow.
+        final = (
+            isinstance(error, Denied | NotFound)
+            or tried_for(attempts) >= self.keep_trying
+            or (hopeless and row.time < too_old)
+        )
+        said = f"no answer within {_SEND_WITHIN:g} s" if isinstance(error, TimeoutError) else redact_text(str(error))
+        shown = f"{'Unavailable' if isinstance(error, NotTaken) else type(error).__name__}: {said}"[:500]
+        self.failed += final
+        self.retried += not final
+        log.log(
+            logging.ERROR if final else logging.WARNING, "callback %d to %s failed%s: %s", row.id, redact_url(row.url),
+            " for good" if final else "", said, extra={"fields": {"run": row.run, "attempts": attempts}},
+        )  # fmt: skip
+        await self._store.settle_callback(
+            row, state="failed" if final else "due", attempts=attempts,
+            next_at=time + int(pause_after(attempts) * 1e6), error=shown,
+            standing=standing, failures=failures, rest_until=rest_until, now=time,
+        )  # fmt: skip
+        while hopeless and (given_up := await self._store.give_up_callbacks(row.receiver, too_old, shown)):
+            self.failed += given_up
+            log.error("%d callbacks to %s are given up: it has been silent too long", given_up, row.receiver)

@@ -1,0 +1,95 @@
+"""Reminding of questions that nobody has answered: in the program's log, and at the run's callback.
+
+When to remind is written down with the question. A process that serves claims what is due, and what is told to a
+callback is a row of the same transaction: so nothing is lost over restarts, and nobody is reminded twice because there
+are several processes. A reminder is news about a run and not for it: the run is not woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from ...model.errors import InterlinguaError
+from ...store.ports import Reminder, Store
+from ..ids import now
+
+if TYPE_CHECKING:
+    from .callbacks import Callbacks
+
+log = logging.getLogger("interlingua.engine")
+
+_AT_ONCE = 100
+_LOOK_ANYWAY = 5.0  # seconds: other processes ask too
+_AFTER_TROUBLE = 1.0
+
+
+class Reminders:
+    def __init__(self, store: Store, callbacks: Callbacks) -> None:
+        self._store = store
+        self._callbacks = callbacks
+        self.serves = False  # set by the app: of several processes on a store, those remind that serve
+        self.sent = 0
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self.serves and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._loop())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def hint(self) -> None:
+        """A question was asked here: there may be something to remind of sooner."""
+        self._wake.set()
+
+    async def _loop(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                pause = await self._remind()
+            except InterlinguaError as error:
+                log.error("could not remind of questions: %s", error)
+                pause = _AFTER_TROUBLE
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+
+    async def _remind(self) -> float:
+        """Remind of what is due, and say how long nothing will be."""
+        due = await self._store.next_reminder()  # a read: most of the time there is nothing to claim
+        if due is None:
+            return _LOOK_ANYWAY
+        if due > now():
+            return min(_LOOK_ANYWAY, (due - now()) / 1e6 + 0.001)
+        for reminder in await self._store.claim_reminders(now(), _AT_ONCE, list(self._callbacks.formats)):
+            self._tell(reminder)
+        self._callbacks.hint()
+        return 0.0
+
+    def _tell(self, reminder: Reminder) -> None:
+        """Nothing of what is asked stands in the log: it may be nobody's business who reads that."""
+        self.sent += 1
+        question = reminder.record.question
+        fields = {
+            "question": question.id, "run": question.run, "root": reminder.record.runs[0], "agent": reminder.agent,
+            "type": question.type, "reminder": reminder.number, "of": reminder.of,
+        }  # fmt: skip
+        log.warning(
+            "question %s of %s has waited for an answer for %s (reminder %d of %d)", question.id, reminder.agent,
+            _span(now() - question.asked_at), reminder.number, reminder.of, extra={"fields": fields},
+        )  # fmt: skip
+
+
+def _span(microseconds: int) -> str:
+    seconds = max(0, microseconds) // 1_000_000
+    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {name}"
+    return f"{seconds} s"

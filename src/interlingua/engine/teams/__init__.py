@@ -1,0 +1,1 @@
+"""Members of teams: delegation, conversation, review and oversight."""

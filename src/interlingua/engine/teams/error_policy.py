@@ -1,0 +1,195 @@
+"""What is done when a delegation fails: the team's policy says so, error code by error code.
+
+Every decision is an event, made once: a run that is entered again finds what was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from ...model.card import Schema
+from ...model.content import Message, TextPart
+from ...model.error_numbers import Code, code_of
+from ...model.errors import ChildFailed, Denied, ErrorInfo, InterlinguaError, OverBudget, QuestionExpired, RunTimedOut
+from ...model.events import ChildEnded, ErrorHandled
+from ...model.run import RunRequest
+from ...model.status import Status
+from ...model.team import authority as gates
+from ...model.team.authority import Action
+from ...model.team.manifest import ORCHESTRATOR, USER
+from ..agents.question_types import Question, question_codec
+from ..ids import now
+from ..observe import tracing
+from .review_requests import Proposing
+
+if TYPE_CHECKING:
+    from .members import Member
+
+Attempt = Callable[[str, str], Awaitable[ChildEnded]]
+
+
+class Remedy(msgspec.Struct, omit_defaults=True):
+    decision: Literal["retry", "fail", "answer"]
+    text: str | None = None  # the result that is to be taken instead, where somebody knows it
+
+
+class Escalation(Question[Remedy]):
+    """A member of the team failed. What now?"""
+
+    agent: str
+    task: str
+    error_code: int
+    error_message: str
+
+    def __prompt__(self) -> str:
+        what = f"{self.agent} failed with {self.error_code} ({self.error_message})"
+        return f"{what}. Try again, give up, or answer for it?"
+
+    def __answer_schema__(self) -> Schema:
+        return {
+            "type": "object",
+            "properties": {
+                "decision": {"enum": ["retry", "fail", "answer"]},
+                "text": {"type": "string", "description": "With `answer`: the result to go on with"},
+            },
+            "required": ["decision"],
+            "additionalProperties": False,
+        }
+
+
+ESCALATION = question_codec(Escalation)
+
+
+class Handling(Proposing):
+    """The part of an Execution that does something about failures of those that it delegated to."""
+
+    if TYPE_CHECKING:
+
+        async def ask(
+            self, question: Any, deadline: float | None, key: str | None, codec: Any = None, *,
+            answerer: str | None = None,
+        ) -> Any: ...  # fmt: skip
+        async def sleep(self, seconds: float, key: str | None) -> None: ...
+
+    async def by_policy(self, name: str, place: str, attempt: Attempt) -> ChildEnded:
+        """Delegate to an agent; where that fails, again, or to another, as long as the policy says so."""
+        tried, taken, at = [name], 0, place
+        while True:
+            refusal: InterlinguaError | None = None
+            ended: ChildEnded | None = None
+            try:
+                ended = await attempt(tried[-1], at)
+                if ended.status is Status.SUCCEEDED:
+                    return ended
+                error = ended.error or ErrorInfo("run_failed", f"it {ended.status.value}")
+            except (Denied, OverBudget, RunTimedOut) as raised:
+                refusal, error = raised, raised.info()
+            answer: ChildEnded | None = None
+            while True:
+                action = self.decide(tried[-1], place, error, taken)
+                taken += 1
+                if action.do == "fail":
+                    if refusal is not None:
+                        raise refusal
+                    assert ended is not None
+                    return ended
+                again, answer = await self._take(action, place, tried, error, ended, taken)
+                if answer is not None:
+                    return answer
+                if again:
+                    break
+            at = f"{place}:again:{taken}"
+
+    def decide(self, agent: str, place: str, error: ErrorInfo, taken: int, *, tool: bool = False) -> Action:
+        """The next step of the policy, on record. A tool is tried again or fails: its caller is who fails then."""
+        key = f"{place}:{taken + 1}"
+        past = self.replay.handled.get(key)
+        if past is not None and past[1].code == error.code:
+            self._passed(past[0])
+            return Action(past[1].do, past[1].delay, past[1].to)
+        team = self.worker.engine.teams.get(self.authority.team) if self.authority is not None else None
+        # What failed further down was seen to there: up here it is only that the agent did not manage.
+        number = Code.FAILED if error.code == ChildFailed.code else code_of(error)
+        action = team.policy.action(number, taken) if team is not None else Action("fail")
+        if tool and action.do != "retry":
+            action = Action("fail")
+        if action.do != "fail" or taken:
+            body = ErrorHandled(key, agent, error.code, number, action.do, action.to, action.delay, taken + 1)
+            self.replay.handled[key] = (0, body)
+            self.log.append(body)
+        return action
+
+    async def _take(
+        self, action: Action, place: str, tried: list[str], error: ErrorInfo, ended: ChildEnded | None, taken: int
+    ) -> tuple[bool, ChildEnded | None]:
+        """Whether to try again now; or what to take as the result."""
+        if action.do == "retry":
+            if action.delay:
+                await self.sleep(action.delay, f"{place}:{taken}")
+            return True, None
+        if action.do == "reassign":
+            assert self.authority is not None
+            left = [action.to] if action.to is not None else list(self.authority.delegates)
+            if self.authority.agent == ORCHESTRATOR:
+                left = [one for one in left if one in self.authority.delegates]  # it starts nobody but the entry
+            if not (left := [one for one in left if one not in tried]):
+                return False, None
+            tried.append(left[0])
+            return True, None
+        remedy = await self._escalate(action.to, place, tried[-1], error, taken)
+        if remedy.decision != "answer":
+            return remedy.decision == "retry", None
+        member = self.worker.engine.member(self.authority, tried[-1])
+        output = {member.card.output_text or "text" if member is not None else "text": remedy.text or ""}
+        run, head = (ended.run, ended.head) if ended is not None else ("", "")
+        return False, ChildEnded(place, run, Status.SUCCEEDED, head, output)
+
+    async def _escalate(self, to: str | None, place: str, agent: str, error: ErrorInfo, taken: int) -> Remedy:
+        """Tell somebody higher up, and do what they say."""
+        engine, authority = self.worker.engine, self.authority
+        assert authority is not None
+        failed = engine.member(authority, agent)
+        if to == "overseer":
+            to = failed.manifest.overseer if failed is not None else None
+        if to is None:
+            return Remedy("fail")
+        task = authority.task or "the task"
+        if authority.task:
+            message = Message("agent", [TextPart(f"{agent}: {error.message}")], sender=authority.me)
+            held = bool(self.log.row.sealed) and to != USER
+            self.say_once(f"{place}:{taken}:told", "error", task, authority.me, to, message, code=error.code, held=held)
+        if to == ORCHESTRATOR:
+            return Remedy("fail")  # it knows now; whoever delegated has the error
+        if to == USER:
+            question = Escalation(agent, task, int(code_of(error)), error.message)
+            try:
+                found: Remedy = await self.ask(question, None, f"{place}:{taken}", ESCALATION)
+            except QuestionExpired:
+                return Remedy("fail")  # nobody wanted to say: what failed is what counts
+            return found
+        overseer = engine.member(authority, to)
+        return Remedy("fail") if overseer is None else await self._ask_overseer(overseer, place, agent, error, taken)
+
+    async def _ask_overseer(self, overseer: Member, place: str, agent: str, error: ErrorInfo, taken: int) -> Remedy:
+        assert self.authority is not None
+        said = (
+            f"{agent} failed with {int(code_of(error))} ({error.message}). Answer with the one word retry to have it "
+            "tried again; anything else ends it."
+        )
+        granted = gates.shrink(self.authority, overseer.manifest, overseer.team.limits_of(overseer.manifest), now=now())
+        request = RunRequest(
+            overseer.run_name, overseer.version, {overseer.card.input_text or "text": said},
+            caller=self.request.caller, trace=tracing.current(self.request.trace), authority=granted,
+        )  # fmt: skip
+
+        async def prepare(_: str) -> RunRequest:
+            return request
+
+        key = f"{place}:{taken}:overseer"
+        ended = await self.inner(overseer.run_name, prepare, key, [overseer.run_name, said])
+        output = ended.output if ended.status is Status.SUCCEEDED else None
+        text = output.get(overseer.card.output_text or "text") if isinstance(output, dict) else None
+        return Remedy("retry" if isinstance(text, str) and text.strip().strip(".").lower() == "retry" else "fail")

@@ -1,0 +1,1 @@
+"""The audit of a run: export, verification, and links between runs."""

@@ -1,0 +1,1 @@
+"""Teams of agents: their manifests, authority, oversight and tools."""

@@ -1,0 +1,1 @@
+"""PostgreSQL: connection, dialect, writer, and leases of workers."""

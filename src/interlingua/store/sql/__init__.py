@@ -1,0 +1,1 @@
+"""The store's ports over SQL, for SQLite and for PostgreSQL."""

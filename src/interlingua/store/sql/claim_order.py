@@ -1,0 +1,116 @@
+"""Who is next: runs that are due stand in one line per agent, in which callers take turns.
+
+A run gets its place when it becomes due, from what stands in the line at that moment: nothing is kept beside the runs,
+and nobody is locked. Two processes that look at the same moment may give the same place twice, which hurts nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..ports import SUSPECT
+from .database import RUN, Connection
+
+IN_LINE = "worker IS NULL AND wake_at=0 AND blocked IS NULL"
+LATER = "worker IS NULL AND wake_at>0 AND blocked IS NULL"
+# Not EXISTS: of that, PostgreSQL makes a join that reads the whole line.
+ANY_IN_LINE = f"(SELECT 1 FROM runs WHERE {IN_LINE} AND queue=mine.value ORDER BY turn LIMIT 1) IS NOT NULL"
+_RIPE = f"(SELECT 1 FROM runs WHERE {LATER} AND queue=mine.value AND wake_at<=? ORDER BY wake_at LIMIT 1) IS NOT NULL"
+_ANY_RIPE = f"SELECT 1 FROM runs WHERE {LATER} AND queue=? AND wake_at<=? ORDER BY wake_at LIMIT 1"
+_BEGUN = "CASE status WHEN 'pending' THEN 0 ELSE 1 END"
+_NEXT = f"SELECT {RUN} FROM runs WHERE {IN_LINE} AND queue=? AND crashes{{}} ORDER BY turn, id LIMIT ?"
+_RIPE_AT_ONCE = 200
+
+# The place in its line for a run that becomes due now. Who stands in it already comes again one round after its last
+# run, on an even number. Who does not comes right after the round that is under way, on an odd number: before
+# everybody's next run, and behind who came there before. Nobody gets a number again that it has been served with, so
+# nobody is overtaken for ever. A caller stands in a line twice: with what has begun and goes on (it was answered, or
+# woken), and with what is new, so that the one does not wait for the other.
+TURN = (
+    "COALESCE("
+    f"(SELECT turn+2+turn%2 FROM runs WHERE {IN_LINE} AND caller=? AND queue=? AND {_BEGUN}=? "
+    "ORDER BY turn DESC LIMIT 1), "
+    f"(SELECT turn+1+turn%2 FROM runs WHERE {IN_LINE} AND queue=? ORDER BY turn LIMIT 1), 1)"
+)
+
+
+def of(queue: str, caller: str, status: str) -> tuple[Any, ...]:
+    """The values of `TURN`, for a run of this queue."""
+    return caller, queue, int(status != "pending"), queue
+
+
+def stand(conn: Connection, run: str, agent: str, caller: str, status: str, since: int | None = None) -> None:
+    """A run is due; `since`: from this moment on, and not from when it was submitted or last went on."""
+    changes, args = f"queued=NULL, wake_at=0, turn={TURN}", list[Any](of(agent, caller, status))
+    if since is not None:
+        changes += ", updated_at=?"
+        args.append(since)
+    conn.execute(f"UPDATE runs SET {changes} WHERE id=?", (*args, run))
+
+
+def _ripen(conn: Connection, agents: Sequence[str], now: int) -> None:
+    """Those whose time has come get in line."""
+    ripe = conn.execute(
+        f"SELECT id, queue, caller, status FROM runs WHERE {LATER} AND wake_at<=? AND {conn.dialect.any_of('queue')} "
+        f"LIMIT ?{conn.dialect.skip_locked}",
+        (now, conn.dialect.many(agents), _RIPE_AT_ONCE),
+    ).fetchall()
+    for run, agent, caller, status in ripe:
+        stand(conn, run, agent, caller, status)
+
+
+def executes_suspect(conn: Connection, worker: str) -> bool:
+    """Whether the suspect of a worker has yet to end, to wait, or to make a record. A worker has one at a time: when it
+    dies, that is on disk, and counts against that one alone."""
+    sql = f"SELECT 1 FROM runs WHERE worker=? AND crashes>={SUSPECT} LIMIT 1"
+    return conn.execute(sql, (worker,)).fetchone() is not None
+
+
+def following(
+    conn: Connection, worker: str, agents: Sequence[str], now: int, limit: int,
+    at_most: Sequence[tuple[Sequence[str], int]],
+) -> list[tuple[Any, ...]]:  # fmt: skip
+    """The rows of the next runs in the lines of these agents, who share the places; the first ones get what cannot be
+    shared. Nobody else changes them until the transaction ends."""
+    lock = conn.dialect.skip_locked
+    if len(agents) == 1 and not at_most:  # most likely one is there: somebody was told so
+        with conn.dialect.together(conn):
+            first = conn.execute(_NEXT.format(f"<{SUSPECT}") + lock, (agents[0], limit))
+            suspicious = conn.execute(_NEXT.format(f">={SUSPECT}") + lock, (agents[0], 1))
+            later = conn.execute(_ANY_RIPE, (agents[0], now))
+        found, suspect = first.fetchall(), suspicious.fetchall()
+        if suspect and limit and not executes_suspect(conn, worker):
+            found = suspect + found[: limit - 1]
+        if found:
+            if later.fetchone() is not None:
+                _ripen(conn, agents, now)  # for those who come next
+            return found
+    looked = conn.execute(
+        f"SELECT value, {ANY_IN_LINE}, {_RIPE} FROM {conn.dialect.each_of('mine')}", (now, conn.dialect.many(agents))
+    ).fetchall()
+    if ripe := [agent for agent, _, is_ripe in looked if is_ripe]:
+        _ripen(conn, ripe, now)
+    lined = {agent for agent, in_line, is_ripe in looked if in_line or is_ripe}
+    lines = [agent for agent in agents if agent in lined]
+    together = [set(some) for some, _ in at_most]
+    left = [places for _, places in at_most]
+    chosen: list[tuple[Any, ...]] = []
+    suspected = False
+    for place, agent in enumerate(lines):
+        share = -(-(limit - len(chosen)) // (len(lines) - place))
+        limited = [at for at, some in enumerate(together) if agent in some]
+        share = min([share, *(left[at] for at in limited)])
+        if share <= 0:
+            continue
+        found = []
+        if not suspected:
+            found = conn.execute(_NEXT.format(f">={SUSPECT}") + lock, (agent, 1)).fetchall()
+            if found and executes_suspect(conn, worker):
+                found = []
+            suspected = bool(found)
+        found += conn.execute(_NEXT.format(f"<{SUSPECT}") + lock, (agent, share - len(found))).fetchall()
+        chosen += found
+        for at in limited:
+            left[at] -= len(found)
+    return chosen

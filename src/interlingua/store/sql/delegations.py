@@ -1,0 +1,79 @@
+"""Runs that members of a team have started, as SQL: counting one more, and what is known of those that count.
+
+Everything here runs within somebody's transaction, or on a connection that only reads. Tasks have many delegations, and
+each of them is decided by how many there are: so they are counted in SQL, and never read one by one for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..ports import CountDelegation, Counted, DelegationRow
+from .database import Connection
+
+COLUMNS = ", ".join(DelegationRow.__struct_fields__)
+
+
+class SQLTally:
+    """What counts of a task."""
+
+    def __init__(self, conn: Connection, task: str) -> None:
+        self._conn = conn
+        self._task = task
+
+    def started(self, runs: Sequence[str]) -> list[int]:
+        return started(self._conn, self._task, runs)
+
+    def last(self, agent: str) -> int:
+        sql = "SELECT COALESCE(MAX(instance), 0) FROM delegations WHERE task=? AND agent=? AND review=0"
+        return int(self._conn.execute(sql, (self._task, agent)).fetchone()[0])
+
+
+def started(conn: Connection, task: str, runs: Sequence[str]) -> list[int]:
+    """How many runs count that were started below each of these."""
+    below = ", ".join([f"COUNT(CASE WHEN {conn.dialect.position}(path, ?)>0 THEN 1 END)"] * len(runs))
+    sql = f"SELECT {below} FROM delegations WHERE task=? AND review=0"
+    return list(conn.execute(sql, (*(f"/{run}/" for run in runs), task)).fetchone())
+
+
+def count(conn: Connection, wanted: CountDelegation) -> None:
+    """Count a run, once. Raises what `admit` raises, and has changed nothing then."""
+    conn.lock(("task", wanted.task))
+    if conn.execute("SELECT 1 FROM delegations WHERE run=?", (wanted.run,)).fetchone():
+        return
+    number = wanted.admit(SQLTally(conn, wanted.task))
+    label = wanted.label or _label(conn, wanted.task, wanted.part_of)
+    row = DelegationRow(wanted.run, wanted.task, wanted.path, wanted.agent, number, label, int(wanted.review))
+    conn.execute(f"INSERT INTO delegations ({COLUMNS}) VALUES (?,?,?,?,?,?,?)", msgspec.structs.astuple(row))
+
+
+def counted(conn: Connection, run: str) -> Counted | None:
+    """What became of a run that was counted."""
+    found = conn.execute(f"SELECT {COLUMNS} FROM delegations WHERE run=?", (run,)).fetchone()
+    if found is None:
+        return None
+    row = DelegationRow(*found)
+    (below,) = started(conn, row.task, [row.path.rstrip("/").rpartition("/")[2]])
+    return Counted(row, below - (not row.review))
+
+
+def count_now(conn: Connection, wanted: CountDelegation) -> Counted:
+    count(conn, wanted)
+    found = counted(conn, wanted.run)
+    assert found is not None
+    return found
+
+
+def _label(conn: Connection, task: str, parent: str) -> str:
+    """What the next part of a task is called: T1.3 where T1.1, T1.2 and T1.2.1 are there."""
+    if not parent:
+        known = conn.execute("SELECT number FROM task_numbers WHERE run=?", (task,)).fetchone()
+        made = known or conn.execute("INSERT INTO task_numbers (run) VALUES (?) RETURNING number", (task,)).fetchone()
+        return f"T{made[0]}"
+    # As an integer, 2.1 is 2.
+    number = conn.dialect.leading_number("substr(label, ?)")
+    sql = f"SELECT COALESCE(MAX({number}), 0) FROM delegations WHERE label>? AND label<?"
+    (last,) = conn.execute(sql, (len(parent) + 2, f"{parent}.", f"{parent}/")).fetchone()
+    return f"{parent}.{last + 1}"

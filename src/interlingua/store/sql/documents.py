@@ -1,0 +1,363 @@
+"""Documents, letters and feeds as SQL: gathering what is to be kept, reading it in order, and forgetting it.
+
+How changes become SQL is in `sql_keep`. Reads follow an index to what they give back, and nothing else is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ...model.documents import Change, Document, Follow, Heed, Kept, Letter, Tell, Told
+from ...model.errors import InterlinguaError, NotFound, StoreError
+from ..ports import TOLD_BYTES, settle
+from .database import Connection, Dialect, Lock, Queries
+from .document_writes import LETTER, Unit, chunks, find_letter, keep, marks, touched
+
+_MOST = 2000  # lists of changes per transaction: others wait for it
+_TRIMMED = 2000  # news per transaction
+_NO_NUMBER = 2**62  # no letter has a number as high as this
+_BY_STATE = {"documents": "documents_state", "letters": "letters_ranked"}
+_DOCUMENT = ", ".join(Document.__struct_fields__)
+_TOLD = ", ".join(Told.__struct_fields__)
+
+
+# Lists of changes that are waited for together, whether there may be several, and who is told before whoever waits.
+_Queued = tuple[list[Unit], asyncio.Future[Any], bool, Heed | None]
+
+
+class ShelfQueries(Queries):
+    """The part of a store that keeps what a door has besides runs and threads."""
+
+    def __init__(self) -> None:
+        self._shelved: deque[_Queued] = deque()  # not taken by the writer's thread yet
+        self._shelving = False  # the writer has a call for them
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    def keep(self, changes: Sequence[Change], heed: Heed | None = None) -> asyncio.Future[Kept]:
+        if not self._shelving:
+            self._shelve()
+        future: asyncio.Future[Kept] = asyncio.get_running_loop().create_future()
+        self._shelved.append(([(tuple(changes), time.time_ns() // 1000)], future, False, heed))
+        return future
+
+    def keep_each(
+        self, lists: Sequence[Sequence[Change]], heed: Heed | None = None
+    ) -> asyncio.Future[list[Kept | InterlinguaError]]:
+        if not self._shelving:
+            self._shelve()
+        now = time.time_ns() // 1000
+        future: asyncio.Future[list[Kept | InterlinguaError]] = asyncio.get_running_loop().create_future()
+        self._shelved.append(([(tuple(changes), now) for changes in lists], future, True, heed))
+        return future
+
+    def _shelve(self) -> None:
+        """One call for all: it takes what there is when its turn comes, so what is queued until then goes along."""
+        taken: list[_Queued] = []
+        units: list[Unit] = []
+        light = False
+
+        def take() -> set[Lock]:
+            # A call that is tried again begins with what it had. What must be on disk is no part of one that need not.
+            while self._shelved and len(units) < _MOST and not light:
+                queued = self._shelved.popleft()
+                taken.append(queued)
+                units.extend(queued[0])
+            return touched(units)
+
+        def passes_by() -> bool:
+            nonlocal light
+            take()
+            light = all(_passes_by(changes) for changes, _ in units)
+            return light
+
+        def apply(conn: Connection) -> list[Kept | InterlinguaError]:
+            take()
+            return keep(conn, units)
+
+        def done(call: asyncio.Future[list[Kept | InterlinguaError]]) -> None:
+            error = call.exception()
+            if error is not None:
+                if not taken:  # it never had its turn: everybody has waited for nothing
+                    taken.extend(self._shelved)
+                    self._shelved.clear()
+                for _, future, _, _ in taken:
+                    settle(future, None, error)
+            else:
+                _hand_out(taken, call.result())
+            self._shelving = False
+            if self._shelved:
+                try:
+                    self._shelve()
+                except StoreError as closed:
+                    while self._shelved:
+                        settle(self._shelved.popleft()[1], None, closed)
+
+        self._write(apply, take, passes_by).add_done_callback(done)
+        self._shelving = True
+
+    # -- documents ----------------------------------------------------------------------------------------
+
+    def glance(self, space: str, id_: str) -> tuple[Document | None, bool]:
+        return None, False
+
+    async def document(self, space: str, id_: str) -> Document | None:
+        found, sure = self.glance(space, id_)
+        if sure:
+            return found
+        row = await self._read(
+            lambda conn: conn.execute(
+                f"SELECT {_DOCUMENT} FROM documents WHERE space=? AND id=?", (space, id_)
+            ).fetchone()
+        )
+        return None if row is None else Document(*row)
+
+    async def documents(
+        self, space: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None,
+        after: str | None = None, limit: int = 100, newest: bool = False,
+    ) -> list[Document]:  # fmt: skip
+        wanted = _distinct(states)
+        if wanted == []:
+            return []
+
+        def select(conn: Connection) -> list[tuple[Any, ...]]:
+            terms, args = list[str](), list[Any]()
+            if after is not None:
+                found = conn.execute("SELECT place FROM documents WHERE space=? AND id=?", (space, after)).fetchone()
+                if found is None:
+                    raise NotFound(f"there is no document {after} to go on from")
+                terms.append("place<?" if newest else "place>?")
+                args.append(found[0])
+            order = "place DESC" if newest else "place"
+            sql, args = _numbers(
+                self.dialect, "documents", "space", "place", space, wanted, topic, owner, terms, args, order, limit
+            )
+            return conn.execute(
+                f"SELECT {_DOCUMENT} FROM documents WHERE space=? AND place IN ({sql}) ORDER BY {order}",
+                [space, *args],
+            ).fetchall()
+
+        return [Document(*row) for row in await self._read(select)]
+
+    async def count_documents(
+        self, space: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None
+    ) -> int:
+        return await self._count("documents", "space", space, _distinct(states), topic, owner)
+
+    # -- letters ------------------------------------------------------------------------------------------
+
+    async def letter(self, box: str, key: str) -> Letter | None:
+        return await self._read(lambda conn: find_letter(conn, box, key))
+
+    async def letters(
+        self, box: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None,
+        after: int = 0, limit: int = 100, ranked: bool = False, newest: bool = False,
+    ) -> list[Letter]:  # fmt: skip
+        if ranked and newest:
+            raise ValueError("letters come by rank or newest first, not both")
+        wanted = _distinct(states)
+        if wanted == []:
+            return []
+        terms, args = list[str](), list[Any]()
+        if after:
+            terms.append("number<?" if newest else "number>?")
+            args.append(after)
+        order = "rank DESC, number" if ranked else "number DESC" if newest else "number"
+        sql, args = _numbers(
+            self.dialect, "letters", "box", "number", box, wanted, topic, owner, terms, args, order, limit
+        )
+        sql = f"SELECT {LETTER} FROM letters WHERE box=? AND number IN ({sql}) ORDER BY {order}"
+        return [Letter(*row) for row in await self._read(lambda conn: conn.execute(sql, [box, *args]).fetchall())]
+
+    async def count_letters(
+        self, box: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None
+    ) -> int:
+        return await self._count("letters", "box", box, _distinct(states), topic, owner)
+
+    async def forget_letters(self, box: str, before: int, states: Iterable[str], limit: int = 1000) -> int:
+        wanted = _distinct(states) or []
+        if not wanted:
+            return 0
+        state = self.dialect.unindexed("state")
+
+        def old(conn: Connection) -> list[int]:
+            # Numbers rise with time: from the first young one on, nothing need be looked at. This is one statement,
+            # because a letter that comes between two would count as older than the first young one.
+            rows = conn.execute(
+                "SELECT number FROM letters WHERE box=? AND number<COALESCE("
+                "(SELECT number FROM letters WHERE box=? AND time>=? ORDER BY number LIMIT 1), ?) "
+                f"AND {state} IN {marks(wanted)} ORDER BY number LIMIT ?",
+                [box, box, before, _NO_NUMBER, *wanted, limit],
+            )
+            return [row[0] for row in rows]
+
+        numbers = await self._read(old)
+
+        def delete(conn: Connection) -> int:
+            return sum(
+                conn.execute(
+                    f"DELETE FROM letters WHERE box=? AND number IN {marks(some)} AND {state} IN {marks(wanted)}",
+                    [box, *some, *wanted],
+                ).rowcount
+                for some in chunks(numbers)
+            )
+
+        return int(await self._write(delete)) if numbers else 0
+
+    # -- feeds --------------------------------------------------------------------------------------------
+
+    async def told(self, feed: str, after: int, limit: int, topic: str | None = None) -> list[Told]:
+        terms, args = list[str](), list[Any]()
+        if topic is not None:
+            _add_term("topic", topic, terms, args)
+        which = " AND ".join(["feed=?", *terms, "seq>?"])
+        sizes = f"SELECT seq, coalesce(length(body),0) AS size FROM told WHERE {which} ORDER BY seq LIMIT ?"
+        last = (
+            "SELECT max(seq) FROM (SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before "
+            f"FROM ({sizes}) AS sizes) AS page WHERE before<?"
+        )
+        sql = f"SELECT {_TOLD} FROM told WHERE {which} AND seq<=({last}) ORDER BY seq"
+        every = [feed, *args, after]
+        rows = await self._read(lambda conn: conn.execute(sql, [*every, *every, limit, TOLD_BYTES]).fetchall())
+        return [Told(*row) for row in rows]
+
+    async def feed_head(self, feed: str) -> int:
+        return await self._read(lambda conn: _head(conn, feed))
+
+    async def trim_feed(self, feed: str, keep: int) -> int:
+        def trim(conn: Connection) -> tuple[int, bool]:
+            last = _head(conn, feed) - keep
+            first = conn.execute("SELECT seq FROM told WHERE feed=? ORDER BY seq LIMIT 1", (feed,)).fetchone()
+            if first is None or first[0] > last:
+                return 0, False
+            upto = min(last, first[0] + _TRIMMED - 1)
+            return conn.execute("DELETE FROM told WHERE feed=? AND seq<=?", (feed, upto)).rowcount, upto < last
+
+        removed, more = 0, True
+        while more:
+            some, more = await self._write(trim)
+            removed += some
+        return removed
+
+    async def following(self, feed: str) -> list[tuple[str, int]]:
+        return await self._read(
+            lambda conn: conn.execute(
+                f"SELECT run, upto FROM follows{conn.dialect.indexed('follows_open')} WHERE feed=? AND ended=0 "
+                "ORDER BY run",
+                (feed,),
+            ).fetchall()
+        )
+
+    async def forget_followed(self, feed: str, before: int, limit: int = 1000) -> int:
+        def delete(conn: Connection) -> int:
+            return conn.execute(
+                "DELETE FROM follows WHERE feed=? AND run IN "
+                "(SELECT run FROM follows WHERE feed=? AND ended=1 AND updated_at<? ORDER BY updated_at LIMIT ?)",
+                (feed, feed, before, limit),
+            ).rowcount
+
+        return int(await self._write(delete))
+
+    async def _count(
+        self, table: str, shelf: str, name: str, states: list[str] | None, topic: str | None, owner: str | None
+    ) -> int:
+        if states == []:
+            return 0
+        source, terms, args = _from(self.dialect, table, shelf, name, states, topic, owner)
+        if states is not None:
+            terms.append(f"state IN {marks(states)}")
+            args.extend(states)
+        sql = f"SELECT count(*) FROM {source} WHERE {' AND '.join(terms)}"
+        row = await self._read(lambda conn: conn.execute(sql, args).fetchone())
+        return int(row[0])
+
+
+def _hand_out(taken: list[_Queued], results: list[Kept | InterlinguaError]) -> None:
+    at = 0
+    for units, future, many, heed in taken:
+        if many:
+            some = results[at : at + len(units)]
+            at += len(units)
+            if heed is not None:
+                for (changes, _), result in zip(units, some, strict=True):
+                    if isinstance(result, Kept):
+                        heed(changes, result)
+            settle(future, some, None)
+            continue
+        result = results[at]
+        at += 1
+        if isinstance(result, InterlinguaError):
+            settle(future, None, result)
+            continue
+        if heed is not None:
+            heed(units[0][0], result)
+        if not future.done():
+            future.set_result(result)
+
+
+def _passes_by(changes: Sequence[Change]) -> bool:
+    return all(
+        change.passes_by if type(change) is Tell else type(change) is Follow and not change.ended for change in changes
+    )
+
+
+def _head(conn: Connection, feed: str) -> int:
+    row = conn.execute("SELECT value FROM counters WHERE kind='feed' AND name=?", (feed,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _distinct(states: Iterable[str] | None) -> list[str] | None:
+    return None if states is None else list(dict.fromkeys(states))
+
+
+def _add_term(column: str, value: str, terms: list[str], args: list[Any]) -> None:
+    terms.append(f"{column}=?")
+    args.append(value)
+    if value:
+        terms.append(f"{column}<>''")  # lets SQLite use an index that leaves out the many without
+
+
+def _from(
+    dialect: Dialect, table: str, shelf: str, name: str, states: list[str] | None, topic: str | None, owner: str | None
+) -> tuple[str, list[str], list[Any]]:
+    """Where to look, and for what, without the states. The index is named, because without statistics SQLite takes
+    every shelf for a small one and reads all of it."""
+    terms, args = [f"{shelf}=?"], list[Any]([name])
+    for column, value in (("topic", topic), ("owner", owner)):
+        if value is not None:
+            _add_term(column, value, terms, args)
+    if topic:
+        index = f"{table}_topic"
+    elif owner and table == "documents":
+        index = "documents_owner"
+    elif states is not None:
+        index = _BY_STATE[table]
+    else:
+        return table, terms, args
+    return table + dialect.indexed(index), terms, args
+
+
+def _numbers(
+    dialect: Dialect, table: str, shelf: str, number: str, name: str, states: list[str] | None, topic: str | None,
+    owner: str | None, terms: list[str], args: list[Any], order: str, limit: int,
+) -> tuple[str, list[Any]]:  # fmt: skip
+    """A SELECT of the numbers of what is wanted. Bodies are no part of it, so that nothing large is ever sorted."""
+    source, given, values = _from(dialect, table, shelf, name, states, topic, owner)
+    terms, args = [*given, *terms], [*values, *args]
+    columns = f"{number}, rank" if "rank" in order else number
+    sort = f" ORDER BY {order} LIMIT ?"
+    if states and (table == "letters" or not (topic or owner)):
+        # Each state by itself, because only within one does the index have the right order.
+        each = f"SELECT {columns} FROM {source} WHERE {' AND '.join(terms)} AND state=?{sort}"
+        sql = " UNION ALL ".join([f"SELECT * FROM ({each}) AS one"] * len(states)) + sort
+        args = [*(arg for state in states for arg in (*args, state, limit)), limit]
+    else:
+        if states is not None:
+            terms.append(f"state IN {marks(states)}")
+            args.extend(states)
+        sql, args = f"SELECT {columns} FROM {source} WHERE {' AND '.join(terms)}{sort}", [*args, limit]
+    return f"SELECT {number} FROM ({sql}) AS chosen", args

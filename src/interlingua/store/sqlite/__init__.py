@@ -1,0 +1,1 @@
+"""SQLite: connection, dialect, writer, and locks of workers."""
