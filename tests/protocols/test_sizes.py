@@ -9,6 +9,7 @@ import pytest
 import interlingua as il
 from interlingua.model.content import Message, TextPart
 from interlingua.model.errors import TooLarge
+from interlingua.transports import sse
 from tests.engine.common import engine, finish
 
 from .test_odd_text_mounts import SERVERS, mounted
@@ -26,6 +27,19 @@ async def test_text_of_more_than_half_the_limit_reaches_a_mounted_agent(
     async with mounted(store, tmp_path / "there", server, "measures") as (eng, name):
         run = await finish(eng, name, {"text": text}, messages=[Message("user", [TextPart(text)])])
         assert (run.error, run.output) == (None, {"text": str(len(text))})
+
+
+@pytest.mark.parametrize("server", ["connect", "cap, HTTP"])
+async def test_an_answer_beyond_the_limit_of_an_event_ends_its_run_and_says_so(
+    store: Path, tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse.Reader.__init__, "__defaults__", (100_000,))
+    async with mounted(store, tmp_path / "there", server, "odd") as (eng, name):
+        run = await finish(eng, name, {"text": "x" * 200_000})
+        assert run.error is not None
+        assert run.error.code == "remote_failed"
+        assert "cannot be read: an event of the stream is longer than 100000 bytes" in run.error.message
+        assert (await finish(eng, name, {"text": "fine"})).output == {"text": "fine"}
 
 
 @il.agent

@@ -308,6 +308,18 @@ async def test_a_feed_is_read_from_anywhere_whole_or_by_topic(store: Path | str)
         assert (await s.feed_head("feed"), await s.feed_head("nothing")) == (6, 0)
 
 
+async def test_a_page_of_a_feed_ends_at_its_bytes_and_holds_at_least_one_entry(store: Path | str) -> None:
+    async with opened(store) as s:
+        for topic in ("a", "b", "a"):
+            await s.keep([Tell("feed", "message", topic, b"x" * 100_000)] * 2)
+        await s.keep([Tell("feed", "message", "a", b"x" * 1_000_000)])
+        assert [t.seq for t in await s.told("feed", 0, 100)] == [1, 2, 3]
+        assert [t.seq for t in await s.told("feed", 3, 100)] == [4, 5, 6]
+        assert [t.seq for t in await s.told("feed", 6, 100)] == [7]
+        assert [t.seq for t in await s.told("feed", 0, 100, topic="a")] == [1, 2, 5]
+        assert await s.told("feed", 7, 100) == []
+
+
 async def test_a_trimmed_feed_keeps_its_newest_news_and_goes_on_counting(store: Path | str) -> None:
     async with opened(store) as s:
         await s.keep([Tell("feed", "k", "t", b"") for _ in range(5000)])

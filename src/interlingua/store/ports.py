@@ -279,6 +279,9 @@ class InboxItem(msgspec.Struct):
 PAGE_BYTES = 4 * 1024 * 1024
 """The size at which a page of a log or an inbox ends. The last entry of it may go beyond."""
 
+TOLD_BYTES = 256 * 1024
+"""The size at which a page of a feed ends: its readers are many. The last entry of it may go beyond."""
+
 PAGE_ITEMS = 500
 """The number of entries at which a page of an inbox ends."""
 
@@ -456,11 +459,11 @@ class Store(Protocol):
 
     async def run(self, run: str) -> RunRow | None: ...
     async def runs(self, where: RunFilter) -> list[RunRow]: ...
-    async def events(self, run: str, after: int, limit: int) -> list[Event]:
-        """Events after one: a page, which ends at `limit` events or at PAGE_BYTES, and is empty at the end."""
+    async def events(self, run: str, after: int, limit: int, most_bytes: int = PAGE_BYTES) -> list[Event]:
+        """Events after one: a page, which ends at `limit` events or at so many bytes, and is empty at the end."""
         ...
 
-    async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]: ...
+    async def event_rows(self, run: str, after: int, limit: int, most_bytes: int = PAGE_BYTES) -> list[EventRow]: ...
     async def tombstone(self, run: str) -> Tombstone | None: ...
     async def known(self, run: str) -> Literal["run", "tombstone"] | None: ...
 
@@ -688,7 +691,10 @@ class Store(Protocol):
         """Delete the oldest letters in these states that were posted before that time. Returns how many that were."""
         ...
 
-    async def told(self, feed: str, after: int, limit: int, topic: str | None = None) -> list[Told]: ...
+    async def told(self, feed: str, after: int, limit: int, topic: str | None = None) -> list[Told]:
+        """Entries after one: a page, which ends at `limit` entries or at TOLD_BYTES, and is empty at the end."""
+        ...
+
     async def feed_head(self, feed: str) -> int:
         """The seq of the newest news, or 0: also where that is trimmed away."""
         ...

@@ -7,7 +7,6 @@ last ones that were taken can be taken again by a reader that tells (`Last-Event
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
 from collections import deque
@@ -15,6 +14,7 @@ from collections.abc import Callable
 
 from starlette.types import Receive, Scope, Send
 
+from .event_stream import EventStream
 from .sse import KEEP_ALIVE
 
 _HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes that wait at which senders wait too, and at which they go on
@@ -181,8 +181,8 @@ class Outbox:
         return self._finished and not self._waiting
 
 
-class EventStream:
-    """An outbox as the answer to a GET: an ASGI application that ends with its reader."""
+class OutboxStream(EventStream):
+    """An outbox as the answer to a GET. A reader that stops reading loses its connection, not its messages."""
 
     def __init__(
         self,
@@ -194,53 +194,45 @@ class EventStream:
         left: Callable[[], None],
         first: bytes | None = None,
     ) -> None:
+        super().__init__(stall=stall)
         # At once: some clients count a stream as open with its first byte. And who has an id can take the stream up
         # again, even before the first message.
         self._first = outbox.place(reader.after) + b"\n" if first is None else first
         self._outbox = outbox
         self._reader = reader
         self._keep_alive = keep_alive
-        self._stall = stall
         self._left = left
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        listening = asyncio.ensure_future(self._listen(receive))
         try:
-            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            with contextlib.suppress(TimeoutError):  # it stopped reading: its connection is given up, not its messages
-                await self._pump(send)
-                await send({"type": "http.response.body", "body": b""})
+            await super().__call__(scope, receive, send)
         finally:
-            listening.cancel()
             self._outbox.left(self._reader)
             self._left()
 
-    async def _pump(self, send: Send) -> None:
+    def left(self) -> None:
+        self._reader.end()
+
+    async def tell(self) -> bool:
         outbox, reader = self._outbox, self._reader
         piece = self._first
         while not reader.ended:
             if piece:
-                async with asyncio.timeout(self._stall):
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await self.write(piece)
                 if reader.ended:
-                    return
+                    return True
             reader.news.clear()
             piece = outbox.take()
             if piece:
                 continue
             if outbox.ended:
-                return
+                return True
             try:
                 async with asyncio.timeout(self._keep_alive):
                     await reader.news.wait()
             except TimeoutError:
                 piece = KEEP_ALIVE
-
-    async def _listen(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._reader.end()
+        return True
 
 
 def data_of(frame: bytes) -> bytes:

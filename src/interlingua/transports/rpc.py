@@ -256,8 +256,9 @@ class Connection:
         """
         try:
             while frames := await self.channel.receive():
-                for frame in frames:
-                    await self._take(frame)
+                frames.reverse()
+                while frames:  # each goes when it was taken, or a large one would stay until the next one comes
+                    await self._take(frames.pop())
                 if self._beginning:
                     asyncio.get_running_loop().call_soon(self._all_begun)
             self._peer_ended()
@@ -367,8 +368,10 @@ class Connection:
                 self.rpc.fail(call, RpcError(CANCELLED, "the request was cancelled"))
         except RpcError as error:
             self.rpc.fail(call, error)
+            _forget_frames(error)
         except Exception as error:
             self.rpc.fail(call, self._failure(call, error))
+            _forget_frames(error)
         finally:
             self._tasks.pop(call, None)
         if not self.lost:
@@ -416,3 +419,14 @@ class Connection:
             await asyncio.wait(tasks, timeout=10.0)
         with contextlib.suppress(ConnectionError):
             await self.channel.close()
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Its frames hold the request, and often the error itself: a large request that is refused would stay until the
+    collector comes."""
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is not None and one.__traceback__ is not None:
+            one.__traceback__ = None
+            left += [one.__cause__, one.__context__]

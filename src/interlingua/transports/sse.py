@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from .json_text import Unreadable
+
 _BOM = b"\xef\xbb\xbf"
 
 KEEP_ALIVE = b": keep-alive\n"
@@ -38,7 +40,7 @@ class Received(msgspec.Struct):
 class Reader:
     """The receiving side, sans I/O: bytes in, events out, by the WHATWG rules."""
 
-    def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
+    def __init__(self, limit: int = 64 * 1024 * 1024) -> None:  # as of a line
         self._partial = bytearray()  # of a line that has not ended; grows in place, or long lines would be quadratic
         self._limit = limit
         self._cr = False  # the last piece ended with a CR, which may be half of a CRLF
@@ -77,7 +79,7 @@ class Reader:
                     out.append(received)
         self._partial += rest
         if self._size + len(self._partial) > self._limit:
-            raise ValueError(f"an event of a stream is longer than {self._limit} bytes")
+            raise Unreadable(f"an event of the stream is longer than {self._limit} bytes")
         return out
 
     def _line(self, raw: bytes) -> Received | None:

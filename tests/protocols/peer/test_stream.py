@@ -103,6 +103,23 @@ async def test_what_is_older_than_the_memory_is_read_from_the_store() -> None:
             assert (await stream.next())["seq"] == 3001
 
 
+async def test_a_reader_gets_a_piece_at_once_and_all_in_the_end() -> None:
+    async with running_node("Ann") as ann:
+        journal = ann.node.journal
+        body = {"role": "user", "parts": text("x" * 100_000)}
+        for number in range(120):  # more than is held in memory
+            task = "even" if number % 2 == 0 else "odd"
+            await journal.keep([journal.event("message", {**body, "message_id": str(number)}, task=task)])
+        feed = journal.feed()
+        for topic, wanted in ((None, list(range(1, 121))), ("even", list(range(1, 121, 2)))):
+            seen, place = list[int](), 0
+            while place < 120:
+                events, place = await feed.read(place, topic)
+                assert sum(len(event.body) for event in events[:-1]) < 256 * 1024
+                seen += [event.seq for event in events]
+            assert seen == wanted
+
+
 async def test_a_silent_stream_is_kept_alive_by_comments() -> None:
     async with running_node("Ann", streams=StreamSettings(look=0.02, keep_alive=0.02)) as ann:
         async with ann.http.stream("GET", "/stream") as answer:

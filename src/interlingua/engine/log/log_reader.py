@@ -85,7 +85,7 @@ class Reader:
                 elif others is None:
                     changed = self._engine.next_hint(self._run)
                 gap = mirror is not None and mirror.since(self.cursor) is None
-                batch = await self._engine.store.events(self._run, self.cursor, _PAGE)
+                batch = await self._engine.store.events(self._run, self.cursor, _PAGE, _PIECE)
                 if batch and batch[0].seq == 1 and others is not None:
                     self._about = About.of(batch[0])
                 if mirror is not None and batch and before != -1:  # first it looks for what was there before
@@ -97,7 +97,7 @@ class Reader:
             if batch:
                 if changed is not None:
                     changed.cancel()
-                whole = len(batch)
+                more = len(batch) >= _PAGE or sum(event.size for event in batch) >= _PIECE
                 batch = _piece(batch)
                 self.cursor = batch[-1].seq
                 self.over = isinstance(batch[-1].body, RunFinished)
@@ -105,7 +105,7 @@ class Reader:
                     self._leave_mirror()
                 elif stored:
                     self._looked = -1  # there may be more than this piece
-                    if log is None and follow and whole < _PAGE:
+                    if log is None and follow and not more:
                         await self._listen()
                 return compose_runs(batch) if len(batch) > 1 else batch
             if log is not None:

@@ -15,7 +15,7 @@ import msgspec
 
 from ...engine.teams.conversation import unclaimed
 from ...model.content import DataPart, Message, Part, TextPart
-from ...model.delta import ABSENT, Joiner
+from ...model.delta import ABSENT
 from ...model.errors import ErrorInfo
 from ...model.events import (
     ArtifactAdded,
@@ -113,16 +113,15 @@ class Conversation:
         self.view = view
         self._run = run
         self._status: Status | None = None
-        self._joined = Joiner()
-        self._deltas: list[tuple[int, Any]] = []
         self._artifacts: list[Any] = []
         self._asked: dict[str, tuple[str, str]] = {}  # what is open, as far as it was told: who asks, in which task
         self._back = ORCHESTRATOR  # to whom the result goes
         self._final: wire.AnyMessage | None = None  # the result of a team: told when the task ends, after all else
         self._failed = False  # the error of a team was told
 
-    def feed(self, event: Event, question: Question | None = None) -> list[Update]:
-        """`question` is the one that a message of the event asks, where that could be found."""
+    def feed(self, event: Event, question: Question | None = None, output: Any = ABSENT) -> list[Update]:
+        """`question` is the one that a message of the event asks, where that could be found; `output` what is left of
+        the output where a run was restarted. The output itself is not kept here: there may be many readers."""
         found: list[tuple[Kind, dict[str, Any]]] = []
         body = event.body
         if isinstance(body, Said):
@@ -132,8 +131,10 @@ class Conversation:
             found += [] if self.view.below else self._moved(body)
         elif self.view.below:
             return []  # of a part of a task, only what was said is known here
-        elif isinstance(body, OutputDelta | RunRestarted):
-            found += self._output(event.seq, body)
+        elif isinstance(body, OutputDelta):
+            found.append(("delta", {"task_id": self.view.task, "delta": body.delta}))
+        elif isinstance(body, RunRestarted):
+            found.append(("reset", {"task_id": self.view.task, "output": {} if output is ABSENT else output}))
         elif isinstance(body, RunBlocked):
             warning = msgspec.to_builtins(blocked_warning(body))
             found.append(("activity", {"task_id": self.view.task, **warning}))
@@ -155,7 +156,7 @@ class Conversation:
             for number, (kind, data) in enumerate(found)
         ]
 
-    # -- status and output --------------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------------------
 
     def _told(self, status: Status, more: dict[str, Any]) -> dict[str, Any]:
         return {"task_id": self.view.task, "run_id": self._run, "status": status.value, "final": status.final, **more}
@@ -178,18 +179,6 @@ class Conversation:
             return []
         self._status = status
         return [("status", self._told(status, {}))]
-
-    def _output(self, seq: int, body: OutputDelta | RunRestarted) -> list[tuple[Kind, dict[str, Any]]]:
-        if isinstance(body, OutputDelta):
-            self._deltas.append((seq, body.delta))
-            self._joined.add(body.delta)
-            return [("delta", {"task_id": self.view.task, "delta": body.delta})]
-        self._deltas = [(place, delta) for place, delta in self._deltas if place <= body.keep]
-        self._joined = Joiner()
-        for _, delta in self._deltas:
-            self._joined.add(delta)
-        output = {} if self._joined.value is ABSENT else self._joined.value
-        return [("reset", {"task_id": self.view.task, "output": output})]
 
     # -- a team -------------------------------------------------------------------------------------------
 

@@ -9,13 +9,15 @@ import math
 from collections.abc import AsyncIterator
 
 from ...engine.engine import Engine
+from ...engine.kept_output import kept_output
+from ...model.delta import ABSENT
 from ...model.errors import QuestionNotFound, RunNotFound
-from ...model.events import Event, Said
+from ...model.events import Event, RunRestarted, Said
 from ...model.run import Question
 from ...model.team.manifest import USER
 from .conversation import START, Conversation, Place, Update, View
 
-_PAGE = 1000
+_PAGE_BYTES = 256 * 1024  # of the log, read at once
 _SETTLED = 1.0
 """Seconds without news after which a part of a task that has ended is told: what its participants said comes to the
 log of the whole a moment later than its end."""
@@ -32,14 +34,15 @@ async def snapshot(engine: Engine, run: str, view: View) -> list[Update]:
 async def follow(
     engine: Engine, run: str, view: View, after: Place = START, *, keep_alive: float = 15.0, part: str | None = None
 ) -> AsyncIterator[list[Update]]:
-    """Updates after a place, as they come. An empty list says that nothing came for so many seconds.
+    """Updates after a place, as they come. An empty list says that nothing came for so many seconds. Whoever takes a
+    list may empty it.
 
     `part` is the run of the part that is read, where that is not the whole task.
     """
     conversation = Conversation(run, view)
     # What the reader has is put together first, uncomposed: a composed event could begin before its place.
     cursor = 0
-    while cursor < after[0] and (batch := await engine.store.events(run, cursor, _PAGE)):
+    while cursor < after[0] and (batch := await engine.store.events(run, cursor, after[0] - cursor, _PAGE_BYTES)):
         wanted = [event for event in batch if event.seq <= after[0]]
         found = [update for event in wanted for update in await _fed(engine, conversation, event)]
         if missed := [update for update in found if update.place > after]:
@@ -55,6 +58,7 @@ async def follow(
                 return
             found = [update for event in batch for update in await _fed(engine, conversation, event)]
             if found or not (batch or reader.over):
+                del batch  # a reader that is slow holds nothing but what it is given
                 yield found
             if part is not None and until == math.inf and await _ended(engine, part):
                 until = loop.time() + _SETTLED
@@ -70,7 +74,8 @@ async def _fed(engine: Engine, conversation: Conversation, event: Event) -> list
             asked, _, _ = await engine.question(body.message.metadata["question"])
         except QuestionNotFound:
             asked = None
-    return conversation.feed(event, asked)
+    output = await kept_output(engine.store, event) if isinstance(body, RunRestarted) else ABSENT
+    return conversation.feed(event, asked, output)
 
 
 async def _ended(engine: Engine, run: str) -> bool:

@@ -29,7 +29,7 @@ from ...security.redaction import redact_text
 from ...transports import calls, json_text, plain, tap
 from ...transports.access import ORDINARY, Access
 from ...transports.children import Child, QuietChannel, environment
-from ...transports.sse import read
+from ...transports.sse import Received, read
 from . import translate, wire
 
 log = logging.getLogger("interlingua.cap.agent")
@@ -342,7 +342,7 @@ class Address:
 
 
 async def _read(response: httpx2.Response) -> AsyncGenerator[tuple[str | None, str, dict[str, Any]], None]:
-    async with contextlib.aclosing(read(response.aiter_bytes())) as events:  # type: ignore[type-var]
+    async with contextlib.aclosing(_events(response)) as events:
         async for event in events:
             tap.event(event.data)
             try:
@@ -354,6 +354,15 @@ async def _read(response: httpx2.Response) -> AsyncGenerator[tuple[str | None, s
                 if data.get("final") is True and event.event == "status":
                     plain.let_end(response)
                 yield event.id, event.event or "message", data
+
+
+async def _events(response: httpx2.Response) -> AsyncGenerator[Received, None]:
+    try:
+        async with contextlib.aclosing(read(response.aiter_bytes())) as events:  # type: ignore[type-var]
+            async for event in events:
+                yield event
+    except json_text.Unreadable as error:
+        raise RemoteError(f"the answer of {response.request.url} cannot be read: {error}") from None
 
 
 def _goes_on(kind: str, data: dict[str, Any], question: Any) -> bool:

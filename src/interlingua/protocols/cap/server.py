@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ...engine.engine import Engine
@@ -28,11 +28,12 @@ from ...security import scopes
 from ...security.auth import Authenticator
 from ...security.shares import has_share
 from ...transports import json_text, params
+from ...transports.event_stream import PiecesStream, in_pieces
 from ...transports.http import HttpLimits, header, json_response, read_json, trace
 from ...transports.jsonrpc import RpcError
 from ...transports.sse import KEEP_ALIVE, encode
 from . import described, translate, wire
-from .conversation import START, Place, Update, place_of
+from .conversation import START, Place, Update, View, place_of
 from .desk import Desk
 from .follow import follow, snapshot
 from .tasks import Found, tree
@@ -187,20 +188,23 @@ class CapDoor:
         return f"you have {held} streams open already" if has_share(caller, held, limit) else ""
 
     def _streaming(self, found: Found, caller: Caller, after: Place, headers: dict[str, str]) -> Response:
-        headers = {"cache-control": "no-cache", **headers}
-        return StreamingResponse(self._stream(found, caller, after), media_type="text/event-stream", headers=headers)
-
-    async def _stream(self, found: Found, caller: Caller, after: Place) -> AsyncIterator[bytes]:
-        self._stopping = self._stopping or asyncio.Event()
         part = found.part.run if found.part is not None and found.view.below else None
+        # Not all that was found: a task that has ended holds its output.
+        return PiecesStream(self._stream(found.run.id, found.view, part, caller, after), headers=headers)
+
+    async def _stream(
+        self, run: str, view: View, part: str | None, caller: Caller, after: Place
+    ) -> AsyncIterator[bytes]:
+        self._stopping = self._stopping or asyncio.Event()
         self._streams[caller.id] += 1
         try:
-            updates = follow(
-                self.engine, found.run.id, found.view, after, keep_alive=self.settings.keep_alive, part=part
-            )
+            updates = follow(self.engine, run, view, after, keep_alive=self.settings.keep_alive, part=part)
             async with contextlib.aclosing(_until(updates, self._stopping)) as pieces:
                 async for piece in pieces:
-                    yield b"".join(encode(one.data, id=one.id, event=one.kind) for one in piece) or KEEP_ALIVE
+                    if not piece:
+                        yield KEEP_ALIVE
+                    for some in in_pieces(piece, _encoded):
+                        yield some.pop()
         finally:
             self._streams -= Counter([caller.id])  # who has none left is forgotten
 
@@ -215,6 +219,10 @@ class CapDoor:
                 via, entry = self.engine.way(agent.card), self.book.entry(name)
                 told.append(described.manifest(agent.card, id_, entry, prompt=prompt, via=via))
         return json_response({"agents": told})
+
+
+def _encoded(update: Update) -> bytes:
+    return encode(update.data, id=update.id, event=update.kind)
 
 
 async def _until(updates: AsyncIterator[list[Update]], stopping: asyncio.Event) -> AsyncGenerator[list[Update], None]:

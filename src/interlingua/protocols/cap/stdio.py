@@ -49,8 +49,9 @@ class StdioDoor:
         """Serve until the peer says no more, and what it has begun is done or waits for what will not come."""
         try:
             while frames := await self._channel.receive():
-                for frame in frames:
-                    await self._take(frame)
+                frames.reverse()
+                while frames:  # each goes when it was taken, or a large one would stay until the next one comes
+                    await self._take(frames.pop())
                 await self._channel.drain()
             while await self._goes_on():
                 self._news.clear()

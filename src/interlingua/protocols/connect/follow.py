@@ -212,7 +212,11 @@ class Follower:
     async def _updates(self, response: httpx2.Response) -> Stretch | None:
         reader = Reader()
         async for chunk in response.aiter_bytes():
-            for event in reader.feed(chunk):
+            try:
+                events = reader.feed(chunk)
+            except json_text.Unreadable as error:
+                raise RemoteError(f"the answer of {self._remote.base} cannot be read: {error}") from None
+            for event in events:
                 try:
                     update = _update_of(event.data)
                 except json_text.Unreadable as error:

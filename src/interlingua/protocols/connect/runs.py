@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ...engine.ids import new_id, now
@@ -33,6 +33,7 @@ from ...model.run import Callback, Caller, Run, RunRequest, Thread
 from ...model.status import Status
 from ...security import scopes
 from ...store.ports import RunFilter
+from ...transports.event_stream import PiecesStream
 from ...transports.http import header, json_response, trace
 from ...transports.sse import KEEP_ALIVE
 from . import reading, translate, wire
@@ -419,20 +420,20 @@ class Runs(Agents, Threads):
             await self.engine.cancel(run, reason="its client disconnected")
 
 
-class WatchedStream(StreamingResponse):
+class WatchedStream(PiecesStream):
     """A stream that counts as watching from the first moment, and as answered once it was given to its end."""
 
     def __init__(self, updates: AsyncIterator[bytes], watching: contextlib.AbstractContextManager[Watch]) -> None:
-        super().__init__(updates, media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        super().__init__(updates)
         self._watching = watching
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._watching as self._watch:
             await super().__call__(scope, receive, send)
 
-    async def stream_response(self, send: Send) -> None:
-        await super().stream_response(send)
-        self._watch.answered = True
+    async def tell(self) -> bool:
+        self._watch.answered = await super().tell()
+        return self._watch.answered
 
 
 def stated(body: wire.RunCreate, card: AgentCard, config: Any, caller: Caller, *, watched: bool) -> RunRequest:

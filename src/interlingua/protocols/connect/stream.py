@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...engine.engine import Engine
+from ...engine.kept_output import kept_output
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, Joiner
 from ...model.errors import NotFound, RunCancelled, RunNotFound
@@ -33,12 +34,15 @@ from ...model.events import (
 )
 from ...model.prompt_input import Given
 from ...model.status import Status
+from ...transports.event_stream import in_pieces
 from ...transports.sse import encode
 from . import translate
 
 if TYPE_CHECKING:
     from .operations import ConnectSettings
 
+
+_PAGE_BYTES = 256 * 1024  # of the log, read at once
 
 # Where an update stands: the seq of its event, and 0 for the fragment, 1 for the value that comes after it. Both modes
 # at once send two updates of one event, and a stream can be taken up between them.
@@ -67,30 +71,28 @@ class Projection:
         self._values = "values" in modes
         self._custom = "custom" in modes
         self._card = card
-        self._deltas: list[tuple[int, Any]] = []
         self._joiner = Joiner()
         self._open: dict[str, Any] = {}
         self._given = Given()
         self.pending_id: int | None = None  # a value that is newer than what was told
 
-    def feed(self, event: Event) -> list[Update]:
+    def feed(self, event: Event, output: Any = ABSENT) -> list[Update]:
+        """`output` is what is left of the output where the run was restarted. What was told is not kept: there may be
+        many readers."""
         body = event.body
         if isinstance(body, OutputDelta):
-            self._deltas.append((event.seq, body.delta))
-            self._joiner.add(body.delta)
             if self._values:
+                self._joiner.add(body.delta)
                 self.pending_id = event.seq
             return self._custom_update(event.seq, {"kind": "delta", "delta": body.delta})
         if isinstance(body, RunRestarted):
             self._given.feed(event)
-            self._deltas = [(seq, delta) for seq, delta in self._deltas if seq <= body.keep]
-            self._joiner = Joiner()
-            for _, delta in self._deltas:
-                self._joiner.add(delta)
             if self._values:
+                self._joiner = Joiner()
+                if output is not ABSENT:
+                    self._joiner.add(output)
                 self.pending_id = event.seq
-            joined = {} if self._joiner.value is ABSENT else self._joiner.value
-            return self._custom_update(event.seq, {"kind": "reset", "delta": joined})
+            return self._custom_update(event.seq, {"kind": "reset", "delta": {} if output is ABSENT else output})
         if isinstance(body, QuestionAsked):
             self._open[body.question.id] = body.question
             return []
@@ -164,7 +166,8 @@ async def follow(
     The stream ends with the run, or where it waits for an answer.
     """
     try:
-        view = await engine.run(run)
+        # Of a run that has ended, its output is not held by everybody who reads how it ended.
+        view = msgspec.structs.replace(await engine.run(run), output=None)
     except RunNotFound:
         yield _encoded(Projection(run, modes, None, caller).gone(1), (0, 0))
         return
@@ -178,11 +181,12 @@ async def follow(
     told_at = 0.0
     # What the reader has is put together first, uncomposed: a composed event could begin before its place.
     cursor = 0
-    while cursor < seen[0] and (batch := await engine.store.events(run, cursor, 1000)):
+    while cursor < seen[0] and (batch := await engine.store.events(run, cursor, seen[0] - cursor, _PAGE_BYTES)):
         for event in batch:
             if event.seq <= seen[0]:
-                projection.feed(event)
+                await _fed(engine, projection, event)
         cursor = batch[-1].seq
+        del batch, event
     if seen[1]:
         projection.pending_id = None
     if projection.waiting and seen[0] >= view.seq and view.status is Status.WAITING and view.questions:
@@ -198,11 +202,10 @@ async def follow(
             batch = await reader.read(idle)
             if not batch:
                 if not reader.over:
-                    newest = _encoded(projection.newest(), seen)
                     told_at = loop.time()
-                    yield newest or keep_alive
+                    yield _encoded(projection.newest(), seen) or keep_alive
                 continue
-            out = [update for event in batch for update in projection.feed(event)]
+            out = [update for event in batch for update in await _fed(engine, projection, event)]
             last, finished = batch[-1], isinstance(batch[-1].body, RunFinished)
             if not finished and projection.pending_id is not None and loop.time() - told_at >= interval:
                 told_at = loop.time()
@@ -210,15 +213,16 @@ async def follow(
             if finished and view.thread is not None and out and out[-1][1].get("status") == "success":
                 with contextlib.suppress(NotFound):  # what the run left there, for those who keep a copy
                     out[-1][1]["thread_values"] = (await engine.thread(view.thread)).values
-            chunk = _encoded(out, seen)
-            if chunk:
-                yield chunk
-            if projection.waiting and last.seq >= view.seq and not finished:
+            told, last_seq = [update for update in out if update[0] > seen], last.seq
+            del batch, last, out  # a reader that is slow holds nothing but what it is given
+            for piece in in_pieces(told, _encode):
+                yield piece.pop()
+            if projection.waiting and last_seq >= view.seq and not finished:
                 now = await engine.run(run)
                 if now.status is Status.WAITING and now.questions:
                     # Where a stream is taken up at a question, the question is what there is to say.
-                    reached = seen if last.seq > seen[0] else (last.seq - 1, 1)
-                    yield _encoded(projection.newest() + projection.interrupt(last.seq), reached)
+                    reached = seen if last_seq > seen[0] else (last_seq - 1, 1)
+                    yield _encoded(projection.newest() + projection.interrupt(last_seq), reached)
                     return
         if not finished:
             raise RunNotFound(f"there is no run {run}")
@@ -228,5 +232,15 @@ async def follow(
         reader.close()
 
 
+async def _fed(engine: Engine, projection: Projection, event: Event) -> list[Update]:
+    output = await kept_output(engine.store, event) if isinstance(event.body, RunRestarted) else ABSENT
+    return projection.feed(event, output)
+
+
 def _encoded(updates: list[Update], seen: Place) -> bytes:
-    return b"".join(encode(data, id=id_of(place), event="agent_event") for place, data in updates if place > seen)
+    return b"".join(_encode(update) for update in updates if update[0] > seen)
+
+
+def _encode(update: Update) -> bytes:
+    place, data = update
+    return encode(data, id=id_of(place), event="agent_event")

@@ -35,7 +35,7 @@ from ...security.shares import has_share
 from ...transports import json_text
 from ...transports.http import read_body
 from ...transports.jsonrpc import PARSE_ERROR
-from ...transports.outbox import EventStream, Missed
+from ...transports.outbox import Missed, OutboxStream
 from ...transports.rpc_http import refusal, refused
 from ...transports.websocket import GOING_AWAY, PROTOCOL_ERROR, ServerSocket, WebSocketChannel
 from .noted import Notes, is_of
@@ -153,7 +153,7 @@ class HttpConnection:
             self.channel.left(session)
             self.leave()
 
-        return EventStream(outbox, reader, keep_alive=self.settings.keep_alive, stall=self.settings.stall, left=left)
+        return OutboxStream(outbox, reader, keep_alive=self.settings.keep_alive, stall=self.settings.stall, left=left)
 
 
 class WebDoor:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from ...model.run import Caller
 from ...transports.http import json_response
 from ...transports.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
-from ...transports.outbox import EventStream, Missed, Outbox, Reader
+from ...transports.outbox import Missed, Outbox, OutboxStream, Reader
 from ...transports.sse import KEEP_ALIVE
 from . import wire
 from .noted import Notes
@@ -177,7 +177,7 @@ class Session:
 
     def _stream(self, outbox: Outbox, reader: Reader) -> ASGIApp:
         self.enter()
-        return EventStream(
+        return OutboxStream(
             outbox, reader, keep_alive=self.settings.keep_alive, stall=self.settings.stall, left=self.leave,
             first=self._first(outbox, reader),
         )  # fmt: skip
@@ -227,7 +227,7 @@ class OldSession:
         """`posts` is where the client sends to: a path, because clients insist on the origin that they came from."""
         outbox = self.channel.outbox
         first = b"event: endpoint\ndata: %s?session_id=%s\n\n" % (posts.encode(), self.id.encode())
-        return EventStream(
+        return OutboxStream(
             outbox, outbox.open(), keep_alive=self.settings.keep_alive, stall=self.settings.stall, left=self._left,
             first=first,
         )  # fmt: skip
@@ -275,7 +275,7 @@ class Single:
         finally:
             if not streams:
                 self._left()
-        return EventStream(
+        return OutboxStream(
             exchange.outbox, exchange.outbox.open(), keep_alive=self.settings.keep_alive, stall=self.settings.stall,
             left=self._left, first=KEEP_ALIVE,
         )  # fmt: skip

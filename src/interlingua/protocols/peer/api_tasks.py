@@ -16,7 +16,7 @@ from ...transports.http import header, json_response, trace
 from . import states
 from .operations import Operations, listing, moment, newest_first, number
 from .sending import seconds
-from .stream import EventStream, Streams, WholeStream, place
+from .stream import FeedStream, Streams, WholeStream, place
 from .tasking import Surface, TaskFilter
 from .tasks import Task
 
@@ -121,6 +121,6 @@ class Tasks(Operations):
     async def subscribe(self, request: Request, surface: Surface) -> ASGIApp:
         since = place(request)
         task = await self._task(request, surface)
-        stream = await self.streams.listener(EventStream, surface, since, task)
-        assert isinstance(stream, EventStream)
+        stream = await self.streams.listener(FeedStream, surface, since, task)
+        assert isinstance(stream, FeedStream)
         return stream

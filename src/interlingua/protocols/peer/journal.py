@@ -22,7 +22,8 @@ from ...store.ports import Store
 from .frames import now_z
 from .tasks import Task, decoder, document_id
 
-_RING, _RING_BYTES = 2048, 32 * 1024 * 1024  # what a feed holds in memory
+_RING, _RING_BYTES = 2048, 8 * 1024 * 1024  # what a feed holds in memory
+_PIECE = 256 * 1024  # bytes that a reader gets at once
 _PAGE = 100  # events that are read from the store at once; each may be as large as a message
 _LOOK_EVERY = 5.0  # seconds: another process may have told something, and the hint got lost
 _encode = msgspec.json.Encoder().encode
@@ -61,7 +62,7 @@ class Heard(msgspec.Struct):
     def sse(self) -> bytes:
         """As a stream has it; put together once, for all who listen."""
         if not self._wire:
-            data = self.data
+            data = numbered(self.body, self.seq)
             if not data.isascii():  # some readers split lines at any line break of Unicode
                 data = json.dumps(msgspec.json.decode(data), separators=(",", ":")).encode()
             self._wire = b"id: %d\n%sdata: %s\n\n" % (self.seq, _NAMED.get(self.kind, b""), data)
@@ -112,15 +113,20 @@ class Feed:
         ring = self._ring
         if ring and ring[0].seq <= seq + 1:
             newest = ring[-1].seq
+            found, size = list[Heard](), 0
             # Without a gap, so the place of an event is known; a thousand readers must not each look through all.
-            found = [ring[place] for place in range(seq - newest, 0)]
-            if topic is not None:
-                found = [event for event in found if event.topic == topic]
+            for place in range(seq - newest, 0):
+                event = ring[place]
+                if topic is None or event.topic == topic:
+                    size += len(event.body)
+                    if found and size > _PIECE:
+                        return found, found[-1].seq
+                    found.append(event)
             return found, max(seq, newest)
         head = await self._store.feed_head(self.name) if topic is not None else seq
         told = await self.stored(seq, topic)
-        reached = told[-1].seq if told else seq
-        return told, reached if len(told) == _PAGE else max(seq, reached, head)
+        # A page may end anywhere: what follows of a topic comes with the next one, and that is empty at the end.
+        return told, told[-1].seq if told else max(seq, head)
 
     async def stored(self, seq: int, topic: str | None = None) -> list[Heard]:
         """A page of what follows, from the store: what another process has told, and what is only just written."""

@@ -30,7 +30,7 @@ from .api_tasks import Tasks
 from .door_sending import DoorSending
 from .errors import INVALID, Refusal
 from .operations import Handler, refusal
-from .stream import EventStream, SocketStream, Streams, StreamSettings, place
+from .stream import FeedStream, SocketStream, Streams, StreamSettings, place
 from .tasking import Surface
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class Api(Messages, Tasks, PeerOperations, CardOperations):
     # -- streams ------------------------------------------------------------------------------------------
 
     async def stream(self, request: Request, surface: Surface) -> ASGIApp:
-        return await self.streams.listener(EventStream, surface, place(request))
+        return await self.streams.listener(FeedStream, surface, place(request))
 
     async def socket_stream(self, socket: WebSocket) -> None:
         try:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from ...model.errors import InvalidRequest
+from ...transports.event_stream import EventStream
 from ...transports.http import header
 from . import states
 from .errors import BUSY, Refusal
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from .tasking import Surface
 
 _PIECE = 256 * 1024  # bytes that are written at once
-_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx would hold events back
-]
+_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "x-accel-buffering": "no",  # nginx would hold events back
+}
 # Some clients read in blocks of 256 bytes, and would see nothing of a quiet stream.
 _FILL = b": " + b"." * 600 + b"\n"
 _KEEP_ALIVE = b": keepalive\n"
@@ -250,35 +249,25 @@ def _ends(event: Heard) -> bool:
     return event.kind == "status" and msgspec.json.decode(event.data)["state"] in states.TERMINAL
 
 
-class EventStream(Listener):
-    """As server-sent events: an ASGI application that ends with its reader."""
+class FeedStream(Listener, EventStream):
+    """As server-sent events."""
 
-    _send: Send
+    def __init__(self, streams: Streams, feed: Feed, after: int, surface: Surface, task: Task | None) -> None:
+        Listener.__init__(self, streams, feed, after, surface, task)
+        EventStream.__init__(self, stall=streams.settings.stall, headers=_HEADERS)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._send = send
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        listening = asyncio.ensure_future(self._listen(receive))
-        try:
-            if await self.run():
-                await send({"type": "http.response.body", "body": b""})
-        finally:
-            listening.cancel()
+    async def tell(self) -> bool:
+        return await self.run()
 
-    async def _listen(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+    def left(self) -> None:
         self.end()
 
-    async def _write(self, piece: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
-
     async def greet(self) -> None:
-        await self._write(_KEEP_ALIVE + ready(self._after) + _FILL)
+        await self.write(_KEEP_ALIVE + ready(self._after) + _FILL)
 
     async def put(self, events: list[Heard]) -> None:
         if len(events) == 1:
-            await self._write(events[0].sse())
+            await self.write(events[0].sse())
             return
         pieces: list[bytes] = []
         size = 0
@@ -286,24 +275,24 @@ class EventStream(Listener):
             pieces.append(event.sse())
             size += len(pieces[-1])
             if size >= _PIECE:
-                await self._write(b"".join(pieces))
+                await self.write(b"".join(pieces))
                 pieces, size = [], 0
                 if self._over:
                     return
         if pieces:
-            await self._write(b"".join(pieces))
+            await self.write(b"".join(pieces))
 
     async def keep_alive(self) -> None:
-        await self._write(_KEEP_ALIVE)
+        await self.write(_KEEP_ALIVE)
 
 
-class WholeStream(EventStream):
+class WholeStream(FeedStream):
     """As an event stream of a task, with all that the task holds in the end."""
 
     async def put(self, events: list[Heard]) -> None:
         await super().put(events)
         if self._task is not None and events and _ends(events[-1]):
-            await self._write(whole(await self._streams.task_now(self._task)))
+            await self.write(whole(await self._streams.task_now(self._task)))
 
 
 def ready(after: int) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...model.documents import Change, Document, Follow, Heed, Kept, Letter, Tell, Told
 from ...model.errors import InterlinguaError, NotFound, StoreError
-from ..ports import settle
+from ..ports import TOLD_BYTES, settle
 from .database import Connection, Dialect, Lock, Queries
 from .document_writes import LETTER, Unit, chunks, find_letter, keep, marks, touched
 
@@ -214,8 +214,15 @@ class ShelfQueries(Queries):
         terms, args = list[str](), list[Any]()
         if topic is not None:
             _add_term("topic", topic, terms, args)
-        sql = f"SELECT {_TOLD} FROM told WHERE {' AND '.join(['feed=?', *terms, 'seq>?'])} ORDER BY seq LIMIT ?"
-        rows = await self._read(lambda conn: conn.execute(sql, [feed, *args, after, limit]).fetchall())
+        which = " AND ".join(["feed=?", *terms, "seq>?"])
+        sizes = f"SELECT seq, coalesce(length(body),0) AS size FROM told WHERE {which} ORDER BY seq LIMIT ?"
+        last = (
+            "SELECT max(seq) FROM (SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before "
+            f"FROM ({sizes}) AS sizes) AS page WHERE before<?"
+        )
+        sql = f"SELECT {_TOLD} FROM told WHERE {which} AND seq<=({last}) ORDER BY seq"
+        every = [feed, *args, after]
+        rows = await self._read(lambda conn: conn.execute(sql, [*every, *every, limit, TOLD_BYTES]).fetchall())
         return [Told(*row) for row in rows]
 
     async def feed_head(self, feed: str) -> int:

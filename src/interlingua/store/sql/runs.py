@@ -178,17 +178,17 @@ class SQLStore(
             )
         return [run_row(row) for row in rows]
 
-    async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]:
+    async def event_rows(self, run: str, after: int, limit: int, most_bytes: int = PAGE_BYTES) -> list[EventRow]:
         rows = await self._read(
             lambda conn: conn.execute(
                 f"SELECT {_EVENT} FROM events WHERE run=? AND seq>? AND seq<=({_LAST_EVENT}) ORDER BY seq",
-                (run, after, run, after, limit, PAGE_BYTES),
+                (run, after, run, after, limit, most_bytes),
             ).fetchall()
         )
         return [EventRow(*row) for row in rows]
 
-    async def events(self, run: str, after: int, limit: int) -> list[Event]:
-        return [_event(row) for row in await self.event_rows(run, after, limit)]
+    async def events(self, run: str, after: int, limit: int, most_bytes: int = PAGE_BYTES) -> list[Event]:
+        return [_event(row) for row in await self.event_rows(run, after, limit, most_bytes)]
 
     async def ends(self, run: str) -> list[Event]:
         one = f"SELECT * FROM (SELECT {_EVENT} FROM events WHERE run=? ORDER BY seq {{}} LIMIT 1) AS {{}}"

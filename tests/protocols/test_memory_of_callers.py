@@ -1,0 +1,164 @@
+"""What a caller can make a server hold: streams that nobody reads, and requests that are refused. Processes, sockets
+and pipes are real; memory is what the system says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.rpc_client import INTERLINGUA
+
+PATIENCE = 60.0
+MIB = 1024 * 1024
+
+AGENTS = """
+import interlingua as il
+
+@il.agent
+async def echo(text: str):
+    yield text
+
+@il.agent
+async def flood(text: str):
+    for number in range(int(text)):
+        yield f"{number:08d}" + "x" * 250_000
+"""
+
+
+def memory(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextlib.contextmanager
+def process(folder: Path, *args: str) -> Iterator[subprocess.Popen[bytes]]:
+    (folder / "agents.py").write_text(AGENTS)
+    with (folder / "stderr").open("wb") as stderr:
+        started = subprocess.Popen(
+            [INTERLINGUA, *args, "--store", str(folder / "s.db")], cwd=folder, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=stderr, env={**os.environ, "INTERLINGUA_PROJECT": "memory"},
+        )  # fmt: skip
+    try:
+        yield started
+    finally:
+        started.terminate()
+        with contextlib.suppress(OSError):
+            started.communicate(timeout=20)
+
+
+@contextlib.asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[tuple[subprocess.Popen[bytes], httpx2.AsyncClient, int]]:
+    port = free_port()
+    with process(folder, "serve", "agents.py", "--port", str(port), "--log", "off") as started:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as http:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    with contextlib.suppress(httpx2.HTTPError):
+                        if (await http.get("/healthz")).is_success:
+                            break
+                    await asyncio.sleep(0.05)
+            yield started, http, port
+
+
+async def _peer(http: httpx2.AsyncClient) -> str:
+    for number in range(40):
+        said = {"role": "user", "message_id": f"m{number}", "sync": True, "skill_id": "echo"}
+        parts = [{"type": "text", "content": f"{number}" + "x" * 500_000}]
+        answer = await http.post("/peer/message:send", json={**said, "parts": parts})
+        assert answer.is_success, answer.text
+    return "/peer/stream?since=1"
+
+
+async def _cap(http: httpx2.AsyncClient) -> str:
+    notice = {"type": "delegation_notice", "task_id": "T1", "sender_id": "user", "recipient_id": "flood"}
+    answer = await http.post("/cap/messages", json={**notice, "context_summary": "40", "attachments": []})
+    assert answer.is_success, answer.text
+    async with asyncio.timeout(PATIENCE):
+        while (await http.get("/cap/tasks")).json()["tasks"][0]["status"] != "succeeded":
+            await asyncio.sleep(0.1)
+    return "/cap/tasks/T1/events"
+
+
+async def _connect(http: httpx2.AsyncClient) -> str:
+    made = {"agent_id": "flood", "stream_mode": "custom", "input": {"text": "40"}}
+    run = (await http.post("/connect/runs", json=made)).json()["run_id"]
+    assert (await http.get(f"/connect/runs/{run}/wait")).is_success
+    return f"/connect/runs/{run}/stream"
+
+
+@pytest.mark.parametrize("fill", [_peer, _cap, _connect])
+async def test_streams_that_nobody_reads_cost_little_and_give_it_back(tmp_path: Path, fill: Any) -> None:
+    async with served(tmp_path) as (started, http, port):
+        path = await fill(http)
+        before = memory(started.pid)
+        request = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\naccept: text/event-stream\r\n"
+        request += "last-event-id: 1\r\n\r\n" if fill is _connect else "\r\n"
+        readers = []
+        try:
+            for _ in range(40):
+                reader = socket.create_connection(("127.0.0.1", port))
+                reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                reader.sendall(request.encode())
+                readers.append(reader)
+            heard = await asyncio.to_thread(readers[-1].recv, 12)  # all others were begun before
+            assert heard == b"HTTP/1.1 200"
+            await asyncio.sleep(3)  # more than it takes to fill all there is to fill
+            assert memory(started.pid) - before < 160 * MIB
+        finally:
+            for reader in readers:
+                reader.close()
+
+
+@pytest.mark.parametrize("kind", ["editor", "mcp", "cap"])
+def test_a_prompt_that_is_refused_for_its_size_leaves_nothing_behind(tmp_path: Path, kind: str) -> None:
+    text = "x" * 40_000_000
+    with process(tmp_path, "stdio", "--as", kind, "agents.py:echo") as started:
+        assert started.stdin is not None
+        assert started.stdout is not None
+
+        def told(message: Any) -> dict[str, Any]:
+            assert started.stdin is not None
+            assert started.stdout is not None
+            started.stdin.write(json.dumps(message).encode() + b"\n")
+            started.stdin.flush()
+            while True:
+                answer: dict[str, Any] = json.loads(started.stdout.readline())
+                if "id" in answer or answer.get("type") == "error_response":
+                    return answer
+
+        def asked(method: str, params: Any) -> dict[str, Any]:
+            return told({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+
+        if kind == "cap":
+            notice = {"type": "delegation_notice", "task_id": "T", "sender_id": "user", "recipient_id": "echo"}
+            large: Any = {**notice, "context_summary": text, "attachments": []}
+            told({**large, "context_summary": None})
+        elif kind == "mcp":
+            able = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "0"}}
+            asked("initialize", able)
+            params: Any = {"name": "echo", "input": {"text": text}}
+            large = {"jsonrpc": "2.0", "id": 2, "method": "agents/run", "params": params}
+        else:
+            asked("initialize", {"protocolVersion": 1})
+            session = asked("session/new", {"cwd": "/", "mcpServers": []})["result"]["sessionId"]
+            params = {"sessionId": session, "prompt": [{"type": "text", "text": text}]}
+            large = {"jsonrpc": "2.0", "id": 2, "method": "session/prompt", "params": params}
+        before = memory(started.pid)
+        for _ in range(3):
+            assert "larger than 16777216 bytes" in json.dumps(told(large))
+        assert memory(started.pid) - before < 40 * MIB
