@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from interlingua import Settings
+from interlingua.app.asgi import Uvicorn
 from interlingua.app.keys import StoredKeys
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.engine.ids import now
@@ -92,11 +93,11 @@ async def serve_bare(answer: Any, like: Serving) -> None:
     ]
     settings = {**like.uvicorn, "http": "httptools"}
     config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=0, **settings)
-    server = uvicorn.Server(config)
+    server = Uvicorn(config)
     sock = config.bind_socket()
     # uvicorn's own socket names no protocol, so that asyncio leaves Nagle's algorithm on: 40 ms for every answer.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    running = asyncio.ensure_future(server._serve([sock]))
+    running = asyncio.ensure_future(server.serve([sock]))
     while not server.started:
         await asyncio.sleep(0.001)
     say(msgspec.structs.replace(like, port=sock.getsockname()[1]))

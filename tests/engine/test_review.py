@@ -121,8 +121,8 @@ async def test_a_reader_misses_no_end_that_is_written_while_it_looks_into_the_st
         assert log is not None
         log.recent.clear()  # as of a run that was taken up just now
 
-        async def slow(of: str, after: int, limit: int) -> list[il.Event]:
-            found = await look(of, after, limit)
+        async def slow(of: str, after: int, limit: int, most_bytes: int | None = None) -> list[il.Event]:
+            found = await look(of, after, limit, most_bytes)
             if after == reader.cursor and log.finished is None:
                 await eng.answer(asked.id, {"approved": True})
                 await until(lambda: log.finished is not None)

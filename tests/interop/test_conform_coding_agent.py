@@ -18,7 +18,7 @@ from .test_editor_coding_agent import command, variables  # noqa: F401 - fixture
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800)]
 
 FOUND = {
-    "editor.batch.every-version", "editor.input.ids-exact", "editor.input.invalid-utf-8", "editor.input.too-long",
+    "editor.batch.every-version", "editor.input.ids-exact", "editor.input.too-long",
     "editor.v1.initialize-first", "editor.v1.initialize-failed", "editor.input.random",
 }  # fmt: skip
 SOMETIMES = {"editor.v1.delete"}

@@ -45,7 +45,7 @@ PYPI_HTTP = {"editor.http.websocket-initialize", "editor.custom.keeps-lifecycle"
 PYPI_AGENT = {"editor.v1.config-options", "editor.v1.load"}
 
 NPM = {*NO_BATCHES, "editor.input.ids-exact"}
-NPM_STDIO = {"editor.stdio.batch", "editor.input.invalid-utf-8", "editor.input.too-long"}
+NPM_STDIO = {"editor.stdio.batch", "editor.input.too-long"}
 NPM_HTTP = {"editor.v1.initialize-failed", "editor.http.batch"}
 NPM_AGENT = {
     "editor.v1.cancel-permission", "editor.v1.config-options", "editor.v1.load", "editor.v1.close", "editor.v2.resume",

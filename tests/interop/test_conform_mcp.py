@@ -25,6 +25,7 @@ ENDS = "mcp.door.never-ends"
 ACP = {
     "mcp.progress.token-as-in-mcp": 'progress comes under the progressToken abc123, and none under 0 and ""',
     "mcp.door.cancel": "Request cancelled",
+    "mcp.door.templates": "agents/create was answered with an error",
     ENDS: "a method that nobody knows",
 }
 LAST_WORD = {
@@ -65,7 +66,7 @@ def are_those(found: dict[str, dict[str, Any]], expected: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("way", ["stdio", "sse"])
-async def test_servers_of_acp_sdk_break_three_rules(way: str, mcp_acp_sdk: Path, tmp_path: Path) -> None:
+async def test_servers_of_acp_sdk_break_four_rules(way: str, mcp_acp_sdk: Path, tmp_path: Path) -> None:
     with target_of([str(mcp_acp_sdk), str(HERE / "mcp_acp_server.py")], way, tmp_path) as target:
         found = await conform(target, "--agent", "echo", *ACP_ROLES)
         are_those(found, ACP)

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,14 @@ class HttpServer:
         self._listening.close()
 
 
+class Uvicorn(uvicorn.Server):
+    """uvicorn without its signal handlers: the program that starts it has its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 _Made = tuple[Callable[[], Coroutine[Any, Any, None]], Callable[[], bool], Callable[[], None]]
 
 
@@ -96,13 +104,12 @@ def _uvicorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: int
         ssl_certfile=tls.cert if tls else None, ssl_keyfile=tls.key if tls else None,
     )  # fmt: skip
     logging.getLogger("uvicorn.error").addFilter(_worth_a_line)
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    server = Uvicorn(config)
 
     def stop() -> None:
         server.should_exit = True
 
-    return (lambda: server._serve([listening])), (lambda: server.started), stop
+    return (lambda: server.serve([listening])), (lambda: server.started), stop
 
 
 def _hypercorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: int, max_bytes: int) -> _Made:

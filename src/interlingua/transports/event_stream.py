@@ -66,22 +66,27 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._send = send
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        telling = asyncio.ensure_future(self.tell())
+        telling = asyncio.ensure_future(self._tell_all(send))
         listening = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait({telling, listening}, return_when=asyncio.FIRST_COMPLETED)
             if not telling.done():
                 self.left()
                 await asyncio.sleep(0)
-            with contextlib.suppress(TimeoutError):  # it stopped reading: its connection is given up
-                if telling.done() and telling.result():
-                    await send({"type": "http.response.body", "body": b""})
+            if telling.done():
+                telling.result()
         finally:
             self._send = None
             listening.cancel()
             if not telling.done():  # else nothing is waited for: whoever has read the end may look at once
                 telling.cancel()
                 await asyncio.gather(telling, return_exceptions=True)
+
+    async def _tell_all(self, send: Send) -> None:
+        """The end is sent in the same turn of the loop as the last piece, so that a short answer is one packet."""
+        with contextlib.suppress(TimeoutError):  # the reader stopped reading: its connection is given up
+            if await self.tell():
+                await send({"type": "http.response.body", "body": b""})
 
     async def write(self, piece: bytes) -> None:
         """Waits for a reader that is slow. Raises TimeoutError for one that takes nothing."""

@@ -20,6 +20,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from interlingua.app.asgi import Uvicorn
+
 from .broken_runs import Run, Thread, now, specs
 
 Json = dict[str, Any]
@@ -370,10 +372,10 @@ async def listening(made: Server, app: Any) -> AsyncIterator[str]:
     config = uvicorn.Config(
         app, loop="asyncio", lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1
     )
-    server = uvicorn.Server(config)
+    server = Uvicorn(config)
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sends at once only on these
     sock.bind(("127.0.0.1", 0))
-    running = asyncio.ensure_future(server._serve([sock]))
+    running = asyncio.ensure_future(server.serve([sock]))
     try:
         while not server.started:
             await asyncio.sleep(0)

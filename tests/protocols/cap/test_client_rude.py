@@ -137,7 +137,7 @@ async def test_a_message_for_a_team_elsewhere_that_has_not_begun_is_not_lost(
         for number in range(5):
             run = await submit(eng, "crew", {"text": "heard"})
             await eng.send(run.id, f"news {number}")
-            done = await eng.wait(run.id, timeout=5)
+            done = await eng.wait(run.id, timeout=30)
             assert done.output == {"text": f"heard: news {number}"}, done.error
 
 

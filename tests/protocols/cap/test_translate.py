@@ -510,8 +510,12 @@ def test_a_run_that_did_not_succeed_ends_with_an_error_response(end: RunFinished
 
 
 def test_what_no_longer_stands_is_taken_back() -> None:
-    found = updates(PLAIN, CREATED, OutputDelta({"text": "a"}), OutputDelta({"text": "b"}), RunRestarted(2))
-    assert told(found)[-1] == ("reset", {"text": "a"})
+    *before, restarted = log(CREATED, OutputDelta({"text": "a"}), OutputDelta({"text": "b"}), RunRestarted(2))
+    conversation = Conversation("r1", PLAIN)
+    for event in before:
+        conversation.feed(event)
+    assert told(conversation.feed(restarted, output={"text": "a"})) == [("reset", {"text": "a"})]
+    assert told(conversation.feed(restarted)) == [("reset", {})]
 
 
 def saying(task: str, sender: str, to: str, text: str, form: Any = "message", **more: Any) -> Said:

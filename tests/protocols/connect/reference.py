@@ -22,6 +22,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from interlingua.app.asgi import Uvicorn
+
 NOW = "2025-06-01T12:00:00.000001"
 TEXT_IN = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"], "title": "In"}
 TEXT_OUT = {"type": "object", "properties": {"text": {"type": "string"}}, "title": "Out"}
@@ -246,9 +248,9 @@ async def listening(reference: Reference, certificate: Path | None = None) -> As
         reference.app, host="127.0.0.1", port=0, loop="asyncio", lifespan="off", log_config=None, access_log=False,
         timeout_graceful_shutdown=1, ssl_certfile=certificate,
     )  # fmt: skip
-    server = uvicorn.Server(config)
+    server = Uvicorn(config)
     sock = config.bind_socket()
-    running = asyncio.ensure_future(server._serve([sock]))
+    running = asyncio.ensure_future(server.serve([sock]))
     try:
         while not server.started:
             await asyncio.sleep(0)
