@@ -203,6 +203,29 @@ async def test_a_retry_of_a_blocked_run_enters_it_at_once_with_the_same_code(
     assert project.charged == 1
 
 
+async def test_a_failed_run_has_one_continuation(store: Path | str) -> None:
+    entered = 0
+
+    @il.agent
+    async def agent(text: str) -> str:
+        nonlocal entered
+        entered += 1
+        raise OSError("no route")
+
+    async with engine(store, agent) as eng:
+        failed = await finish(eng, "agent", {"text": "x"})
+        async with engine(store, agent) as other:
+            found = await asyncio.gather(*(one.retry(failed.id) for one in (eng, other, eng, other)))
+            (run,) = {one.id for one in found}
+            assert (await eng.wait(run, timeout=20)).status is il.Status.FAILED
+            again = await other.retry(failed.id)
+        assert (again.id, again.status) == (run, il.Status.FAILED)
+        assert entered == 2
+        assert (await eng.retry(run)).id != run, "the continuation failed too, and has one of its own"
+        await eng.delete(run)
+        assert (await eng.retry(failed.id)).id != run, "a continuation that was deleted is none"
+
+
 async def test_the_run_of_a_thread_is_retried_on_it(store: Path | str) -> None:
     broken = True
 

@@ -197,8 +197,8 @@ async def _cancel(parts: list[str], reason: str, wait: float, json: bool, store:
 def retry(runs: RunIds, json: Json = False, store: Store = None) -> None:
     """Let blocked runs go on at once, and continue failed ones from their last good record.
 
-    A failed run stays as it ended: a new run goes on with its records, and its id is printed. A run that another one
-    called is not retried by itself; retry the first of them.
+    A failed run stays as it ended: a new run goes on with its records, and its id is printed. Retried again, it has the
+    same continuation. A run that another one called is not retried by itself; retry the first of them.
     """
     from .session import go
 

@@ -165,7 +165,8 @@ def retried(found: list[tuple[str, Run]], *, json: bool) -> None:
         if run.id == before:
             console().print(f"run {short(run.id)} goes on")
         else:
-            console().print(f"run {run.id} continues run {short(before)}")
+            ended = f"; it has {run.status.value}" if run.status.final else ""
+            console().print(f"run {run.id} continues run {short(before)}{ended}")
 
 
 def threads(found: list[Thread], *, json: bool, filtered: bool) -> None:

@@ -242,6 +242,14 @@ class Submission(msgspec.Struct):
     events: list[EventRow]
     take: str | None  # the worker that would start it at once if it may start
     now: int
+    continues: str | None = None  # the failed run that it goes on with, which has one continuation
+
+    @property
+    def key(self) -> tuple[str, str] | None:
+        """The caller and the idempotency key. A continuation has that of no caller."""
+        if self.continues is not None:
+            return "", self.continues
+        return (self.row.caller, self.request.key) if self.request.key is not None else None
 
 
 class Submitted(msgspec.Struct):

@@ -55,7 +55,7 @@ _COPIED = (
 
 
 async def retry(engine: Engine, run: str, by: Caller) -> Run:
-    """Returns the run that goes on: the run itself where it was blocked, a new one where it had failed."""
+    """Returns the run that goes on: the run itself where it was blocked, its one continuation where it had failed."""
     row = await engine.row(run, sealed=True)
     if not row.status.final:
         if not await engine.store.unblock(run, now()):
@@ -99,7 +99,9 @@ async def _continue(engine: Engine, failed: RunRow, by: Caller) -> Run:
     )  # fmt: skip
     # It waits for its thread where another run has that: nobody is told to give way for it once more.
     asks = request if request.when_busy == "reject" else msgspec.structs.replace(request, when_busy="enqueue")
-    done = await engine.store.submit(Submission(row, asks, "", rows, None, time))
+    done = await engine.store.submit(Submission(row, asks, "", rows, None, time, continues=failed.id))
+    if done.existing:
+        return await engine.run(done.row.id, sealed=True)
     run_logging.created(done.row)
     log.info("run %s of %s continues run %s, as %s wants", run, row.agent, failed.id, by.id)
     engine.worker.submitted(done.row)

@@ -42,11 +42,9 @@ def run_row(row: tuple[Any, ...]) -> RunRow:
 
 def submit(conn: Connection, s: Submission) -> Submitted:
     row, request = msgspec.structs.replace(s.row), s.request  # a copy: a batch that fails is tried again
-    if request.key is not None:
-        conn.lock(("key", f"{row.caller} {request.key}"))  # of two at once, the second finds the run of the first
-        found = conn.execute(
-            "SELECT run, digest FROM keys WHERE caller=? AND key=?", (row.caller, request.key)
-        ).fetchone()
+    if s.key is not None:
+        conn.lock(("key", " ".join(s.key)))  # of two at once, the second finds the run of the first
+        found = conn.execute("SELECT run, digest FROM keys WHERE caller=? AND key=?", s.key).fetchone()
         if found is not None:
             if found[1] != s.digest:
                 raise KeyReused(f"idempotency key {request.key!r} was used for another request (run {found[0]})")
@@ -67,11 +65,8 @@ def submit(conn: Connection, s: Submission) -> Submitted:
         else:
             conn.dialect.insert_runs(conn, [plain(row)])
         insert(conn, "events", EVENT_COLUMNS, [(e.run, e.seq, e.kind, e.time, e.hash, e.body) for e in s.events])
-    if request.key is not None:
-        conn.execute(
-            "INSERT INTO keys (caller, key, run, digest) VALUES (?,?,?,?)",
-            (row.caller, request.key, row.id, s.digest),
-        )
+    if s.key is not None:
+        conn.execute("INSERT INTO keys (caller, key, run, digest) VALUES (?,?,?,?)", (*s.key, row.id, s.digest))
     if cancel is not None:
         _make_way(conn, cancel, row, request.when_busy, s.now)
     return Submitted(row, thread=thread, cancel=cancel)

@@ -148,10 +148,10 @@ class SQLStore(
         self, submission: Submission, then: Callable[[Submitted], None] | None = None,
         sealing: Callable[[], None] | None = None,
     ) -> asyncio.Future[Submitted]:  # fmt: skip
-        row, key = submission.row, submission.request.key
+        row, key = submission.row, submission.key
         locks = list[Lock]()
         if key is not None:
-            locks.append(("key", f"{row.caller} {key}"))
+            locks.append(("key", " ".join(key)))
         if row.thread is not None:
             locks += [("turn", row.thread), ("thread", row.thread)]
         call = Flowing(lambda conn: transactions.submit(conn, submission))
