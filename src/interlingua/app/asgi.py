@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from .. import extras
 from ..model.errors import InvalidRequest, StoreError
+from ..transports.unread_body import UnreadBody
 
 _BACKLOG = 2048
 _TRIES = 3  # for a free port that somebody else was given too
@@ -61,7 +62,7 @@ class HttpServer:
         self.address = f"{'https' if tls else 'http'}://{shown}:{port}"
         self._grace = grace
         make = _hypercorn if http2 else _uvicorn
-        self._run, self._started, self._stop = make(app, listening, tls, grace, max_message_bytes)
+        self._run, self._started, self._stop = make(UnreadBody(app), listening, tls, grace, max_message_bytes)
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
