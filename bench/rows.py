@@ -24,11 +24,12 @@ from rich.console import Console
 from rich.table import Table
 
 from interlingua.app.local_servers import LocalPostgres
+from interlingua.model.filters import QuestionFilter, RunFilter, ThreadFilter
 from interlingua.model.status import Status
-from interlingua.store.ports import QuestionFilter, RunFilter, ThreadFilter, WorkerRow
 from interlingua.store.postgres import writer
 from interlingua.store.postgres.connection import POSTGRES, PostgresConnection, translated
 from interlingua.store.postgres.store import PostgresStore
+from interlingua.store.rows import WorkerRow
 from interlingua.store.sql.database import Flowing
 
 from .measure import disk_folder

@@ -16,7 +16,7 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 
 from . import rpc_client
 from .engine.common import PATIENT, finish

@@ -18,9 +18,9 @@ import msgspec
 
 import interlingua as il
 from interlingua.engine.cluster.membership import Replica
+from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.store.open import open_store
-from interlingua.store.ports import RunFilter
 from tests.cli import warm
 from tests.cli.conftest import process_env
 from tests.ports import free_port

@@ -14,9 +14,9 @@ import pytest
 import interlingua as il
 from interlingua.app.mount_entry import Mounting
 from interlingua.app.serve import ServeSettings, serving
+from interlingua.model.filters import ThreadFilter
 from interlingua.protocols.editor.remote import reach
 from interlingua.protocols.editor.web import WebDoor
-from interlingua.store.ports import ThreadFilter
 
 from ..cli.nodes import Process
 from .test_mounts import Far, hub, local, run, state, until

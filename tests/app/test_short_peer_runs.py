@@ -11,10 +11,10 @@ import pytest
 
 import interlingua as il
 from interlingua.model.documents import Follow
+from interlingua.model.filters import RunFilter
 from interlingua.model.run import RunRequest
 from interlingua.protocols.peer import links
 from interlingua.protocols.peer.client import Mount
-from interlingua.store.ports import RunFilter
 from interlingua.transports.sse import Reader
 
 from ..databases import keeps_not_once

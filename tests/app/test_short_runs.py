@@ -14,7 +14,7 @@ import pytest
 
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from interlingua.store.sql.database import Flowing
 
 MODERN = "2026-07-28"

@@ -19,8 +19,9 @@ from interlingua.bus.nats.nats_bus import NatsBus
 from interlingua.bus.port import BusSettings
 from interlingua.model.errors import AgentNotFound, RunNotFound
 from interlingua.model.events import OutputDelta
+from interlingua.model.filters import QuestionFilter
 from interlingua.model.status import Status
-from interlingua.store.ports import EventRow, QuestionFilter
+from interlingua.store.rows import EventRow
 
 from .. import warm_python
 from .working import AGENTS, SETTINGS, ask, forever, listen, talk

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from interlingua.model.filters import RunFilter
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
-from interlingua.store.ports import RunFilter
 
 from ..databases import sql
 from ..engine.common import QUICK, engine, finish, question, submit

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from interlingua.store.open import open_store
-from interlingua.store.ports import WorkerRow
+from interlingua.store.rows import WorkerRow
 
 from .conftest import Result
 from .test_config import AGENTS, home, write

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from interlingua.model.filters import RunFilter
 from interlingua.model.status import FINAL
-from interlingua.store.ports import RunFilter
 
 from .conftest import PATIENCE, Result, store_of
 

@@ -18,8 +18,8 @@ from interlingua.app.metrics import render
 from interlingua.app.probes import Probes
 from interlingua.engine.agents.imported_files import imports_of
 from interlingua.model.events import CodeChanged, RunBlocked, RunCreated, Warned
+from interlingua.model.filters import RunFilter
 from interlingua.model.run import Blocked
-from interlingua.store.ports import RunFilter
 
 from .common import QUICK, bodies, engine, kinds, parked, question, settle, submit
 

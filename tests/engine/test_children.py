@@ -11,7 +11,7 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import AgentNotFound, AlreadyFinished, InvalidInput, InvalidRequest
 from interlingua.model.events import ChildCalled, ChildEnded, MessageReceived, QuestionAsked, RunCreated
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 
 from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, log, parked, question, submit
 

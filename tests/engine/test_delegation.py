@@ -24,11 +24,11 @@ from interlingua.model.errors import (
     OverBudget,
 )
 from interlingua.model.events import ChildCalled, DelegationRefused, RunCreated, body_decoder
+from interlingua.model.filters import RunFilter
 from interlingua.model.run import RunRequest
 from interlingua.model.team.authority import Authority, Limits, Scope, begin
 from interlingua.model.team.manifest import Manifest, Options, Rule, Team
 from interlingua.model.team.oversight import Assignment
-from interlingua.store.ports import RunFilter
 
 from .common import PATIENT, QUICK, bodies, crash, engine, finish, log, parked, question, submit
 

@@ -17,7 +17,7 @@ from interlingua.bus.local import LocalBus
 from interlingua.engine.ids import new_id
 from interlingua.model.errors import Overloaded
 from interlingua.model.events import OutputDelta, RunBlocked
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from interlingua.store.sql.runs import SQLStore
 
 from ..databases import disk_is_busy

@@ -14,7 +14,7 @@ import pytest
 import interlingua as il
 from interlingua.engine.cluster import remote_agents
 from interlingua.model.errors import AgentNotFound, InvalidInput, Unavailable
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 
 from .common import PATIENT, crash, engine, finish, question, submit
 from .test_delegation import chain

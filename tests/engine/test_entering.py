@@ -10,7 +10,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.errors import AlreadyFinished, InterlinguaError, Overloaded, StoreError, Unavailable
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from interlingua.store.sql.database import Flowing
 from interlingua.store.sqlite.store import SQLiteStore
 

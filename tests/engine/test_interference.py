@@ -22,7 +22,7 @@ from interlingua.engine.handler import operations
 from interlingua.model.content import Message, TextPart
 from interlingua.model.errors import InterlinguaError, KeyReused, RunNotFound, StoreError
 from interlingua.model.events import OutputDelta, RunCreated
-from interlingua.store.ports import Fenced
+from interlingua.store.changes import Fenced
 from interlingua.store.sql.runs import SQLStore
 from interlingua.store.sqlite import writer as sqlite_writer
 from interlingua.store.sqlite.worker_locks import Locks

@@ -11,8 +11,8 @@ import pytest
 import interlingua as il
 from interlingua.engine.ids import new_id
 from interlingua.model.errors import KeyReused, Overloaded
+from interlingua.model.filters import RunFilter
 from interlingua.model.run import RunRequest
-from interlingua.store.ports import RunFilter
 from interlingua.store.sql.runs import SQLStore
 
 from .common import engine, finish

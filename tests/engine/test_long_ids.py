@@ -12,8 +12,8 @@ import pytest
 import interlingua as il
 from interlingua.model.documents import Post, Put
 from interlingua.model.errors import DefinitionError, InvalidRequest
-from interlingua.model.identifiers import MAX_ID_BYTES
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
+from interlingua.model.run import MAX_ID_BYTES
 
 from .common import engine, finish, submit
 

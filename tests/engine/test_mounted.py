@@ -16,7 +16,7 @@ from interlingua.engine.handler.mounted_run import MOUNTED_FROM, LeftRun, Mounte
 from interlingua.model.card import AgentCard
 from interlingua.model.errors import InvalidAnswer
 from interlingua.model.events import CancelRequested, OutputDelta, RunRestarted, Thought, Warned
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 
 from .common import PATIENT, QUICK, bodies, crash, engine, parked, question, submit
 

@@ -17,8 +17,8 @@ from interlingua.engine.runs.move import Mover
 from interlingua.engine.runs.store_owner import OtherProject
 from interlingua.model.errors import AgentNotFound, AlreadyFinished, Conflict, NotFound
 from interlingua.model.events import RunCreated, RunMoved
+from interlingua.model.filters import RunFilter
 from interlingua.model.run_identity import Origin
-from interlingua.store.ports import RunFilter
 
 from .common import PATIENT, QUICK, bodies, engine, finish, kinds, log, parked, question, submit
 from .test_delegation import chain

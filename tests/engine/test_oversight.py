@@ -18,9 +18,9 @@ from interlingua.model.card import AgentCard
 from interlingua.model.content import Message, TextPart
 from interlingua.model.errors import Denied, InvalidAnswer, Rejected, RunNotFound
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked
+from interlingua.model.filters import RunFilter, ThreadFilter
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
-from interlingua.store.ports import RunFilter, ThreadFilter
 
 from .common import PATIENT, QUICK, bodies, crash, engine, finish, log, question, submit
 from .test_delegation import authority_of, first_of, member, of_agent, passes_on, shout, team, tree

@@ -19,7 +19,7 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import AgentNotFound
 from interlingua.model.events import RunStarted
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from tests.faults.agents import quick
 
 from .common import bodies, engine, finish, kinds, question, submit

@@ -499,7 +499,7 @@ async def test_an_old_owner_cannot_write(store: Path) -> None:
         await go.wait()
         return "from the old owner"
 
-    from interlingua.store.ports import WorkerRow
+    from interlingua.store.rows import WorkerRow
     from interlingua.store.sql.runs import SQLStore
 
     async with engine(store, agent) as eng:

@@ -12,7 +12,7 @@ import interlingua as il
 from interlingua.engine.cluster import membership
 from interlingua.engine.cluster.membership import Replica
 from interlingua.model.documents import Put
-from interlingua.store.ports import WorkerRow
+from interlingua.store.rows import WorkerRow
 
 from .common import QUICK
 

@@ -12,7 +12,7 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import Conflict, InvalidState, RunNotFound
 from interlingua.model.events import RunFinished
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from interlingua.store.sql.runs import SQLStore
 
 from .common import PATIENT, engine, finish, question, settle, submit

@@ -23,7 +23,7 @@ from interlingua.model.errors import (
     Unavailable,
 )
 from interlingua.model.events import CancelRequested, OutputDelta, RunFinished
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from interlingua.store.sql.runs import SQLStore
 from interlingua.store.sqlite.store import SQLiteStore
 

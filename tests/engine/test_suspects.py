@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.store.ports import SUSPECT
+from interlingua.store.rows import SUSPECT
 
 from .common import PATIENT, crash, engine, finish, submit
 

@@ -19,7 +19,7 @@ from interlingua.model.errors import (
     ThreadExists,
     ThreadNotFound,
 )
-from interlingua.store.ports import RunFilter, ThreadFilter
+from interlingua.model.filters import RunFilter, ThreadFilter
 from interlingua.store.sql.runs import SQLStore
 
 from .common import PATIENT, crash, engine, finish, question, submit

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from interlingua.model.status import Status
-from interlingua.store.ports import EventRow
+from interlingua.store.rows import EventRow
 
 Kind = Literal["delta", "reset", "end", "asked", "other"]
 Place = tuple[int, int]

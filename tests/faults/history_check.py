@@ -28,7 +28,7 @@ from interlingua.model.events import (
     body_decoder,
 )
 from interlingua.model.status import FINAL, Status
-from interlingua.store.ports import EventRow
+from interlingua.store.rows import EventRow
 
 from .history import History, Kind, Piece, Place, Reader, Row, Sighting, takeovers
 

@@ -16,7 +16,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import QuestionAnswered, Recorded, RunBlocked
-from interlingua.store.ports import QuestionFilter, RunFilter
+from interlingua.model.filters import QuestionFilter, RunFilter
 
 REPO = Path(__file__).parent.parent.parent
 

@@ -29,7 +29,7 @@ from interlingua.model.events import (
 )
 from interlingua.model.run import Answer, Question, RunRequest
 from interlingua.model.status import Status
-from interlingua.store.ports import EventRow
+from interlingua.store.rows import EventRow
 
 from .history import (
     Accepted,

@@ -19,7 +19,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import QuestionAnswered, Recorded, RunFinished
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from tests.faults.agents import ALL
 from tests.faults.conftest import LEASE
 from tests.postgres import forget, fresh

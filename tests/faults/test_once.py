@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from tests import warm_python
 
 from .payer import KEYS

@@ -22,7 +22,7 @@ import pytest
 import interlingua as il
 from interlingua.engine.log.record_keys import kind_of
 from interlingua.model.events import Recorded, RunFinished
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from tests.faults.sales import LOG
 from tests.protocols.cap.test_sales_team import CALLS, EXAMPLE, TALK, calls_on_record
 from tests.protocols.cap.tool_common import Watched

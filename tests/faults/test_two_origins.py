@@ -12,7 +12,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import QuestionAsked, Recorded
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 
 from ..postgres import forget, fresh
 from .conftest import LEASE

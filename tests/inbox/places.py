@@ -20,8 +20,8 @@ import httpx2
 import websockets.asyncio.client
 
 from interlingua.app.serve import Server
+from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import wire as mcp_wire
-from interlingua.store.ports import RunFilter
 from interlingua.transports.sse import Reader
 from tests.cli import warm
 from tests.cli.conftest import process_env

@@ -19,8 +19,8 @@ import interlingua as il
 from interlingua.app.targets import load, parse
 from interlingua.cli import inbox
 from interlingua.engine.handler import mounted_run
+from interlingua.model.filters import QuestionFilter
 from interlingua.model.run import QuestionRecord
-from interlingua.store.ports import QuestionFilter
 from tests import warm_python
 from tests.engine.common import PATIENT, QUICK, engine, question, submit
 from tests.protocols.editor.mount_common import PERMISSION

@@ -11,7 +11,7 @@ import interlingua as il
 from interlingua.engine.ids import now
 from interlingua.model.errors import AlreadyAnswered, InvalidAnswer
 from interlingua.model.events import QuestionAnswered, QuestionAsked
-from interlingua.store.ports import QuestionFilter
+from interlingua.model.filters import QuestionFilter
 from tests.engine.common import bodies, engine, finish, question, submit
 
 from .common import asker, middle, top

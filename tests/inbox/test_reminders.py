@@ -13,7 +13,7 @@ from interlingua.app.config import WrongConfig, read
 from interlingua.app.config_meaning import engine_settings
 from interlingua.model.errors import InvalidQuestion
 from interlingua.model.events import RunFinished
-from interlingua.store.ports import QuestionFilter
+from interlingua.model.filters import QuestionFilter
 from tests.engine.common import crash, engine, finish, kinds, question, submit
 from tests.protocols.connect.test_door import Receiver, mailer, up
 

@@ -32,10 +32,10 @@ from interlingua.model.events import (
     QuestionWithdrawn,
     Warned,
 )
+from interlingua.model.filters import RunFilter
 from interlingua.model.prompt_input import prompt_input
 from interlingua.model.question_forms import choices, form
 from interlingua.protocols.parity import FEATURES
-from interlingua.store.ports import RunFilter
 
 from ..engine.common import PATIENT, QUICK, engine
 from ..postgres import beside

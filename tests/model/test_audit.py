@@ -37,10 +37,10 @@ from interlingua.model.audit.export import (
 )
 from interlingua.model.audit.verify import verify
 from interlingua.model.errors import InvalidInput, RunNotFound
+from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
 from interlingua.security.signing import SigningKey, genuine
-from interlingua.store.ports import RunFilter
 
 from ..databases import sql
 from ..engine.common import PATIENT, QUICK, engine, finish, question, submit

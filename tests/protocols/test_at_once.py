@@ -17,8 +17,8 @@ from interlingua.app.targets import load_all, parse
 from interlingua.engine.observe import tracing
 from interlingua.engine.runs.execution import Execution
 from interlingua.model.events import OutputDelta, Recorded
+from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp.peer import Peer
-from interlingua.store.ports import RunFilter
 from interlingua.transports import calls, plain
 from tests.engine.common import QUICK, bodies, crash, engine, finish, kinds, question, submit
 

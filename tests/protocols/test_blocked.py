@@ -15,7 +15,7 @@ import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
 from interlingua.model.events import RunBlocked
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from tests.engine.common import QUICK, engine, parked, submit
 from tests.protocols.mcp.common import client_of
 

@@ -12,7 +12,7 @@ import pytest
 
 import interlingua as il
 from interlingua.app.serve import ServeSettings, serving
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from tests.engine.common import QUICK
 
 TIMES = 12

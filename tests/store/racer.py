@@ -17,8 +17,8 @@ from interlingua.model.documents import Post, Tell
 from interlingua.model.errors import AlreadyAnswered, AlreadyFinished, OverBudget
 from interlingua.model.run import RunRequest
 from interlingua.model.status import Status
+from interlingua.store.changes import CommitThread, CountDelegation, DropInbox, Submission, Tally
 from interlingua.store.open import open_store
-from interlingua.store.ports import CommitThread, CountDelegation, DropInbox, Submission, Tally
 
 from .test_store import append, event, row
 
@@ -39,7 +39,7 @@ async def keys(store: Any, name: str) -> Any:
 
 async def answers(store: Any, name: str) -> Any:
     """Answer all questions; which of the answers were taken."""
-    from interlingua.store.ports import QuestionFilter
+    from interlingua.model.filters import QuestionFilter
 
     async def one(question: str) -> str | None:
         try:

@@ -16,7 +16,7 @@ from interlingua.model.errors import AlreadyFinished, Conflict, RunNotFound
 from interlingua.model.events import RunMoved
 from interlingua.model.status import Status
 from interlingua.store import integrity
-from interlingua.store.ports import MoveTo, ProjectRow, RunRow, WorkerRow
+from interlingua.store.rows import MoveTo, ProjectRow, RunRow, WorkerRow
 from interlingua.store.sql.runs import SQLStore
 
 from .conftest import at

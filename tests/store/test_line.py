@@ -11,7 +11,8 @@ import pytest
 from interlingua.engine.ids import now
 from interlingua.model.run import RunRequest, Thread
 from interlingua.model.status import Status
-from interlingua.store.ports import CommitThread, RunRow, Submission
+from interlingua.store.changes import CommitThread, Submission
+from interlingua.store.rows import RunRow
 from interlingua.store.sql import admission as transactions
 from interlingua.store.sql.database import Connection, Cursor, Lock
 from interlingua.store.sql.runs import SQLStore

@@ -21,11 +21,13 @@ from interlingua.app.local_servers import LocalPostgres
 from interlingua.engine.ids import now
 from interlingua.model.documents import Post, Tell
 from interlingua.model.errors import Conflict, InvalidRequest, RunNotFound, StoreError, Unavailable
+from interlingua.model.filters import RunFilter
 from interlingua.model.run import RunRequest
+from interlingua.store.changes import Submission
 from interlingua.store.open import open_store, shown
-from interlingua.store.ports import RunFilter, Submission, WorkerRow
 from interlingua.store.postgres.connection import PostgresConnection, is_away, place
 from interlingua.store.postgres.store import _START_PAUSE, PostgresStore, migrate
+from interlingua.store.rows import WorkerRow
 from interlingua.store.sql.database import Connection
 from interlingua.store.sql.json_search import select_runs
 from interlingua.store.sqlite.store import SQLiteStore

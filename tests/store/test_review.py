@@ -14,10 +14,12 @@ from interlingua.app.keys import StoredKeys
 from interlingua.engine.ids import new_id, now
 from interlingua.model import json_values
 from interlingua.model.errors import Conflict
+from interlingua.model.filters import RunFilter, ThreadFilter
 from interlingua.model.run import Thread
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key
-from interlingua.store.ports import CallbackRow, Places, PutCallback, RunFilter, ThreadFilter
+from interlingua.store.changes import PutCallback
+from interlingua.store.rows import CallbackRow, Places
 from interlingua.store.sql.callbacks import put_callback
 from interlingua.store.sql.database import Connection
 from interlingua.store.sql.json_search import json_contains, select_runs

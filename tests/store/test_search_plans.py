@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from interlingua.engine.ids import new_id, now
+from interlingua.model.filters import RunFilter, ThreadFilter
 from interlingua.model.run import Thread
 from interlingua.model.status import Status
-from interlingua.store.ports import RunFilter, ThreadFilter
 from interlingua.store.postgres.connection import PostgresConnection
 from interlingua.store.schema import steps
 from interlingua.store.sql.database import Connection, Cursor

@@ -13,17 +13,11 @@ import msgspec
 import pytest
 
 from interlingua.engine.ids import new_id, now
+from interlingua.model.filters import QuestionFilter, RunFilter, ThreadFilter
 from interlingua.model.run import Question, RunRequest, Thread
 from interlingua.model.status import Status
-from interlingua.store.ports import (
-    CommitThread,
-    PutQuestion,
-    QuestionFilter,
-    RunFilter,
-    RunRow,
-    Submission,
-    ThreadFilter,
-)
+from interlingua.store.changes import CommitThread, PutQuestion, Submission
+from interlingua.store.rows import RunRow
 from interlingua.store.sql.runs import SQLStore
 
 from .test_store import append, event, row

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from interlingua.engine.ids import new_id, now
+from interlingua.model.filters import QuestionFilter, RunFilter
 from interlingua.model.run import Question, RunRequest
-from interlingua.store.ports import PutQuestion, QuestionFilter, RunFilter, Submission
+from interlingua.store.changes import PutQuestion, Submission
 from interlingua.store.sql.runs import SQLStore
 
 from .. import warm_python

@@ -17,26 +17,13 @@ from interlingua.engine.ids import new_id, now
 from interlingua.model import hash_chain, json_values
 from interlingua.model.card import AgentCard
 from interlingua.model.errors import AlreadyAnswered, AlreadyFinished, Conflict, RunNotFound, StoreError
+from interlingua.model.filters import QuestionFilter
 from interlingua.model.run import Answer, Question, RunRequest
 from interlingua.model.status import Status
-from interlingua.store.ports import (
-    EVENT_COLUMNS,
-    Change,
-    DropInbox,
-    EventRow,
-    Fenced,
-    Found,
-    PutInbox,
-    PutQuestion,
-    QuestionFilter,
-    RunRow,
-    Sealed,
-    Store,
-    StoredCard,
-    Submission,
-    WorkerRow,
-)
+from interlingua.store.changes import Change, DropInbox, Fenced, PutInbox, PutQuestion, Sealed, Submission
+from interlingua.store.ports import Store
 from interlingua.store.postgres.store import PostgresStore
+from interlingua.store.rows import EVENT_COLUMNS, EventRow, Found, RunRow, StoredCard, WorkerRow
 from interlingua.store.sql.database import Connection, plain
 from interlingua.store.sql.database import insert as insert_rows
 from interlingua.store.sql.log_side_effects import apply_change

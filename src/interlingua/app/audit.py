@@ -38,10 +38,12 @@ from ..model.events import (
     ToolRefused,
     body_decoder,
 )
+from ..model.filters import RunFilter
 from ..model.status import Status
 from ..model.team.oversight import ReviewVerdict, read_verdict
 from ..security.signing import SigningKey
-from ..store.ports import EventRow, RunFilter, RunRow, Store, Tombstone
+from ..store.ports import Store
+from ..store.rows import EventRow, RunRow, Tombstone
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine

@@ -339,8 +339,8 @@ async def _tree(task: str, json: bool, store: Path | None) -> None:
 async def _find(engine: Engine, given: str) -> tuple[str, str]:
     """The run that is meant, and the label of its task where that was given."""
     from ..model.errors import RunNotFound
+    from ..model.filters import RunFilter
     from ..model.team.task_ids import is_task
-    from ..store.ports import RunFilter
     from .ids import find_run
 
     if is_task(given):

@@ -10,7 +10,7 @@ import typer
 from .options import Json, Limit, Store, examples
 
 if TYPE_CHECKING:
-    from ..store.ports import CallbackRow
+    from ..store.rows import CallbackRow
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -68,7 +68,7 @@ async def _only(what: str, part: str, ids: AsyncIterator[str], missing: type[Not
 
 
 async def _run_ids(engine: Engine) -> AsyncIterator[str]:
-    from ..store.ports import RunFilter
+    from ..model.filters import RunFilter
 
     offset = 0
     while page := await engine.runs(RunFilter(limit=_PAGE, offset=offset)):
@@ -78,7 +78,7 @@ async def _run_ids(engine: Engine) -> AsyncIterator[str]:
 
 
 async def _thread_ids(engine: Engine) -> AsyncIterator[str]:
-    from ..store.ports import ThreadFilter
+    from ..model.filters import ThreadFilter
 
     offset = 0
     while page := await engine.threads(ThreadFilter(limit=_PAGE, offset=offset)):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from rich.text import Text
 
+from ..model.filters import QuestionFilter
 from ..model.run import QuestionRecord
-from ..store.ports import QuestionFilter
 from . import inbox, journal
 from .errors import ExitCode
 from .ids import short

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..app.targets import Target
     from ..engine.agents.agent import Agent
     from ..engine.runs.move import Moved, Mover
-    from ..store.ports import QueueCount
+    from ..store.rows import QueueCount
 
 
 async def move(run: str | None, origin: str | None, to: str, yes: bool, json: bool, store: Path | None) -> int:

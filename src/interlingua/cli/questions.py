@@ -11,8 +11,8 @@ from .options import Answer, Json, Limit, QuestionId, QuestionToAnswer, Reason, 
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
+    from ..model.filters import QuestionFilter
     from ..model.run import Caller, Question, QuestionRecord
-    from ..store.ports import QuestionFilter
 
 app = typer.Typer(
     rich_markup_mode="markdown",
@@ -93,9 +93,9 @@ async def _list(
 
 async def _where(engine: Engine, run: str | None, mine: str | None) -> tuple[QuestionFilter, Caller | None]:
     """What is looked for, and the caller whose questions are."""
+    from ..model.filters import QuestionFilter
     from ..model.run import OWNER
     from ..security import scopes
-    from ..store.ports import QuestionFilter
     from .ids import find_run
     from .inbox import caller_of
 
@@ -214,7 +214,7 @@ async def _answer(part: str, text: str | None, reason: str | None, json: bool, s
 async def _asked(engine: Engine, part: str) -> QuestionRecord:
     """The question that is meant: by its id, by its run that waits for one answer, or the one that was asked last."""
     from ..model.errors import QuestionNotFound, RunNotFound
-    from ..store.ports import QuestionFilter
+    from ..model.filters import QuestionFilter
     from .errors import CommandError, ExitCode
     from .ids import find_question, find_run, short
 

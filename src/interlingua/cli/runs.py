@@ -51,8 +51,8 @@ def list_(
 async def _list(
     agent: str | None, status: list[str], thread: str | None, blocked: bool, limit: int, json: bool, store: Path | None
 ) -> None:
+    from ..model.filters import RunFilter
     from ..model.status import Status
-    from ..store.ports import RunFilter
     from . import tables
     from .errors import CommandError
     from .session import engine_at

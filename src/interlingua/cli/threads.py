@@ -37,8 +37,8 @@ def list_(
 async def _list(status: str | None, limit: int, json: bool, store: Path | None) -> None:
     from typing import get_args
 
+    from ..model.filters import ThreadFilter
     from ..model.run import ThreadStatus
-    from ..store.ports import ThreadFilter
     from . import tables
     from .errors import CommandError
     from .session import engine_at
@@ -59,7 +59,7 @@ def show(thread: ThreadId, json: Json = False, store: Store = None) -> None:
 
 
 async def _show(part: str, json: bool, store: Path | None) -> None:
-    from ..store.ports import RunFilter
+    from ..model.filters import RunFilter
     from . import tables
     from .ids import find_thread
     from .session import engine_at

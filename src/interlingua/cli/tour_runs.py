@@ -23,7 +23,7 @@ _TO = 8
 
 async def asked_and_answered(wire: Wire, store: Path) -> None:
     """Asked over MCP, seen on the command line, answered over Connect."""
-    from ..store.ports import QuestionFilter
+    from ..model.filters import QuestionFilter
     from . import inbox, tables
     from .session import engine_at, interactive
 

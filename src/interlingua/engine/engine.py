@@ -32,15 +32,17 @@ from ..model.errors import (
     Unavailable,
 )
 from ..model.events import KINDS, Event, RunCreated, RunFinished
-from ..model.identifiers import check_id
-from ..model.run import OWNER, Caller, Instance, Run, RunRequest
+from ..model.filters import RunFilter
+from ..model.run import OWNER, Caller, Instance, Run, RunRequest, check_id
 from ..model.run_identity import Origin
 from ..model.schemas import Validator
 from ..model.status import Status
 from ..model.team.oversight import Assignment
 from ..store import integrity
+from ..store.changes import Submission, Submitted
 from ..store.open import open_store
-from ..store.ports import EventRow, MoveTo, RunFilter, RunRow, Store, StoredCard, Submission, Submitted
+from ..store.ports import Store
+from ..store.rows import EventRow, MoveTo, RunRow, StoredCard
 from .agents import mount_path
 from .agents.agent import Agent, Registry
 from .closing import Step, close_all

@@ -8,7 +8,7 @@ import msgspec
 
 from .card import Schema
 from .content import Message
-from .errors import AlreadyAnswered, ErrorInfo
+from .errors import AlreadyAnswered, ErrorInfo, InvalidRequest
 from .status import Status
 from .team.authority import Authority
 from .team.oversight import Assignment
@@ -25,6 +25,14 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 OWNER = Caller("owner")
+MAX_ID_BYTES = 512
+"""The limit of ids and keys. A database keeps them in indexes, whose entries must be short."""
+
+
+def check_id(id_: str, what: str, path: str = "", *, most: int = MAX_ID_BYTES) -> None:
+    """Raise InvalidRequest for an id that is too long. `what` begins the sentence that says so."""
+    if len(id_) * 4 > most and len(id_.encode(errors="replace")) > most:
+        raise InvalidRequest(f"{what} is longer than {most} bytes; use a shorter one", path=path)
 
 
 class Callback(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ import msgspec
 
 from ..model import hash_chain
 from ..model.events import KINDS, RunFinished
-from .ports import EventRow, RunRow
+from .rows import EventRow, RunRow
 from .sql.database import Connection
 from .sql.runs import SQLStore
 

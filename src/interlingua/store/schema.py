@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ..model.errors import Conflict
-from .ports import WorkerRow
+from .rows import WorkerRow
 
 _ALONE = "-- alone: "
 

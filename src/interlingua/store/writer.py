@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..model.errors import InterlinguaError, StoreError
-from .ports import Appender, CommitThread, DeleteRun, Fenced, Sealed, settle
+from .changes import Appender, CommitThread, DeleteRun, Fenced, Sealed
+from .ports import settle
 from .sql.database import Call, Connection, LockList
 from .sql.log_side_effects import apply_change, rolled_back
 

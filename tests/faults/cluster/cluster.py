@@ -21,8 +21,8 @@ from interlingua.app.local_nats import LocalNats
 from interlingua.app.local_servers import LocalPostgres, free_port
 from interlingua.model import json_values
 from interlingua.model.status import Status
-from interlingua.store.ports import EventRow
 from interlingua.store.postgres.connection import PostgresConnection, connect, place
+from interlingua.store.rows import EventRow
 from tests.cli.conftest import clean_env
 from tests.cli.warm import COMMAND
 from tests.postgres import open_folder

@@ -18,9 +18,9 @@ import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load, parse
 from interlingua.engine.teams.members import TeamAgent
+from interlingua.model.filters import RunFilter
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict, Ruling
-from interlingua.store.ports import RunFilter
 from tests.engine.common import PATIENT, QUICK
 from tests.engine.test_delegation import member, passes_on, shout, team
 from tests.protocols.editor.common import client_of

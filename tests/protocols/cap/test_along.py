@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 
 from ..porter import came, porter
 from .door_common import Peer, door, notice, words

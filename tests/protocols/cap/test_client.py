@@ -24,10 +24,10 @@ from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import FilePart, TextPart
 from interlingua.model.errors import Denied, InvalidRequest, Unavailable
 from interlingua.model.events import ArtifactAdded, DelegationRefused, MessageSent, OutputDelta, Said, Warned
+from interlingua.model.filters import RunFilter
 from interlingua.model.team.manifest import Team
 from interlingua.protocols.cap import remote
 from interlingua.protocols.cap.client import load
-from interlingua.store.ports import RunFilter
 
 from ...engine.common import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
 from .door_common import PLAIN, Peer, door, key, member, notice, overseen, sales, team

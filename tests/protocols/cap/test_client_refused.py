@@ -12,8 +12,8 @@ import interlingua as il
 from interlingua.app.targets import load_all, parse
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import Warned
+from interlingua.model.filters import RunFilter
 from interlingua.protocols.cap.attach import MOST_REFUSED
-from interlingua.store.ports import RunFilter
 from interlingua.transports import children
 
 from ... import warm_python

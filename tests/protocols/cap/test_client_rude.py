@@ -16,8 +16,8 @@ import pytest
 import interlingua as il
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import Warned
+from interlingua.model.filters import RunFilter
 from interlingua.protocols.cap import remote
-from interlingua.store.ports import RunFilter
 
 from ...engine.common import PATIENT, QUICK, engine, finish, submit
 from .door_common import PLAIN, door, member, team

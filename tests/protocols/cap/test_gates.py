@@ -17,11 +17,11 @@ import pytest
 import interlingua as il
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import ChildCalled, DelegationRefused, RunCreated, ToolRefused
+from interlingua.model.filters import RunFilter
 from interlingua.model.team.authority import Limits, begin
 from interlingua.model.team.manifest import Binding, cap_id
 from interlingua.model.team.oversight import Assignment
 from interlingua.protocols.cap.toolservers import McpServers
-from interlingua.store.ports import RunFilter
 from tests.engine.common import bodies
 from tests.engine.test_delegation import first_of, member, of_agent, passes_on, team
 from tests.protocols.editor.common import client_of

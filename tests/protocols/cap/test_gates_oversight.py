@@ -17,9 +17,9 @@ import pytest
 import interlingua as il
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.errors import DefinitionError, Rejected
+from interlingua.model.filters import RunFilter
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
-from interlingua.store.ports import RunFilter
 from tests.engine.test_delegation import member, passes_on, shout, team
 from tests.protocols.editor.common import Process, stdio
 from tests.protocols.mcp.web_common import clients

@@ -18,11 +18,11 @@ from interlingua.app.serve import Server
 from interlingua.app.targets import load, parse
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.errors import ChildFailed
+from interlingua.model.filters import RunFilter
 from interlingua.model.run import RunRequest
 from interlingua.model.team import carried_scope
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.carried_scope import CarriedScope
-from interlingua.store.ports import RunFilter
 from tests.engine.test_delegation import member, shout, team
 
 from .gates_common import MOUNTS, WAIT, elsewhere, mounted, serve

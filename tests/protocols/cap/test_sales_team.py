@@ -14,7 +14,7 @@ import interlingua as il
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import DataPart, TextPart, ToolResultPart
 from interlingua.model.events import Said, ToolCall
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from tests.engine.common import PATIENT, question, submit
 
 pytestmark = pytest.mark.usefixtures("quick_tools")

@@ -16,9 +16,9 @@ import interlingua as il
 from interlingua.app.serve import Server
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import DelegationRefused
+from interlingua.model.filters import RunFilter
 from interlingua.model.run import OWNER
 from interlingua.protocols.cap import wire
-from interlingua.store.ports import RunFilter
 from interlingua.transports.http import HttpLimits
 
 from .door_common import PLAIN, Peer, door, key, member, message, notice, overseen, said, sales, team, words

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from interlingua.model.filters import RunFilter
 from interlingua.protocols.cap.stdio import StdioDoor
-from interlingua.store.ports import RunFilter
 from interlingua.transports.pipes import PipeChannel
 
 from ... import warm_python

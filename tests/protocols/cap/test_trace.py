@@ -11,7 +11,7 @@ import pytest
 
 import interlingua as il
 from interlingua.app.targets import load_all, parse
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 
 from ...cli.conftest import env  # noqa: F401 - a fixture
 from ...engine.common import engine, finish

@@ -14,8 +14,8 @@ import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import Target
 from interlingua.model.events import OutputDelta
+from interlingua.model.filters import RunFilter
 from interlingua.protocols.connect.client import load
-from interlingua.store.ports import RunFilter
 from tests.engine.common import QUICK, engine
 
 

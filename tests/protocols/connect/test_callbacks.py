@@ -22,7 +22,7 @@ from interlingua.engine.services import callbacks
 from interlingua.engine.services.callbacks import pause_after, tried_for
 from interlingua.security import signatures
 from interlingua.store.open import open_store
-from interlingua.store.ports import CallbackRow
+from interlingua.store.rows import CallbackRow
 from interlingua.store.sql.runs import SQLStore
 
 from .test_door import Receiver, mailer, up

@@ -22,12 +22,12 @@ import interlingua as il
 from interlingua.app.demo import example
 from interlingua.app.keys import StoredKeys
 from interlingua.app.serve import Server, ServeSettings, serving
+from interlingua.model.filters import RunFilter
 from interlingua.protocols.connect import translate
 from interlingua.protocols.connect.server import ConnectDoor, ConnectSettings
 from interlingua.security import signatures
 from interlingua.security.keys import make_key
 from interlingua.store.open import open_store
-from interlingua.store.ports import RunFilter
 from interlingua.transports.http import HttpLimits
 
 from ...engine.common import QUICK

@@ -20,7 +20,8 @@ from interlingua.model.errors import InvalidRequest, StoreError
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key
 from interlingua.security.origins import HostPolicy
-from interlingua.store.ports import CallbackRow, PutCallback
+from interlingua.store.changes import PutCallback
+from interlingua.store.rows import CallbackRow
 from interlingua.store.sql.callbacks import put_callback
 
 from ...databases import sql

@@ -16,7 +16,7 @@ import pytest
 import interlingua as il
 from interlingua.engine.engine import Engine
 from interlingua.model.events import RunRestarted
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from tests.engine.common import QUICK, bodies
 
 from . import agents

@@ -12,9 +12,9 @@ import pytest
 
 from interlingua.engine.agents.logins import LoginMethod
 from interlingua.engine.engine import Engine
+from interlingua.model.filters import RunFilter
 from interlingua.model.run import RunRequest
 from interlingua.model.status import Status
-from interlingua.store.ports import RunFilter
 
 from . import agents
 from .common import Client, Refused, client_of, in_process, stdio

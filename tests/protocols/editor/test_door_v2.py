@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlingua.engine.engine import Engine
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 
 from . import agents
 from .common import Client, Refused, client_of, in_process

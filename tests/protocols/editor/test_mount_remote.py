@@ -19,9 +19,9 @@ from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load, parse
 from interlingua.model.errors import Unavailable
 from interlingua.model.events import OutputDelta, RunRestarted, Thought
+from interlingua.model.filters import RunFilter
 from interlingua.protocols.editor.client import Mount, MountSettings
 from interlingua.protocols.editor.host import AddressSource, Host
-from interlingua.store.ports import RunFilter
 from tests.engine.common import bodies, crash, engine, finish, question, submit
 
 from .mount_common import SETTINGS

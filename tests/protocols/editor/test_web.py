@@ -18,13 +18,13 @@ import websockets.exceptions
 import interlingua as il
 from interlingua.app.keys import StoredKeys
 from interlingua.app.serve import Server, ServeSettings, serving
+from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.protocols.editor.remote import HttpChannel, open_remote
 from interlingua.protocols.editor.streams import StreamsChannel, WebSettings
 from interlingua.protocols.editor.web import WebDoor
 from interlingua.security.keys import make_key
 from interlingua.store.open import open_store
-from interlingua.store.ports import RunFilter
 from interlingua.transports.jsonrpc import Call, Notice, RpcError
 from interlingua.transports.outbox import Held, Missed, Outbox
 from interlingua.transports.rpc import Connection, ConnectionLost

@@ -13,10 +13,10 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import RunRestarted
+from interlingua.model.filters import RunFilter
 from interlingua.model.run import Caller
 from interlingua.protocols.mcp.server import McpSettings
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
-from interlingua.store.ports import RunFilter
 from interlingua.transports.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,

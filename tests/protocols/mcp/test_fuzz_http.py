@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import wire
-from interlingua.store.ports import RunFilter
 from interlingua.transports.http import HttpLimits
 from interlingua.transports.jsonrpc import INVALID_PARAMS
 

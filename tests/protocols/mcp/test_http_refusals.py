@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from interlingua.app.keys import StoredKeys
+from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import wire
 from interlingua.security.keys import make_key
 from interlingua.store.open import open_store
-from interlingua.store.ports import RunFilter
 from interlingua.transports.http import HttpLimits
 
 from .test_web_other import pair

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from interlingua.model.filters import RunFilter
 from interlingua.model.run import Caller
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.protocols.mcp.wire import MISSING_CAPABILITY, UNSUPPORTED_VERSION
-from interlingua.store.ports import RunFilter
 from interlingua.transports.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 from tests.engine.common import QUICK, crash, question
 

@@ -18,8 +18,8 @@ from interlingua.app.targets import load, parse
 from interlingua.model.delta import Joiner
 from interlingua.model.errors import Denied, Unavailable
 from interlingua.model.events import OutputDelta, RunRestarted, Warned
+from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp.remote import HttpChannel
-from interlingua.store.ports import RunFilter
 from tests.engine.common import bodies, crash, engine, finish, question, submit
 
 from .common import COMMAND

@@ -12,9 +12,9 @@ import pytest
 
 import interlingua as il
 from interlingua.model.card import AgentCard
+from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import translate
 from interlingua.protocols.mcp.translate import QUESTION_OPEN, tool_names
-from interlingua.store.ports import RunFilter
 from interlingua.transports.jsonrpc import INVALID_PARAMS
 from tests.engine.common import question
 

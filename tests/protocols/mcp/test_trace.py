@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 
 from ...engine.common import finish
 from ...traces import MALFORMED, TRACE, check_sent_on

@@ -14,7 +14,7 @@ import interlingua as il
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.app.targets import load, parse
 from interlingua.model.events import RunBlocked, Warned
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 from tests.engine.common import bodies, crash, engine, finish, submit
 
 from .common import COMMAND, DELTA, LEGACY, MODERN, in_process, show

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from interlingua.app.serve import Server
+from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.protocols.mcp import wire
-from interlingua.store.ports import RunFilter
 
 from .web_common import FLOOD, WAIT, Answer, Client, clients, ended, joined, only_run, up
 

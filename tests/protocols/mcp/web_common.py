@@ -14,11 +14,11 @@ import httpx2
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.model.delta import Joiner
+from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.protocols.mcp import wire
 from interlingua.protocols.mcp.streams import WebSettings
 from interlingua.protocols.mcp.web import WebDoor
-from interlingua.store.ports import RunFilter
 from interlingua.transports.sse import Reader as SseReader
 from interlingua.transports.sse import Received
 

@@ -16,13 +16,13 @@ from starlette.routing import Mount as Routes
 
 import interlingua as il
 from interlingua.model.events import OutputDelta
+from interlingua.model.filters import RunFilter
 from interlingua.protocols.peer import links
 from interlingua.protocols.peer.client import Mount, MountSettings
 from interlingua.protocols.peer.node import Node
 from interlingua.protocols.peer.relay import RelaySettings, relay_app
 from interlingua.protocols.peer.server import PeerDoor
 from interlingua.security.auth import Authenticator
-from interlingua.store.ports import RunFilter
 from interlingua.transports.routing import IndexedRouter
 from tests.engine.common import engine
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 
 from ...traces import TRACE
 from .common import at_door, running_node, shout, text

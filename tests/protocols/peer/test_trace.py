@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 import interlingua as il
-from interlingua.store.ports import RunFilter
+from interlingua.model.filters import RunFilter
 
 from ...engine.common import finish, submit
 from ...traces import MALFORMED, TRACE, check_sent_on, requests

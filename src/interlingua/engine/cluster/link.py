@@ -15,7 +15,8 @@ import msgspec
 
 from ...bus.port import QUESTIONS, WORK, News, Presence, RemoteBus
 from ...model.events import Event, RunCreated
-from ...store.ports import CloseQuestion, EventRow, PutQuestion, RunRow, Sealed
+from ...store.changes import CloseQuestion, PutQuestion, Sealed
+from ...store.rows import EventRow, RunRow
 from ..ids import now
 from ..observe import tracing
 from ..observe.run_metrics import Why

@@ -20,7 +20,7 @@ from ...model.card import AgentCard
 from ...model.documents import Drop, Put
 from ...model.errors import InterlinguaError, Unavailable
 from ...model.run_identity import Origin, is_mount, split_queue
-from ...store.ports import StoredCard
+from ...store.rows import StoredCard
 from ..agents.agent import Agent
 from ..ids import now
 from ..teams.members import MEMBER_OF

@@ -15,7 +15,7 @@ from ...bus.port import News
 from ...model.events import Event, RunCreated, body_decoder
 from ...model.run import RunRequest
 from ...model.trace_context import Carrier
-from ...store.ports import EventRow, RunRow
+from ...store.rows import EventRow, RunRow
 from ..ids import now
 from ..log.recent_events import RecentEvents
 from ..observe import tracing

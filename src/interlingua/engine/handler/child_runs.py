@@ -39,7 +39,7 @@ from ...model.team import carried_scope
 from ...model.team.authority import Authority, Scope
 from ...model.team.manifest import ORCHESTRATOR, USER
 from ...model.team.oversight import Assignment, ReviewVerdict
-from ...store.ports import CountDelegation
+from ...store.changes import CountDelegation
 from ..ids import new_id, now
 from ..log.received_messages import PASSED
 from ..log.record_keys import Arguments, is_named, name_of, show

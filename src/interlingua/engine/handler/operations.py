@@ -52,7 +52,7 @@ from ...model.events import (
 from ...model.run import Answer, Question
 from ...model.schemas import Validator
 from ...model.whole_text import whole
-from ...store.ports import Change, PutInbox, PutQuestion
+from ...store.changes import Change, PutInbox, PutQuestion
 from ..agents.codec import Codec
 from ..agents.question_types import EXPIRED, Gone, answer_schema, deadline_at, remind_at
 from ..error_text import describe as describe_error

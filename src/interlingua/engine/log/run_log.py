@@ -42,7 +42,9 @@ from ...model.events import (
 )
 from ...model.run import Callback
 from ...model.status import FINAL, Move, Status, after
-from ...store.ports import Change, ChildNews, EventRow, PutCallback, PutInbox, RunRow, Sealed, Store
+from ...store.changes import Change, ChildNews, PutCallback, PutInbox, Sealed
+from ...store.ports import Store
+from ...store.rows import EventRow, RunRow
 from ..ids import now
 from ..settings import Settings
 from .recent_events import RecentEvents

@@ -10,7 +10,8 @@ from typing import Any
 
 from ...model.events import RunBlocked, RunFinished
 from ...model.status import Status
-from ...store.ports import RunRow, Sealed
+from ...store.changes import Sealed
+from ...store.rows import RunRow
 
 log = logging.getLogger("interlingua.runs")
 

@@ -19,7 +19,7 @@ from ...model import trace_context
 from ...model.team.carried_scope import SCOPE
 
 if TYPE_CHECKING:
-    from ...store.ports import RunRow
+    from ...store.rows import RunRow
     from ..cluster.remote_log import About
 
 

@@ -11,8 +11,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from ...model import run_identity
+from ...model.filters import RunFilter
 from ...model.run import Blocked, Run
-from ...store.ports import RunFilter, RunRow
+from ...store.rows import RunRow
 from ..ids import now
 from .blocked_runs import read_reason
 

@@ -13,7 +13,7 @@ import msgspec
 
 from ...model.errors import InterlinguaError, Invalid, TooLarge
 from ...model.run import Blocked
-from ...store.ports import BlockedLine
+from ...store.rows import BlockedLine
 from ..ids import now
 
 if TYPE_CHECKING:

@@ -55,8 +55,7 @@ from ...model.events import (
 from ...model.run import RunRequest
 from ...model.status import Status
 from ...model.whole_text import whole
-from ...store.ports import (
-    SUSPECT,
+from ...store.changes import (
     BlockRun,
     Change,
     ChildNews,
@@ -67,6 +66,7 @@ from ...store.ports import (
     PutInbox,
     Submitted,
 )
+from ...store.rows import SUSPECT
 from ..agents.process_pool import ProcessDied
 from ..clock import Alarm
 from ..error_text import describe

@@ -23,7 +23,8 @@ from ...model.events import (
 )
 from ...model.run import Answer, Question
 from ...model.status import Status
-from ...store.ports import PAGE_ITEMS, Change, DropInbox, InboxItem, PutInbox, is_last_page
+from ...store.changes import Change, DropInbox, PutInbox
+from ...store.rows import PAGE_ITEMS, InboxItem, is_last_page
 from ..log.replay import LATE
 from ..log.run_log import encode
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...model.errors import AgentNotFound, Conflict, NotFound
+from ...model.filters import RunFilter
 from ...model.run import OWNER, Caller
 from ...model.run_identity import Origin, is_mount
 from ...model.status import Status
-from ...store.ports import QueueCount, RunFilter, StoredCard
+from ...store.rows import QueueCount, StoredCard
 from ..agents.agent import Agent, version_key
 from ..teams.members import TeamAgent
 

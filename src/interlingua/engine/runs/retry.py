@@ -37,7 +37,8 @@ from ...model.events import (
 )
 from ...model.run import Caller, Run
 from ...model.status import Status
-from ...store.ports import EventRow, RunRow, Submission
+from ...store.changes import Submission
+from ...store.rows import EventRow, RunRow
 from ..ids import new_id, now
 from ..log.run_log import encode
 from ..observe import run_logging

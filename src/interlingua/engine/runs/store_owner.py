@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...model.errors import Conflict
-from ...store.ports import ProjectRow, Store
+from ...store.ports import Store
+from ...store.rows import ProjectRow
 from ..agents.agent import Registry
 from ..ids import now
 

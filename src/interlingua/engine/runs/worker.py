@@ -19,25 +19,19 @@ from ...bus.port import WORK, Bus, RemoteBus
 from ...model.errors import Conflict, ErrorInfo, InterlinguaError, NotFound
 from ...model.events import Event, RunCreated
 from ...model.status import Status
-from ...store.ports import (
-    SUSPECT,
-    BlockedLine,
+from ...store.changes import (
     BlockRun,
     CommitThread,
     DeleteRun,
     Fenced,
-    Found,
-    InboxItem,
     PutCallback,
     PutInbox,
     PutQuestion,
-    RunRow,
     Sealed,
-    Store,
     Submitted,
-    WorkerRow,
-    is_last_page,
 )
+from ...store.ports import Store
+from ...store.rows import SUSPECT, BlockedLine, Found, InboxItem, RunRow, WorkerRow, is_last_page
 from ..agents.agent import Agent, Registry
 from ..agents.process_pool import ProcessPool
 from ..clock import WallClock

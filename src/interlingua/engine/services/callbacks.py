@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ...model.errors import Denied, InterlinguaError, InvalidRequest, NotFound, Unavailable
-from ...model.identifiers import check_id
-from ...model.run import Run
+from ...model.run import Run, check_id
 from ...model.status import Status
 from ...security.redaction import redact_text, redact_url
-from ...store.ports import CallbackRow, Places, Standing, Store
+from ...store.ports import Store
+from ...store.rows import CallbackRow, Places, Standing
 from ..ids import now
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...model import json_values
 from ...model.errors import Denied, InvalidAnswer, QuestionNotFound, TooLarge
+from ...model.filters import QuestionFilter
 from ...model.run import OWNER, Caller, Question, QuestionRecord
 from ...model.schemas import Validator
-from ...store.ports import QuestionFilter, Store
+from ...store.ports import Store
 from ..ids import now
 
 if TYPE_CHECKING:

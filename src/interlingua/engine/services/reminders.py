@@ -13,7 +13,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from ...model.errors import InterlinguaError
-from ...store.ports import Reminder, Store
+from ...store.ports import Store
+from ...store.rows import Reminder
 from ..ids import now
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from ...model.errors import AlreadyFinished, Denied, NotFound, TaskNotFound
 from ...model.events import DelegationRefused, Event, Said, body_encoder
 from ...model.team.manifest import ORCHESTRATOR, USER, instance_id
 from ...model.team.task_ids import is_task, parent_of
-from ...store.ports import DelegationRow, Store
+from ...store.ports import Store
+from ...store.rows import DelegationRow
 from ..ids import new_id, now
 from ..teams.conversation import MailKind, nobody
 

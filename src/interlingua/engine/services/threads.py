@@ -10,10 +10,10 @@ from ...model import json_values
 from ...model.card import AgentCard, Schema
 from ...model.content import Message
 from ...model.errors import Conflict, InvalidRequest, InvalidState, ThreadNotFound
-from ...model.identifiers import check_id
-from ...model.run import OWNER, Caller, Checkpoint, Thread
+from ...model.filters import RunFilter, ThreadFilter
+from ...model.run import OWNER, Caller, Checkpoint, Thread, check_id
 from ...model.schemas import Validator
-from ...store.ports import RunFilter, Store, ThreadFilter
+from ...store.ports import Store
 from ..agents.agent import Registry
 from ..ids import new_id, now
 

@@ -21,7 +21,8 @@ from ...model.run import Answer, Question, RunRequest
 from ...model.team.authority import Authority
 from ...model.team.manifest import ORCHESTRATOR, USER, instance_id
 from ...model.team.oversight import ReviewVerdict, is_review, read_verdict
-from ...store.ports import Change, DelegationRow, DropInbox, PutInbox
+from ...store.changes import Change, DropInbox, PutInbox
+from ...store.rows import DelegationRow
 from ..handler.branches import Branches
 from ..ids import now
 from ..log.received_messages import PASSED

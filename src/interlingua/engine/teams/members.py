@@ -27,7 +27,8 @@ from ...model.team.authority import OVER_BUDGET, Authority, Decision, Scope
 from ...model.team.manifest import USER, Manifest, Team
 from ...model.team.oversight import Exchange, Proposal
 from ...model.team.tools import ToolServers
-from ...store.ports import CountDelegation, RunRow, Tally
+from ...store.changes import CountDelegation, Tally
+from ...store.rows import RunRow
 from ..agents.agent import Agent, OutputCodec, Registry
 from ..agents.code_digest import code_digest, files_digest
 from ..agents.mount_path import VIA

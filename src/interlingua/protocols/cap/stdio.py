@@ -17,10 +17,10 @@ import msgspec
 from ...engine.engine import Engine
 from ...model import json_values
 from ...model.errors import AgentNotFound, InterlinguaError, InvalidRequest, TooLarge
+from ...model.filters import RunFilter
 from ...model.run import OWNER
 from ...model.status import Status
 from ...model.team.manifest import ORCHESTRATOR, USER
-from ...store.ports import RunFilter
 from ...transports import json_text
 from ...transports.channel import Channel, TooLong
 from ...transports.rpc import Trace

@@ -15,12 +15,12 @@ from ...engine.services.team_tasks import Task
 from ...model.card import AgentCard
 from ...model.errors import AgentNotFound, Conflict, InvalidRequest, RunNotFound, TaskNotFound
 from ...model.events import Said
+from ...model.filters import RunFilter
 from ...model.run import Caller, Question, Run
 from ...model.team import manifest as teams
 from ...model.team.manifest import ORCHESTRATOR, Manifest
 from ...model.team.task_ids import is_task
 from ...security import scopes
-from ...store.ports import RunFilter
 from . import translate
 from .conversation import View
 

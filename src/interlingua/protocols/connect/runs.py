@@ -28,11 +28,11 @@ from ...model.errors import (
     ThreadNotFound,
     Unavailable,
 )
+from ...model.filters import RunFilter
 from ...model.prompt_input import Given
 from ...model.run import Callback, Caller, Run, RunRequest, Thread
 from ...model.status import Status
 from ...security import scopes
-from ...store.ports import RunFilter
 from ...transports.event_stream import PiecesStream
 from ...transports.http import header, json_response, trace
 from ...transports.sse import KEEP_ALIVE

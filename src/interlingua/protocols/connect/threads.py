@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...model.errors import Conflict, ThreadNotFound
+from ...model.filters import ThreadFilter
 from ...model.run import Caller, Thread
 from ...security import scopes
-from ...store.ports import ThreadFilter
 from ...transports.http import json_response
 from . import reading, translate, wire
 from .operations import Operations

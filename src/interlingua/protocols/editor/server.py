@@ -22,9 +22,9 @@ from ...model.card import AgentCard
 from ...model.content import Message
 from ...model.errors import AgentNotFound, Conflict, InterlinguaError, NotFound, ThreadNotFound
 from ...model.events import RunFinished
+from ...model.filters import ThreadFilter
 from ...model.run import OWNER, Caller, Thread
 from ...security import scopes
-from ...store.ports import ThreadFilter
 from ...transports import params as params_
 from ...transports.channel import Channel
 from ...transports.jsonrpc import (

@@ -20,10 +20,10 @@ from ...model.card import AgentCard
 from ...model.content import Message, Part
 from ...model.errors import Conflict, ErrorInfo, InterlinguaError, InvalidAnswer, NotFound
 from ...model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn, RunFinished
+from ...model.filters import RunFilter
 from ...model.run import Question, Run, RunRequest
 from ...model.status import Status
 from ...security import scopes
-from ...store.ports import RunFilter
 from ...transports.jsonrpc import INVALID_PARAMS, Id, RpcError
 from ...transports.rpc import ConnectionLost
 from . import translate, wire

@@ -22,7 +22,7 @@ from ...model import json_values
 from ...model.errors import StoreError
 from .. import open as opening
 from .. import schema
-from ..ports import WorkerRow
+from ..rows import WorkerRow
 from ..sql import admission as transactions
 from ..sql.database import Connection, Dialect
 from ..sql.runs import SQLStore

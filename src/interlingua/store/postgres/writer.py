@@ -17,18 +17,8 @@ import psycopg
 
 from ...model.errors import InvalidRequest, StoreError
 from ...model.status import Status
-from ..ports import (
-    CloseQuestion,
-    CommitThread,
-    CountDelegation,
-    Fenced,
-    PutCallback,
-    PutInbox,
-    PutQuestion,
-    RunRow,
-    Sealed,
-    receiver_of,
-)
+from ..changes import CloseQuestion, CommitThread, CountDelegation, Fenced, PutCallback, PutInbox, PutQuestion, Sealed
+from ..rows import RunRow, receiver_of
 from ..sql.database import Flowing, Lock
 from ..sql.questions import COUNT
 from ..writer import Asked, Writer, answered, write_changes

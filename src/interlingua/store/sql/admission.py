@@ -15,7 +15,8 @@ from ...model import json_values
 from ...model.errors import KeyReused
 from ...model.events import RunCreated, body_decoder
 from ...model.status import Status
-from ..ports import EVENT_COLUMNS, EventRow, RunRow, Submission, Submitted
+from ..changes import Submission, Submitted
+from ..rows import EVENT_COLUMNS, EventRow, RunRow
 from .claim_order import TURN, following, of
 from .database import RUN, RUN_COLUMNS, Connection, insert, plain
 from .inbox import put_inbox

@@ -6,7 +6,7 @@ Such a run stands in no line, also when other code goes on with it: the code tha
 from __future__ import annotations
 
 from ...model.errors import RunNotFound
-from ..ports import SUSPECT, BlockedLine, RunRow
+from ..rows import SUSPECT, BlockedLine, RunRow
 from .admission import TAKE, run_row
 from .claim_order import IN_LINE, LATER, executes_suspect, stand
 from .database import FINAL_SQL, RUN, Connection, Queries

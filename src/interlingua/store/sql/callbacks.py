@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from ...model.events import RunCreated, body_decoder
-from ..ports import CallbackRow, Places, PutCallback, RunRow, Standing, receiver_of
+from ..changes import PutCallback
+from ..rows import CallbackRow, Places, RunRow, Standing, receiver_of
 from .database import Connection, Queries
 
 _CALLBACK = "id, run, url, format, status, time, state, attempts, next_at, error, receiver"

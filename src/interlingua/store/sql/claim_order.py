@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..ports import SUSPECT
+from ..rows import SUSPECT
 from .database import RUN, Connection
 
 IN_LINE = "worker IS NULL AND wake_at=0 AND blocked IS NULL"

@@ -15,7 +15,7 @@ import msgspec
 
 from ...model import json_values
 from ...model.errors import InvalidRequest
-from ..ports import RunRow
+from ..rows import RunRow
 
 T = TypeVar("T")
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..ports import CountDelegation, Counted, DelegationRow
+from ..changes import CountDelegation, Counted
+from ..rows import DelegationRow
 from .database import Connection
 
 COLUMNS = ", ".join(DelegationRow.__struct_fields__)

@@ -13,7 +13,8 @@ from typing import Any
 
 from ...model.documents import Change, Document, Follow, Heed, Kept, Letter, Tell, Told
 from ...model.errors import InterlinguaError, NotFound, StoreError
-from ..ports import TOLD_BYTES, settle
+from ..ports import settle
+from ..rows import TOLD_BYTES
 from .database import Connection, Dialect, Lock, Queries
 from .document_writes import LETTER, Unit, chunks, find_letter, keep, marks, touched
 

@@ -9,7 +9,7 @@ from ...model.card import AgentCard
 from ...model.errors import AlreadyFinished, Conflict, RunNotFound
 from ...model.events import KINDS, RunMoved, body_encoder
 from ...model.status import Status
-from ..ports import EVENT_COLUMNS, MoveTo, ProjectRow, QueueCount, RunRow, StoredCard
+from ..rows import EVENT_COLUMNS, MoveTo, ProjectRow, QueueCount, RunRow, StoredCard
 from .claim_order import stand
 from .database import FINAL_SQL, RUN, Connection, Queries, insert
 

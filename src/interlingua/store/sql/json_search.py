@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from ...model import json_values
+from ...model.filters import RunFilter
 from ...model.status import Status
-from ..ports import RunFilter
 from .database import FINAL_SQL, Connection, Dialect, Lead
 
 _PAGE = 1000  # rows

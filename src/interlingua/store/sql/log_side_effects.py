@@ -11,7 +11,7 @@ from ...model import json_values
 from ...model.content import Message
 from ...model.errors import Conflict, InterlinguaError, RunNotFound, ThreadConflict
 from ...model.status import Status
-from ..ports import (
+from ..changes import (
     BlockRun,
     Change,
     ChildNews,

@@ -14,9 +14,11 @@ import msgspec
 from ...model import json_values
 from ...model.errors import AlreadyAnswered, QuestionNotFound
 from ...model.events import RunCreated, body_decoder
+from ...model.filters import QuestionFilter
 from ...model.run import Answer, Question, QuestionRecord
 from ...model.status import Status
-from ..ports import PutCallback, PutQuestion, QuestionFilter, Reminder
+from ..changes import PutCallback, PutQuestion
+from ..rows import Reminder
 from .callbacks import put_callback
 from .database import Connection, Lock, Queries
 from .inbox import put_inbox

@@ -10,7 +10,8 @@ import msgspec
 from ...model import json_values
 from ...model.errors import NotFound
 from ...model.run import Instance
-from ..ports import CountDelegation, Counted, DelegationRow
+from ..changes import CountDelegation, Counted
+from ..rows import DelegationRow
 from .database import Connection, Queries
 from .delegations import COLUMNS, count_now, counted, started
 

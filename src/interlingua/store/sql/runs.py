@@ -16,21 +16,10 @@ import msgspec
 from ...model import hash_chain, json_values
 from ...model.errors import AlreadyFinished, InvalidRequest, RunNotFound, StoreError
 from ...model.events import Event, body_decoder
+from ...model.filters import RunFilter
 from ...model.status import Status
-from ..ports import (
-    PAGE_BYTES,
-    PAGE_ITEMS,
-    Appender,
-    EventRow,
-    Found,
-    InboxItem,
-    RunFilter,
-    RunRow,
-    Submission,
-    Submitted,
-    Tombstone,
-    WorkerRow,
-)
+from ..changes import Appender, Submission, Submitted
+from ..rows import PAGE_BYTES, PAGE_ITEMS, EventRow, Found, InboxItem, RunRow, Tombstone, WorkerRow
 from ..writer import Writer
 from . import admission as transactions
 from .admission import run_row

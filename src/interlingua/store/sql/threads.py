@@ -10,8 +10,9 @@ import msgspec
 from ...model import json_values
 from ...model.content import Message
 from ...model.errors import CheckpointNotFound, Conflict, ThreadBusy, ThreadExists, ThreadNotFound
+from ...model.filters import ThreadFilter
 from ...model.run import Checkpoint, RunRequest, Thread, ThreadStatus
-from ..ports import RunRow, ThreadFilter
+from ..rows import RunRow
 from .database import Connection, Lead, Queries, insert
 from .json_search import Judged, json_matches, pages, select
 from .log_side_effects import add_messages, set_json

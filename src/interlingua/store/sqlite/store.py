@@ -19,7 +19,7 @@ from ...model.errors import Conflict, StoreError
 from ...model.run import Thread
 from .. import schema
 from ..open import CannotOpen
-from ..ports import WorkerRow, receiver_of
+from ..rows import WorkerRow, receiver_of
 from ..sql import admission as transactions
 from ..sql.database import Connection, Dialect
 from ..sql.json_terms import rows_of

@@ -17,7 +17,8 @@ from typing import Any
 
 from ...model.errors import Unavailable
 from ...model.status import Status
-from ..ports import EVENT_COLUMNS, Fenced, Sealed
+from ..changes import Fenced, Sealed
+from ..rows import EVENT_COLUMNS
 from ..sql.database import RUN_COLUMNS, Connection, Dialect, Lead, Lock, Wanted, insert
 from ..sql.document_writes import chunks, marks
 from ..sql.json_terms import rows_of, searched
