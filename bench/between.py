@@ -69,7 +69,7 @@ async def _wakes(engine: il.Engine, count: int, pause: float) -> list[float]:
                 break
         await asyncio.sleep(pause)
         sent.append(time.time_ns())
-        await engine.answer(view.questions[0].id, {"approved": True})
+        await engine.questions.answer(view.questions[0].id, {"approved": True})
     output = (await engine.wait(run.id, timeout=20)).output
     heard = [int(at) for at in output["text"].split()]
     return [(there - here) / 1e6 for here, there in zip(sent, heard, strict=True)]

@@ -107,8 +107,8 @@ async def measure(quick: bool) -> list[Line]:
 
 
 async def _answer(engine: Engine, run: str) -> None:
-    (question,) = await engine.questions(run=run)
-    await engine.answer(question.id, {"approved": True})
+    (question,) = await engine.questions.open(run=run)
+    await engine.questions.answer(question.id, {"approved": True})
     done = await engine.wait(run, timeout=60)
     assert done.output == {"text": "yes"}, done
 

@@ -86,7 +86,7 @@ async def test_looking_runs_nothing_and_leaves_nothing_there(tmp_path: Path) -> 
     async with serving(tmp_path / "s.db", [echo, shout], ServeSettings(port=0)) as server:
         await looked(server.address)
         assert not await server.engine.runs(RunFilter())
-        assert not await server.engine.threads(ThreadFilter())
+        assert not await server.engine.threads.search(ThreadFilter())
 
 
 @pytest.mark.parametrize("protocol", ["connect", "mcp", "peer", "editor", "cap"])

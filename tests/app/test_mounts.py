@@ -329,7 +329,7 @@ async def test_a_run_that_had_begun_is_found_again_when_its_mount_comes_back_aft
             (question,) = asked.questions
     async with hub(tmp_path, far.target) as server:
         assert state(server) == "down"
-        await server.engine.answer(question.id, {"approved": True})
+        await server.engine.questions.answer(question.id, {"approved": True})
         with far.up():
             ended = await server.engine.wait(made.id, timeout=60)
             assert ended.output == {"text": "done"}, ended.error
@@ -437,7 +437,7 @@ async def test_a_run_at_a_mount_that_is_taken_away_goes_on(tmp_path: Path, far: 
             made = await server.engine.submit(il.RunRequest("confirm", input={}))
             asked = await server.engine.wait(made.id, timeout=60, settled=True)
             await server.mounts.change([])
-            await server.engine.answer(asked.questions[0].id, {"approved": True})
+            await server.engine.questions.answer(asked.questions[0].id, {"approved": True})
             ended = await server.engine.wait(made.id, timeout=60)
             assert ended.output == {"text": "done"}, ended.error
 

@@ -116,7 +116,7 @@ async def test_looking_at_an_editor_server_that_is_up_leaves_nothing_there(
         for scheme in ("http", "ws"):
             await reach(f"{far_.address.replace('http', scheme, 1)}/editor", {})
         assert (door.connections, door._sockets) == ({}, {})
-        assert await far_.engine.threads(ThreadFilter()) == []
+        assert await far_.engine.threads.search(ThreadFilter()) == []
         assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
 
 

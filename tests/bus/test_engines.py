@@ -151,7 +151,7 @@ async def test_waiting_ends_at_a_question_and_goes_on_after_its_answer_whoever_r
         view = await eng.wait(made.id, settled=True)
         assert view.status is Status.WAITING
         waiting = asyncio.create_task(eng.wait(made.id))
-        await eng.answer(view.questions[0].id, {"approved": True})
+        await eng.questions.answer(view.questions[0].id, {"approved": True})
         assert (await waiting).output == {"text": "True"}
         assert eng.at_hand(made.id) is not None
 
@@ -184,7 +184,7 @@ async def test_an_answer_a_message_and_a_cancel_reach_the_owner_at_once(store: P
         async with asyncio.timeout(SOON):
             run = await submit(eng, "ask")
             view = await eng.wait(run, settled=True)
-            await eng.answer(view.questions[0].id, {"approved": True})
+            await eng.questions.answer(view.questions[0].id, {"approved": True})
             assert (await eng.wait(run)).output == {"text": "True"}
         async with asyncio.timeout(SOON):
             run = await submit(eng, "listen")
@@ -210,7 +210,7 @@ async def test_an_answer_wakes_a_run_that_nobody_has_in_memory(store: Path, nats
             view = await owner.wait(run, settled=True)
             while (row := await owner.store.run(run)) is not None and row.worker is not None:
                 await asyncio.sleep(0.01)
-            await other.answer(view.questions[0].id, {"approved": False})
+            await other.questions.answer(view.questions[0].id, {"approved": False})
             assert (await other.wait(run)).output == {"text": "False"}
 
 
@@ -282,7 +282,7 @@ async def test_whoever_watches_questions_hears_of_those_that_are_asked_and_answe
             await hint
             (asked,) = await eng.store.questions(QuestionFilter(run=run))
             hint = eng.next_hint("questions")
-            await other.answer(asked.question.id, {"approved": True})
+            await other.questions.answer(asked.question.id, {"approved": True})
             await hint
 
 
@@ -388,7 +388,7 @@ async def test_when_the_bus_loses_everything_everything_still_happens(store: Pat
         async with asyncio.timeout(30):
             run = await submit(eng, "ask")
             view = await eng.wait(run, settled=True)
-            await eng.answer(view.questions[0].id, {"approved": True})
+            await eng.questions.answer(view.questions[0].id, {"approved": True})
             assert (await eng.wait(run)).output == {"text": "True"}
             log = await events(eng, await submit(eng, "talk", n=200, pause=0.001))
             assert contiguous(log)

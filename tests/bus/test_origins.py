@@ -62,6 +62,6 @@ async def test_a_run_moved_in_one_process_is_taken_by_another_at_once(store: Pat
         asyncio.timeout(SOON),
     ):
         await door.move(run, "shop file:new.py")
-        await door.answer(asked.id, {"approved": True})
+        await door.questions.answer(asked.id, {"approved": True})
         assert (await door.wait(run)).output == {"text": "file:new.py"}
         assert await new.verify(run) is None

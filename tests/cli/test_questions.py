@@ -168,7 +168,7 @@ async def test_a_question_shows_who_answered_it_when_and_through_which_door(here
         await StoredKeys(eng.store).put(record)
         run = await submit(eng, "top")
         asked = await question(eng, run.id)
-        await eng.answer(asked.id, {"approved": True}, by=il.Caller(f"key:{record.id}"), door="peer")
+        await eng.questions.answer(asked.id, {"approved": True}, by=il.Caller(f"key:{record.id}"), door="peer")
         await eng.wait(run.id, timeout=20)
     shown = (await asyncio.to_thread(here, "questions", "show", asked.id)).out
     assert f"answered    by laptop (key:{record.id}) through peer, " in shown
@@ -264,7 +264,7 @@ async def test_what_came_and_went_between_two_looks_is_told_too(start: Start, tm
         watch = await watching(start, eng)
         watch.send_signal(signal.SIGSTOP)
         asked = await question(eng, (await submit(eng, "asker", {"text": "second"})).id)
-        await eng.answer(asked.id, {"approved": True}, door="test")
+        await eng.questions.answer(asked.id, {"approved": True}, door="test")
         watch.send_signal(signal.SIGCONT)
         assert (await line(watch, "asked"))["id"] == asked.id
         assert (await line(watch, "answered"))["id"] == asked.id
@@ -280,7 +280,7 @@ async def test_people_read_lines(start: Start, tmp_path: Path) -> None:
         told = await asyncio.to_thread(watch.stdout.readline)
         for words in (asked.id[-8:], "asked", "shopper: How many?", "(in "):
             assert words in told
-        await eng.answer(asked.id, {"choice": "two"}, by=il.Caller("ada"), door="editor")
+        await eng.questions.answer(asked.id, {"choice": "two"}, by=il.Caller("ada"), door="editor")
         assert 'answered  by ada through editor: {"choice":"two"}' in await asyncio.to_thread(watch.stdout.readline)
 
 

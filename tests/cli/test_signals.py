@@ -100,8 +100,8 @@ async def nobody_is_hurt(env: dict[str, str], kind: str, runs: dict[str, str], *
             assert blamed or row.crashes == 0, name
         with process(kind, env, 1.0, GO="1") as running:
             wait_until_up(running)
-            for question in await eng.questions():
-                await eng.answer(question.id, {"approved": True})
+            for question in await eng.questions.open():
+                await eng.questions.answer(question.id, {"approved": True})
             for name, run in runs.items():
                 done = await eng.wait(run, timeout=PATIENCE)
                 assert done.output == {"text": "done"}, (name, done.error)

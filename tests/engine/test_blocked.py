@@ -107,7 +107,7 @@ async def test_a_deploy_with_a_typo_ends_no_waiting_run_and_its_fix_goes_on(
     run, asked_ = await asked(store, project)
     project.write("v2", before="undefined_name")
     async with deployed(store, project) as eng:
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         view = await blocked(eng, run)
         assert view.status is il.Status.RUNNING
         assert view.blocked is not None
@@ -132,7 +132,7 @@ async def test_an_answer_to_a_blocked_run_is_kept(store: Path | str, project: Pr
         view = await blocked(eng, run)
         assert view.status is il.Status.WAITING
         assert [one.id for one in view.questions] == [asked_]
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         await eng.send(run, "hello")
         await settle()
         assert len(await bodies(eng, run, RunBlocked)) == 1, "nothing wakes it"
@@ -149,7 +149,7 @@ async def test_a_fix_in_an_imported_module_wakes_a_blocked_run(store: Path | str
     project.write("v2", before="from payer_prices import check; check()")
     project.put(prices, "def check() -> None:\n    raise KeyError('gone')\n")
     async with deployed(store, project) as eng:
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
         await settle()
         assert len(await bodies(eng, run, RunBlocked)) == 1
@@ -166,7 +166,7 @@ async def test_a_reload_with_a_fix_goes_on_at_once(store: Path | str, project: P
     run, asked_ = await asked(store, project)
     project.write("v2", before="undefined_name")
     async with engine(store, broken := project.load()) as eng:
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
         project.write("v3")
         eng.exchange([broken], [project.load()])
@@ -180,19 +180,19 @@ async def test_old_and_new_replicas_on_one_store_do_not_pass_a_run_back_and_fort
     project.write("v2", before="undefined_name")
     old = engine(store, project.load())
     async with old:
-        await old.answer(asked_, {"approved": True})
+        await old.questions.answer(asked_, {"approved": True})
         await blocked(old, run)
         project.write("v3", after="await ctx.ask(il.Confirm('Really?'))")
         async with deployed(store, project) as new:
             async with asyncio.timeout(20):
-                while not (questions := await new.questions(run=run)):
+                while not (questions := await new.questions.open(run=run)):
                     await new.next_hint(run)
             await parked(new, run)
             for _ in range(3):  # what wakes it is for the new one, however often the old one looks
                 await new.send(run, "still there?")
                 old.worker.look()
                 await settle()
-            await old.answer(questions[0].id, {"approved": True})
+            await old.questions.answer(questions[0].id, {"approved": True})
             done = await new.wait(run, timeout=20)
             assert done.output == {"text": "charged 10, v3"}
             assert len(await bodies(new, run, RunBlocked)) == 1
@@ -204,7 +204,7 @@ async def test_code_that_is_rolled_back_leaves_no_run_without_a_word(store: Path
     run, asked_ = await asked(store, project)
     project.write("v2", before="undefined_name")
     async with engine(store, old := project.load()) as eng:
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
     project.write("v3", after="await ctx.ask(il.Confirm('Really?'))")
     async with deployed(store, project) as eng:
@@ -213,7 +213,7 @@ async def test_code_that_is_rolled_back_leaves_no_run_without_a_word(store: Path
         assert (await eng.run(run)).blocked is None
     async with engine(store, old) as eng:
         assert (await eng.run(run)).blocked is None
-        await eng.answer(again, {"approved": True})
+        await eng.questions.answer(again, {"approved": True})
         view = await blocked(eng, run)
         assert view.blocked is not None
         assert view.blocked.reason == "no_code"
@@ -232,7 +232,7 @@ async def test_a_blocked_run_can_be_cancelled(store: Path | str, project: Projec
     run, asked_ = await asked(store, project)
     project.write("v2", before="undefined_name")
     async with deployed(store, project) as eng:
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
         await eng.cancel(run)
         done = await eng.wait(run, timeout=20)
@@ -251,12 +251,12 @@ async def test_a_blocked_child_ends_with_its_parent(store: Path | str, project: 
     async with engine(store, project.load(), parent) as eng:
         run = await submit(eng, "parent")
         asked_ = (await question(eng, run.id)).id
-        child = (await eng.questions(run=run.id))[0].run
+        child = (await eng.questions.open(run=run.id))[0].run
         await parked(eng, child)
         await parked(eng, run.id)
     project.write("v2", before="undefined_name")
     async with engine(store, project.load(), parent) as eng:
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, child)
         async with asyncio.timeout(20):
             while not (told := await bodies(eng, run.id, Warned)):
@@ -272,7 +272,7 @@ async def test_an_unexpected_error_after_the_last_record_fails_the_run(store: Pa
     run, asked_ = await asked(store, project)
     project.write("v2", after="undefined_name")
     async with deployed(store, project) as eng:
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         done = await eng.wait(run, timeout=20)
         assert done.status is il.Status.FAILED
         assert done.error is not None
@@ -290,7 +290,7 @@ async def test_an_error_of_the_agents_own_ends_a_resumed_run(store: Path | str, 
     run, asked_ = await asked(store, project)
     project.write("v2", before="raise il.AgentError('closed for today')")
     async with deployed(store, project) as eng:
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         done = await eng.wait(run, timeout=20)
         assert done.status is il.Status.FAILED
         assert done.error is not None
@@ -302,7 +302,7 @@ async def test_input_that_new_code_does_not_take_blocks(store: Path | str, proje
     project.write("v2")
     project.put(project.file, project.file.read_text().replace("amount: int = 1", "amount: list[int]"))
     async with deployed(store, project) as eng:
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         view = await blocked(eng, run)
         assert view.blocked is not None
         assert view.blocked.reason == "failed_on_resume"
@@ -314,7 +314,7 @@ async def test_a_recorded_value_that_new_code_does_not_take_blocks(store: Path |
     text = project.file.read_text().replace("amount: int) -> str", "amount: int) -> list[int]")
     project.put(project.file, text.replace("    receipt =", "    receipt: object ="))
     async with deployed(store, project) as eng:
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         view = await blocked(eng, run)
         assert view.blocked is not None
         assert view.blocked.reason == "failed_on_resume"
@@ -370,7 +370,7 @@ async def test_the_log_says_which_code_a_run_began_with(store: Path | str, proje
     async with engine(store, again) as eng:
         assert again.code == first.code
         asked_ = await question(eng, run.id)
-        await eng.answer(asked_.id, {"approved": False})
+        await eng.questions.answer(asked_.id, {"approved": False})
         await eng.wait(run.id, timeout=20)
         assert "code_changed" not in await kinds(eng, run.id)
 
@@ -402,7 +402,7 @@ async def test_a_run_whose_agent_nobody_serves_any_more_says_so(store: Path | st
     project.put(project.file, project.file.read_text().replace("async def payer", "async def cashier"))
     async with deployed(store, project) as eng:
         assert (await eng.run(run)).blocked is None, "it waits for an answer, and is not due"
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         view = await blocked(eng, run)
         assert view.status is il.Status.RUNNING
         assert view.blocked is not None
@@ -424,7 +424,7 @@ async def test_lists_metrics_and_readiness_tell_of_blocked_runs(store: Path | st
     async with deployed(store, project) as eng:
         probes = Probes(eng)
         assert bytes((await probes.readyz()).body) == b"ready\n"
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
         (found,) = await eng.runs(RunFilter(blocked=True))
         assert found.id == run
@@ -442,7 +442,7 @@ async def test_the_log_of_the_program_warns_of_a_blocked_run(
     run, asked_ = await asked(store, project)
     project.write("v2", before="undefined_name")
     async with deployed(store, project) as eng:
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
     (line,) = [record for record in caplog.records if "is blocked" in record.message]
     assert line.levelname == "WARNING"
@@ -462,7 +462,7 @@ async def test_a_question_of_a_blocked_run_expires_in_time(store: Path | str, pr
     async with deployed(store, project) as eng:
         await blocked(eng, run)  # the end of the time woke it
         with pytest.raises(il.InterlinguaError, match="expired"):
-            await eng.answer(asked_, {"approved": True})
+            await eng.questions.answer(asked_, {"approved": True})
     project.put(project.file, with_deadline)
     async with deployed(store, project) as eng:
         done = await eng.wait(run, timeout=20)
@@ -475,7 +475,7 @@ async def test_a_process_that_starts_says_which_runs_it_cannot_execute(store: Pa
     project.write("v2", before="undefined_name")
     async with deployed(store, project) as eng:
         assert await eng.blocked_report.announce() == []
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
     async with deployed(store, project) as eng:
         (line,) = await eng.blocked_report.announce()

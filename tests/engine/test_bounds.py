@@ -81,7 +81,7 @@ async def test_messages_that_nobody_reads_take_no_memory(store: Path) -> None:
                     break
             assert memory.held < 12 * MB
             assert memory.peak < 60 * MB
-            await eng.answer(asked.id, {"approved": True})
+            await eng.questions.answer(asked.id, {"approved": True})
             view = await eng.wait(run.id, timeout=20)
             assert view.output == {"text": "".join(letters)}
             assert memory.held < 12 * MB
@@ -107,7 +107,7 @@ async def test_messages_come_in_order_from_memory_and_from_the_store(store: Path
             await eng.send(run.id, f"{number}" + " " * 400)
         asked = await question(eng, run.id)
         await parked(eng, run.id)
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         view = await eng.wait(run.id, timeout=20)
         assert view.output == {"text": " ".join(map(str, range(30)))}
 
@@ -198,7 +198,7 @@ async def test_the_size_of_a_log_counts_over_all_entries(store: Path) -> None:
         while not (view := await eng.wait(run.id, timeout=20, settled=True)).status.final:
             entries += 1
             await parked(eng, run.id)
-            await eng.answer(view.questions[0].id, {"approved": True})
+            await eng.questions.answer(view.questions[0].id, {"approved": True})
         assert view.error is not None
         assert view.error.code == "too_large"
         assert "50000" in view.error.message
@@ -235,7 +235,7 @@ async def test_records_count_for_the_size_of_a_log(store: Path, what: str) -> No
             elif view is not None:
                 if view.status.final:
                     break
-                await eng.answer(view.questions[0].id, {"approved": True})
+                await eng.questions.answer(view.questions[0].id, {"approved": True})
         view = await eng.wait(run.id, timeout=20)
         assert view.error is not None
         assert view.error.code == "too_large"
@@ -295,7 +295,7 @@ async def test_a_run_that_is_resumed_takes_no_memory_for_its_messages(store: Pat
     with measured():
         memory = Memory()
         async with engine(store, collects, settings=settings) as eng:
-            await eng.answer(asked.id, {"approved": True})
+            await eng.questions.answer(asked.id, {"approved": True})
             view = await eng.wait(run.id, timeout=60)
             assert view.output == {"text": "".join(letters)}
             assert memory.peak < 60 * MB
@@ -320,7 +320,7 @@ async def test_results_of_steps_take_no_memory_once_the_handler_has_them(store: 
             assert memory.held < 12 * MB
         memory = Memory()
         async with engine(store, makes, settings=SMALL) as eng:
-            await eng.answer(asked.id, {"approved": True})
+            await eng.questions.answer(asked.id, {"approved": True})
             view = await eng.wait(run.id, timeout=60)
             assert view.output == {"text": "".join(chr(ord("a") + n % 26) for n in range(40))}
             assert memory.held < 12 * MB
@@ -349,7 +349,7 @@ async def test_results_from_the_store_come_to_branches_in_the_order_of_the_log(s
         run = await submit(eng, "races")
         asked = await question(eng, run.id)
         await parked(eng, run.id)
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).error is None
     assert len(seen) == 2
     assert seen[0] == seen[1]
@@ -374,7 +374,7 @@ async def test_a_result_that_is_read_while_the_store_is_away_is_waited_for(
             return await events(run_id, after, limit)
 
         monkeypatch.setattr(eng.store, "events", away)
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "abcde"}
     assert failures == 3
 
@@ -401,7 +401,7 @@ async def test_results_of_children_take_no_memory_once_the_handler_has_them(stor
             assert memory.held < 25 * MB
         memory = Memory()
         async with engine(store, calls, large, settings=SMALL) as eng:
-            await eng.answer(asked.id, {"approved": True})
+            await eng.questions.answer(asked.id, {"approved": True})
             view = await eng.wait(run.id, timeout=60)
             assert view.output == {"text": "".join(chr(ord("a") + n % 26) for n in range(60))}
             assert memory.held < 25 * MB

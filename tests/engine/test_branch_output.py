@@ -62,7 +62,7 @@ async def go_on(eng: il.Engine, run: str) -> il.Run:
     """Answer the only question of a run that was parked, and wait for its end."""
     asked = await question(eng, run)
     await parked(eng, run)
-    await eng.answer(asked.id, {"approved": True})
+    await eng.questions.answer(asked.id, {"approved": True})
     return await eng.wait(run, timeout=20)
 
 

@@ -99,11 +99,11 @@ async def test_branches_get_their_own_records_in_whatever_order_they_come(store:
     gate.set_order("bob", "ada")
     async with engine(store, billing) as eng:
         async with asyncio.timeout(20):
-            while len(await eng.questions()) < 2:
+            while len(await eng.questions.open()) < 2:
                 await eng.next_hint(run.id)
-        asked = {one.payload["message"]: one for one in await eng.questions()}
-        await eng.answer(asked["Send to bob?"].id, {"approved": True})
-        await eng.answer(asked["Send to ada?"].id, {"approved": True})
+        asked = {one.payload["message"]: one for one in await eng.questions.open()}
+        await eng.questions.answer(asked["Send to bob?"].id, {"approved": True})
+        await eng.questions.answer(asked["Send to ada?"].id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
         assert len(await bodies(eng, run.id, QuestionAsked)) == 2
     assert set(mailed) == {"ada: invoice of ada", "bob: invoice of bob"}
@@ -132,7 +132,7 @@ async def test_branches_get_their_own_records_after_every_park(store: Path) -> N
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         for _ in range(4):
-            await eng.answer((await question(eng, run.id)).id, {"approved": True})
+            await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "ada bob"}
         assert len(await bodies(eng, run.id, QuestionAsked)) == 4
     assert len(set(seen)) == 2
@@ -164,7 +164,7 @@ async def test_children_of_branches_are_called_once(store: Path) -> None:
     await crash(eng)
     gate.set_order("bob", "ada")
     async with engine(store, parent, child) as eng:
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "work of ada work of bob"}
     assert calls == {"ada": 1, "bob": 1}
 
@@ -190,7 +190,7 @@ async def test_messages_stay_with_the_branch_that_took_them(store: Path) -> None
         asked = await question(eng, run.id)
         await parked(eng, run.id)
         gate.set_order("bob", "ada")
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
     assert len(taken) > 2
     assert len(set(taken)) == 2
@@ -252,7 +252,7 @@ async def test_a_record_with_a_key_is_matched_by_that_alone(store: Path) -> None
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "10"}
     assert calls == [10]
 
@@ -362,10 +362,10 @@ async def test_other_code_blocks_the_run_and_nothing_is_executed(store: Path, ch
         asked = await question(eng, run.id)
         await parked(eng, run.id)
     async with engine(store, agent_with(after), helper) as eng:
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         found = await blocked(eng, run.id)
         assert (found.reason, found.message) == ("history_mismatch", message)
-        assert [one.id for one in await eng.questions()] == []
+        assert [one.id for one in await eng.questions.open()] == []
     assert CHARGED == [10]
 
 
@@ -382,7 +382,7 @@ async def test_history_that_the_code_does_not_come_to_blocks_the_run(store: Path
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         found = await blocked(eng, run.id)
         assert found.message == 'the history has ask \'confirm\' ({"message":"Good?"}) here; the code ended'
 
@@ -397,7 +397,7 @@ async def test_a_question_that_is_asked_in_other_words_is_not_answered_by_the_ol
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         found = await blocked(eng, run.id)
         assert "first draft" in found.message
         assert "second draft" in found.message
@@ -413,7 +413,7 @@ async def test_arguments_that_cannot_be_written_down_are_not_compared(store: Pat
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
 
 
@@ -437,7 +437,7 @@ async def test_a_call_that_was_cut_short_left_no_record_and_is_made_again(store:
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
     assert tries == 2
 
@@ -464,7 +464,7 @@ async def test_history_of_a_branch_that_was_cancelled_need_not_be_used(store: Pa
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
         assert len(await bodies(eng, run.id, Recorded)) == 2
 
@@ -518,7 +518,7 @@ async def test_a_plain_handler_is_one_branch(store: Path) -> None:
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         done = await eng.wait(run.id, timeout=20)
         assert done.error is None
         records = await bodies(eng, run.id, Recorded)
@@ -567,7 +567,7 @@ async def test_generators_may_have_branches(store: Path) -> None:
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "ada bob done"}
         assert not [event for event in await log(eng, run.id) if event.kind == "restarted"]
 
@@ -595,15 +595,15 @@ async def test_the_first_of_two_answers_is_the_first_again(store: Path, first: s
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         async with asyncio.timeout(20):
-            while len(await eng.questions()) < 2:
+            while len(await eng.questions.open()) < 2:
                 await eng.next_hint(run.id)
-        asked = {one.payload["message"]: one for one in await eng.questions()}
-        await eng.answer(asked[first].id, {"approved": True})
+        asked = {one.payload["message"]: one for one in await eng.questions.open()}
+        await eng.questions.answer(asked[first].id, {"approved": True})
         async with asyncio.timeout(20):
             while not await bodies(eng, run.id, Recorded):
                 await eng.next_hint(run.id)
-        await eng.answer(asked[other].id, {"approved": True})
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer(asked[other].id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": first}
     assert len(seen) > 1
     assert seen == [[first]] * len(seen)
@@ -631,11 +631,11 @@ async def test_a_wait_that_was_faster_than_an_answer_is_so_again(store: Path, la
             async with asyncio.timeout(20):
                 while "time" not in seen:
                     await eng.next_hint(run.id)
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         async with asyncio.timeout(20):
-            while not (left := [one for one in await eng.questions() if one.id != asked.id]):
+            while not (left := [one for one in await eng.questions.open() if one.id != asked.id]):
                 await eng.next_hint(run.id)
         await parked(eng, run.id)
-        await eng.answer(left[0].id, {"approved": True})
+        await eng.questions.answer(left[0].id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "time" if late else "answer"}
     assert len(set(seen)) == 1

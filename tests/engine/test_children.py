@@ -59,7 +59,7 @@ async def test_a_child_runs_and_its_output_comes_back(store: Path, settings: il.
 async def test_one_root_proves_the_whole_tree(store: Path) -> None:
     async with engine(store, shout, careful, parent, settings=PATIENT) as eng:
         run = await submit(eng, "parent", {"text": "x"})
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         await eng.wait(run.id, timeout=10)
         (called,) = await bodies(eng, run.id, ChildCalled)
         (ended,) = await bodies(eng, run.id, ChildEnded)
@@ -83,7 +83,7 @@ async def test_a_question_of_a_descendant_shows_on_every_ancestor(store: Path, s
         assert len(everyone) == 3
         for member in everyone:
             assert (await eng.wait(member.id, timeout=10, settled=True)).status is il.Status.WAITING
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "[<HI>]"}
 
 
@@ -97,7 +97,7 @@ async def test_a_tree_survives_crashes(store: Path, crashes: int) -> None:
         await crash(eng)
         eng = engine(store, careful, parent, grandparent)
         await eng.start()
-    await eng.answer(asked.id, {"approved": True})
+    await eng.questions.answer(asked.id, {"approved": True})
     await crash(eng)
     async with engine(store, careful, parent, grandparent) as last:
         assert (await last.wait(run.id, timeout=20)).output == {"text": "[<HI>]"}
@@ -149,7 +149,7 @@ async def test_cancelling_a_parent_cancels_its_children(store: Path, settings: i
         await eng.cancel(run.id)
         assert (await eng.wait(run.id, timeout=10)).status is il.Status.CANCELLED
         assert (await eng.wait(asked.run, timeout=10)).status is il.Status.CANCELLED
-        assert await eng.questions() == []
+        assert await eng.questions.open() == []
 
 
 async def test_children_run_side_by_side(store: Path) -> None:
@@ -317,7 +317,7 @@ async def test_a_child_that_was_refused_is_refused_again_for_the_same_reason(sto
         await question(eng, run.id)
         await parked(eng, run.id)
     async with engine(store, caller, easy) as eng:
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
         assert await eng.runs(RunFilter(parent=run.id)) == []
     assert len(seen) == 2

@@ -229,6 +229,6 @@ async def test_an_end_that_the_store_refused_is_not_news_for_the_parent(store: P
         return "it was told of an end that is not there"
 
     async with engine(store, child, parent, settings=PATIENT) as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         done = await finish(eng, "parent", {"thread": thread.id})
         assert done.output == {"text": ThreadConflict.code}, done.error

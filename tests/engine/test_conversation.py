@@ -98,7 +98,7 @@ async def test_a_whole_conversation_can_be_read_back(store: Path, settings: il.S
         sales(eng)
         run = await submit(eng, "crew", {"text": "sales"})
         asked = await question(eng, run.id)
-        await eng.answer(asked.id, {"text": "Europe"})
+        await eng.questions.answer(asked.id, {"text": "Europe"})
         done = await eng.wait(run.id, timeout=20)
         assert done.output == {"text": "report: analyse sales (Yes, for Europe.)"}
         assert await talk(eng, run.id) == THE_TALK
@@ -112,7 +112,7 @@ async def test_nothing_is_said_twice_when_the_process_dies_again_and_again(store
         await crash(eng)
     async with engine(store) as eng:
         sales(eng)
-        await eng.answer(asked.id, {"text": "Europe"})
+        await eng.questions.answer(asked.id, {"text": "Europe"})
         async for event in eng.events(run.id):
             if isinstance(event.body, Said) and event.body.sender == "analyst":
                 break
@@ -127,7 +127,7 @@ async def test_a_notice_says_who_hands_what_to_whom_with_what_and_why(store: Pat
     async with engine(store) as eng:
         sales(eng)
         run = await submit(eng, "crew", {"text": "sales"})
-        await eng.answer((await question(eng, run.id)).id, {"text": "Europe"})
+        await eng.questions.answer((await question(eng, run.id)).id, {"text": "Europe"})
         await eng.wait(run.id, timeout=20)
         notice = await said(eng, run.id, "analyse sales")
         assert notice.attachments == [TextPart("churn")]

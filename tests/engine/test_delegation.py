@@ -347,7 +347,7 @@ async def test_a_task_has_a_deadline_and_all_of_it_ends_then(store: Path) -> Non
         assert "time of its task" in run.error.message
         for one in await tree(eng, run.id):
             assert (await eng.wait(one.id, timeout=10)).status in (il.Status.TIMED_OUT, il.Status.CANCELLED)
-        assert await eng.questions() == []
+        assert await eng.questions.open() == []
 
 
 async def test_who_hears_of_the_end_from_whom_it_called_has_run_out_of_time_too(store: Path) -> None:
@@ -566,7 +566,7 @@ async def test_a_member_that_was_refused_its_input_is_refused_it_again_and_not_b
         run = await submit(eng, "crew", {"text": ""})
         asked = await question(eng, run.id)
         await parked(eng, asked.run)
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         done = await eng.wait(run.id, timeout=20)
         assert done.output == {"text": "done"}, done.error
     assert len(seen) > 1

@@ -43,10 +43,10 @@ async def test_nothing_is_acknowledged_before_it_is_committed(store: Path) -> No
                 for work in (
                     submit(eng, "quick", {"n": 1}),
                     submit(eng, "quick", {"n": 1}, key="k"),
-                    eng.answer(asked.id, {"approved": True}),
+                    eng.questions.answer(asked.id, {"approved": True}),
                     eng.send(run.id, "hello"),
                     eng.cancel(run.id),
-                    eng.create_thread(),
+                    eng.threads.create(),
                 )
             ]
             await settle()
@@ -266,7 +266,7 @@ async def test_when_every_hint_is_lost_everything_still_happens(store: Path) -> 
         watching.store.on_foreign_change = lambda: None
         run = await watching.submit(il.RunRequest("asker"))
         asked = await question(watching, run.id)
-        await watching.answer(asked.id, {"approved": True})
+        await watching.questions.answer(asked.id, {"approved": True})
         seen = [event.kind async for event in watching.events(run.id)]
         assert seen[-1] == "finished"
         delayed = await submit(working, "quick", {"n": 1}, delay=0.1)

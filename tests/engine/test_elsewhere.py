@@ -87,7 +87,7 @@ async def test_an_agent_of_another_process_is_listed_run_streamed_and_answered(s
         assert "delta" in heard
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "0 1 2 "}
         asking = await submit(eng, "asker")
-        await eng.answer((await question(eng, asking.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, asking.id)).id, {"approved": True})
         assert (await eng.wait(asking.id, timeout=20)).output == {"text": "True"}
 
 

@@ -58,11 +58,11 @@ async def test_a_parked_run_is_entered_with_the_new_code_of_its_version_or_the_l
         one, two = await question(eng, first.id), await question(eng, second.id)
         new = asks("new")
         eng.exchange([old], [new])
-        await eng.answer(one.id, {"approved": True})
+        await eng.questions.answer(one.id, {"approved": True})
         assert (await eng.wait(first.id, timeout=20)).output == {"text": "new"}
         eng.exchange([new], [asks("newest", "2.0")])
         assert [agent.card.key for agent in eng.agents] == ["ask@2.0"]
-        await eng.answer(two.id, {"approved": True})
+        await eng.questions.answer(two.id, {"approved": True})
         assert (await eng.wait(second.id, timeout=20)).output == {"text": "new"}
 
 

@@ -93,7 +93,7 @@ async def test_ids_made_inside_a_step_shift_nothing_and_stay_the_same_when_it_is
         run = await submit(eng, "agent")
         asked = await question(eng, run.id)
         keys = [record.key for record in await bodies(eng, run.id, Recorded)]
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         done = await eng.wait(run.id, timeout=20)
         records = {record.key: record.value for record in await bodies(eng, run.id, Recorded)}
     assert keys[0] == "uuid@/1:"
@@ -149,7 +149,7 @@ async def test_what_a_step_showed_stays_after_a_wait(store: Path, how: str) -> N
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "token1 token2 END"}
         assert "restarted" not in await kinds(eng, run.id)
         if how == "emit":
@@ -170,7 +170,7 @@ async def test_what_a_plain_step_showed_stays_after_a_wait(store: Path) -> None:
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "token1 token2 END"}
         assert "restarted" not in await kinds(eng, run.id)
 
@@ -241,7 +241,7 @@ async def test_what_an_attempt_showed_that_a_crash_cut_short_is_void(store: Path
             break
     await crash(eng)
     async with engine(store, agent) as eng:
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "whole END"}
         assert output_of([event async for event in eng.events(run.id, follow=False)]) == {"text": "whole END"}
 
@@ -273,7 +273,7 @@ async def test_a_result_has_the_same_type_at_first_and_in_replay(store: Path) ->
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).error is None
     first, second = seen
     assert first == second == [[1, [[2, 3]], {"four": [5]}], (1, 2), Pair(1, 2)]

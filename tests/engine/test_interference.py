@@ -54,12 +54,12 @@ async def until(condition: Any, seconds: float = 10) -> None:
 
 async def test_a_call_that_cannot_be_written_does_not_mix_up_its_neighbours(store: Path) -> None:
     async with engine(store) as eng:
-        await eng.create_thread("one")
-        await eng.create_thread("three")
+        await eng.threads.create("one")
+        await eng.threads.create("three")
         results = await asyncio.gather(
-            eng.patch_thread("one", metadata={"n": 1}),
+            eng.threads.patch("one", metadata={"n": 1}),
             eng.cancel("\ud800"),
-            eng.patch_thread("three", metadata={"n": 3}),
+            eng.threads.patch("three", metadata={"n": 3}),
             return_exceptions=True,
         )
         assert isinstance(results[0], il.Thread)
@@ -75,7 +75,7 @@ async def test_a_submission_that_is_tried_again_still_gets_its_thread(store: Pat
         return "x"
 
     async with engine(store, counting) as eng:
-        await eng.create_thread("t")
+        await eng.threads.create("t")
         real, neighbours = eng.store.submit, list[asyncio.Future[Any]]()
 
         def beside(*given: Any) -> Any:
@@ -87,7 +87,7 @@ async def test_a_submission_that_is_tried_again_still_gets_its_thread(store: Pat
 
         eng.store.submit = beside  # type: ignore[method-assign]
         assert (await finish(eng, "counting", thread="t")).status is il.Status.SUCCEEDED
-        assert (await eng.thread("t")).values == {"n": 1}
+        assert (await eng.threads.get("t")).values == {"n": 1}
         (neighbour,) = neighbours
         assert isinstance(neighbour.exception(), StoreError)
 
@@ -227,7 +227,7 @@ async def test_a_store_that_fails_once_does_not_stop_the_engine(store: Path, nam
         setattr(eng.store, name, once)
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}
         await until(lambda: failed)
 
@@ -350,7 +350,7 @@ async def test_changing_what_a_step_gave_does_not_change_what_was_recorded(store
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "a,b"}
 
 
@@ -390,8 +390,8 @@ async def test_a_question_that_expires_while_the_run_is_parked_has_expired(store
         async for event in eng.events(run.id):
             if event.kind == "withdrawn":
                 break
-        (asked,) = [q for q in await eng.questions() if q.key == "ask:y"]
-        await eng.answer(asked.id, {"approved": True})
+        (asked,) = [q for q in await eng.questions.open() if q.key == "ask:y"]
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "expired"}
 
 
@@ -449,7 +449,7 @@ async def test_a_step_that_is_said_again_twice_keeps_its_output(store: Path) -> 
         path |= change
     async with engine(store, agent) as eng:
         asked = await question(eng, run)
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         done = await eng.wait(run, timeout=10)
         assert done.output == {"text": "2 STEP y end"}
         assert output_of(await log(eng, run)) == done.output
@@ -470,7 +470,7 @@ async def test_text_that_changed_before_a_record_is_in_the_log_while_the_run_wai
         asked = await question(eng, run.id)
         await until(lambda: eng.worker.execution(run.id) is None)
         said["text"] = "He"
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         await question(eng, run.id)
         assert output_of(await log(eng, run.id)) == {"text": "He"}
 
@@ -486,7 +486,7 @@ async def test_empty_output_does_not_look_like_a_difference(store: Path) -> None
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "ab"}
         assert "restarted" not in await kinds(eng, run.id)
 
@@ -547,7 +547,7 @@ async def test_the_same_key_is_done_asked_and_called_once(store: Path) -> None:
 
     async with engine(store, agent, child, settings=PATIENT) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "x"}
     assert sorted(done) == ["child", "paid"]
 
@@ -778,9 +778,9 @@ async def test_a_log_whose_tail_was_cut_off_does_not_verify(store: Path) -> None
 async def test_a_thread_that_is_still_needed_does_not_keep_others_from_expiring(store: Path) -> None:
     settings = msgspec.structs.replace(QUICK, ttl_threads=0.05, sweep_every=0.02)
     async with engine(store, echo, settings=settings) as eng:
-        await eng.create_thread("needed")
+        await eng.threads.create("needed")
         await submit(eng, "echo", {"text": "x"}, thread="needed", delay=3600)
-        await eng.create_thread("unused")
+        await eng.threads.create("unused")
         sqlite = eng.store
         assert isinstance(sqlite, SQLStore)
         async with asyncio.timeout(10):
@@ -791,10 +791,10 @@ async def test_a_thread_that_is_still_needed_does_not_keep_others_from_expiring(
 
 async def test_the_messages_before_the_first_are_none(store: Path) -> None:
     async with engine(store, echo) as eng:
-        await eng.create_thread("t")
-        await eng.patch_thread("t", values_={"a": 1})
+        await eng.threads.create("t")
+        await eng.threads.patch("t", values_={"a": 1})
         await finish(eng, "echo", {"text": "x"}, thread="t")
-        assert await eng.messages("t", upto=(await eng.history("t"))[-1].messages) == []
+        assert await eng.threads.messages("t", upto=(await eng.threads.history("t"))[-1].messages) == []
 
 
 async def test_a_rollback_that_comes_too_late_to_be_read_still_forgets_the_run(store: Path) -> None:

@@ -128,7 +128,7 @@ async def test_an_agent_that_waits_for_an_answer_gives_its_place_to_the_next(sto
         runs = [await submit(eng, "asker") for _ in range(3)]
         questions = [await question(eng, run.id) for run in runs]
         for one in questions:
-            await eng.answer(one.id, {"approved": True})
+            await eng.questions.answer(one.id, {"approved": True})
         for run in runs:
             assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
 

@@ -40,7 +40,7 @@ async def test_a_run_with_a_long_id_is_refused(store: Path, options: dict[str, A
 async def test_ids_up_to_the_limit_are_kept(store: Path) -> None:
     async with engine(store, echo) as eng:
         caller = il.Caller(MOST)
-        await eng.create_thread(MOST, caller=caller)
+        await eng.threads.create(MOST, caller=caller)
         first = await finish(eng, "echo", {"text": "x"}, key=MOST, thread=MOST, caller=caller)
         assert first.output == {"text": "x"}
         again = await finish(eng, "echo", {"text": "x"}, key=MOST, thread=MOST, caller=caller)
@@ -50,10 +50,10 @@ async def test_ids_up_to_the_limit_are_kept(store: Path) -> None:
 async def test_a_thread_with_a_long_id_is_refused(store: Path) -> None:
     async with engine(store) as eng:
         with pytest.raises(InvalidRequest, match="thread id is longer") as refused:
-            await eng.create_thread(LONG)
+            await eng.threads.create(LONG)
         assert refused.value.path == "/thread_id"
         with pytest.raises(InvalidRequest, match="caller is longer"):
-            await eng.create_thread("t", caller=il.Caller(LONG))
+            await eng.threads.create("t", caller=il.Caller(LONG))
 
 
 async def test_what_a_store_cannot_index_is_refused_and_disturbs_nothing_else(store: Path) -> None:

@@ -111,7 +111,7 @@ async def test_the_time_in_the_queue_begins_when_the_thread_is_free(store: Path)
         return ""
 
     async with engine(store, turn) as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         first = await submit(eng, "turn", thread=thread.id, when_busy="enqueue")
         second = await submit(eng, "turn", thread=thread.id, when_busy="enqueue")
         asyncio.get_running_loop().call_later(0.3, go.set)

@@ -109,7 +109,7 @@ async def test_parking_and_stopping_are_not_leaving_for_good(store: Path) -> Non
     async with engine(store, asking(far)) as eng:
         run = await parked_run(eng)
     async with engine(store, asking(far), settings=PATIENT) as eng:
-        await eng.answer((await question(eng, run)).id, "this")
+        await eng.questions.answer((await question(eng, run)).id, "this")
         assert (await eng.wait(run, timeout=20)).output == {"said": "this"}
     assert not far.left.is_set()
     assert far.told == []
@@ -347,15 +347,15 @@ async def test_one_type_of_question_may_come_with_another_schema_each_time(store
             asked = await question(eng, runs[name].id)
             assert (asked.type, asked.answer_schema, asked.prompt) == ("pick", schemas[name], "pick")
             with pytest.raises(InvalidAnswer):
-                await eng.answer(asked.id, wrong)
-            await eng.answer(asked.id, value)
+                await eng.questions.answer(asked.id, wrong)
+            await eng.questions.answer(asked.id, value)
             async with asyncio.timeout(20):
                 async for event in eng.events(runs[name].id):
                     if event.kind == "asked" and event.body.question.id != asked.id:
                         asked = event.body.question
                         break
             assert asked.answer_schema == {"const": value}
-            await eng.answer(asked.id, value)
+            await eng.questions.answer(asked.id, value)
             assert (await eng.wait(runs[name].id, timeout=20)).output == {"both": [value, value]}
 
 
@@ -381,7 +381,7 @@ async def test_a_remote_question_has_words_for_a_human_and_options(
         run = await submit(eng, "far")
         asked = await question(eng, run.id)
         assert (asked.prompt, asked.payload, asked.options) == (shown, payload, options)
-        await eng.answer(asked.id, {"any": ["thing"]})
+        await eng.questions.answer(asked.id, {"any": ["thing"]})
         assert (await eng.wait(run.id, timeout=20)).output == {"a": {"any": ["thing"]}}
 
 
@@ -477,7 +477,7 @@ async def test_an_answer_that_was_on_its_way_when_its_question_was_withdrawn_is_
         assert late.details == {"question": asked.id}
         assert [body.text for body in await bodies(again, run.id, Thought)] == ["it asks no more", "it is done"]
         assert await bodies(again, run.id, RunRestarted) == []
-        assert (await again.question_record(asked.id)).state == "answered"
+        assert (await again.questions.get(asked.id)).state == "answered"
 
 
 # -- who stays in memory to listen ----------------------------------------------------------------------------
@@ -531,7 +531,7 @@ async def test_of_runs_that_wait_for_what_may_be_answered_there_those_with_the_n
         for run in (second, third):
             assert (await eng.wait(run, timeout=20)).output == {"said": "answered there"}
         assert not (await eng.run(first)).status.final
-        await eng.answer((await question(eng, first)).id, "here")
+        await eng.questions.answer((await question(eng, first)).id, "here")
         assert (await eng.wait(first, timeout=20)).output is not None
         assert len(eng.worker.listeners) == 0
 
@@ -542,7 +542,7 @@ async def test_a_run_that_listens_is_answered_here_and_cancelled_here_like_any_o
         one, two = await asked_of(eng), await asked_of(eng)
         for run in (one, two):
             await listens(eng, run)
-        await eng.answer((await question(eng, one)).id, "here")
+        await eng.questions.answer((await question(eng, one)).id, "here")
         assert (await eng.wait(one, timeout=20)).output == {"said": "here"}
         await eng.cancel(two)
         assert (await eng.wait(two, timeout=20)).status is il.Status.CANCELLED

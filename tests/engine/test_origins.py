@@ -114,8 +114,10 @@ async def test_code_of_another_origin_does_not_claim_withdraw_or_answer_a_run(st
     async with project(store, "shop", mailer("file:b.py", "B")) as second:
         own = await submit(second, "mailer")
         assert (await question(second, own.id)).prompt == "B: Send it?"
-        await second.answer(asked.id, {"approved": True})  # the question of the other run may be answered here
-        await second.answer((await question(second, own.id)).id, {"approved": False})
+        await second.questions.answer(
+            asked.id, {"approved": True}
+        )  # the question of the other run may be answered here
+        await second.questions.answer((await question(second, own.id)).id, {"approved": False})
         assert (await second.wait(own.id, timeout=20)).output == {"text": "B False"}
         row = await second.row(run.id)
         assert (row.worker, row.status, row.wake_at) == (None, il.Status.WAITING, 0)
@@ -142,7 +144,7 @@ async def test_a_server_with_the_function_never_executes_the_mounted_run_of_anot
             run = await submit(caller, "mailer")
             asked = await question(caller, run.id)
             await parked(caller, run.id)
-        await server.answer(asked.id, {"approved": True})
+        await server.questions.answer(asked.id, {"approved": True})
         beside = await submit(server, "mailer")  # the server looks for what is due, and finds its own
         await question(server, beside.id)
         row = await server.row(run.id)
@@ -159,7 +161,7 @@ async def test_an_agent_that_another_one_replaces_still_ends_its_own_runs(store:
         asked = await question(eng, run.id)
         await parked(eng, run.id)
         eng.exchange([old], [new])
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "file:old.py True"}
         assert (await eng.row((await submit(eng, "mailer")).id)).origin == "shop file:new.py"
 
@@ -276,7 +278,7 @@ async def test_a_moved_run_goes_on_with_the_code_that_it_was_moved_to(store: Pat
     run, asked = await waiting(store, mailer("file:old.py", "old"))
     async with project(store, "shop", mailer("file:new.py", "old")) as eng:
         await eng.move(run, Origin("shop", "file:new.py"))
-        await eng.answer(asked, {"approved": True})
+        await eng.questions.answer(asked, {"approved": True})
         assert (await eng.wait(run, timeout=20)).output == {"text": "old True"}
         (moved,) = await bodies(eng, run, RunMoved)
         assert moved == RunMoved("shop file:old.py mailer@0.1.0", "shop file:new.py mailer@0.1.0", "owner")
@@ -286,7 +288,7 @@ async def test_a_moved_run_goes_on_with_the_code_that_it_was_moved_to(store: Pat
 async def test_a_moved_run_that_is_due_is_claimed_at_once(store: Path) -> None:
     run, asked = await waiting(store, mailer("file:old.py", "old"))
     async with project(store, "shop") as eng:
-        await eng.answer(asked, {"approved": True})
+        await eng.questions.answer(asked, {"approved": True})
     async with (
         project(store, "shop", mailer("file:new.py", "old", "2.0")) as eng,
         project(store, "shop") as mover,
@@ -313,7 +315,7 @@ async def test_a_run_that_executes_is_not_moved(store: Path) -> None:
         asked = await question(eng, run.id)
         with pytest.raises(Conflict, match="is executing"):
             await eng.move(run.id, "shop file:new.py")
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "file:old.py True"}
         with pytest.raises(AlreadyFinished):
             await eng.move(run.id, "shop file:new.py")
@@ -376,6 +378,6 @@ async def test_moving_a_run_moves_the_runs_below_it_that_are_of_its_origin(store
     async with project(store, "shop", *agents) as eng:
         moved = await Mover(eng, agents).move(run.id)
         assert [one.run for one in moved] == [run.id, asked.run]
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "mail True"}
         assert len(await log(eng, run.id)) > 3

@@ -78,10 +78,10 @@ async def visible(eng: il.Engine) -> bytes:
     for run in await eng.runs(RunFilter(limit=500)):
         said.append(await eng.run(run.id))
         said.extend(event.body for event in await log(eng, run.id))
-    said.append(await eng.questions())
-    for thread in await eng.threads(ThreadFilter(limit=100)):
+    said.append(await eng.questions.open())
+    for thread in await eng.threads.search(ThreadFilter(limit=100)):
         said.append(thread)
-        said.append(await eng.messages(thread.id))
+        said.append(await eng.threads.messages(thread.id))
     return json_values.encode(said)
 
 
@@ -438,20 +438,20 @@ async def test_the_user_oversees_by_answering_a_question(store: Path, settings: 
         assert first.payload["result"]["output"] == {"text": "draft 0"}
         yes = {"decision": "approve", "result_hash": first.payload["result_hash"]}
         with pytest.raises(Denied):
-            await eng.answer(first.id, yes, by=bob)
+            await eng.questions.answer(first.id, yes, by=bob)
         for wrong in ("approve", {"decision": "approve"}, {**yes, "result_hash": "0" * 64}, {"text": "looks good"}):
             with pytest.raises(InvalidAnswer):
-                await eng.answer(first.id, wrong, by=alice)
-        assert [one.id for one in await eng.questions(caller="alice")] == [first.id]
-        assert await eng.questions(caller="bob") == []
-        await eng.answer(first.id, {**yes, "decision": "inquire", "inquiry": "more?"}, by=alice)
+                await eng.questions.answer(first.id, wrong, by=alice)
+        assert [one.id for one in await eng.questions.open(caller="alice")] == [first.id]
+        assert await eng.questions.open(caller="bob") == []
+        await eng.questions.answer(first.id, {**yes, "decision": "inquire", "inquiry": "more?"}, by=alice)
         async with asyncio.timeout(20):
             while (second := await question(eng, run.id)).id == first.id:
                 await eng.next_hint(run.id)
         assert second.payload["result"]["output"] == {"text": "draft 1"}
         with pytest.raises(InvalidAnswer):  # the hash of the draft before
-            await eng.answer(second.id, yes, by=alice)
-        await eng.answer(second.id, {**yes, "result_hash": second.payload["result_hash"]}, by=alice)
+            await eng.questions.answer(second.id, yes, by=alice)
+        await eng.questions.answer(second.id, {**yes, "result_hash": second.payload["result_hash"]}, by=alice)
         done = await eng.wait(run.id, timeout=20)
         assert done.output == {"text": "draft 1"}, done.error
 
@@ -485,19 +485,19 @@ async def test_an_approved_result_leaves_its_state_and_a_rejected_one_leaves_it_
             team(member("lead", overseer="qa", limits=Limits(rejections=1)), member("qa")),
             {"lead": counts, "qa": judge(first_two)},
         )
-        await eng.create_thread("t")
+        await eng.threads.create("t")
         one = await finish(eng, "crew", {"text": "a"}, thread="t")
         assert one.output == {"text": f"{SECRET} 1 0 t"}, one.error
         two = await finish(eng, "crew", {"text": "b"}, thread="t")
         assert two.output == {"text": f"{SECRET} 2 2 t"}, two.error
-        before = await eng.thread("t")
+        before = await eng.threads.get("t")
         assert before.values == {"count": 2}
         three = await finish(eng, "crew", {"text": "c"}, thread="t")
         assert three.error is not None
         assert three.error.code == "rejected"
-        after = await eng.thread("t")
+        after = await eng.threads.get("t")
         assert (after.values, after.version) == (before.values, before.version)
-        assert len(await eng.messages("t")) == 4
+        assert len(await eng.threads.messages("t")) == 4
 
 
 async def test_the_state_of_a_proposal_is_nowhere_before_the_verdict(store: Path) -> None:
@@ -517,7 +517,7 @@ async def test_the_state_of_a_proposal_is_nowhere_before_the_verdict(store: Path
         assert SECRET.encode() not in await visible(eng)
         go_on.set()
         await eng.wait(run.id, timeout=20)
-        assert (await eng.thread("t")).values == {"found": SECRET}
+        assert (await eng.threads.get("t")).values == {"found": SECRET}
 
 
 # -- nested, mounted, called through others -----------------------------------------------------------------
@@ -610,14 +610,14 @@ async def test_no_thread_carries_a_result_out_before_approval(store: Path) -> No
         return "nothing"
 
     async with engine(store, settings=PATIENT) as eng:
-        await eng.create_thread("t")
+        await eng.threads.create("t")
         eng.add_team(
             team(member("lead", "helper", overseer="qa"), member("helper"), member("qa")),
             {"lead": smuggles, "helper": counts, "qa": judge(approve)},
         )
         run = await finish(eng, "crew", {"text": "x"})
         assert run.output == {"text": "nothing"}, run.error
-        assert not (await eng.thread("t")).values
+        assert not (await eng.threads.get("t")).values
 
 
 async def test_it_holds_for_a_mounted_agent(store: Path) -> None:
@@ -660,7 +660,7 @@ async def test_a_question_of_an_overseen_agent_reaches_the_user(store: Path) -> 
         run = await submit(eng, "crew", {"text": "analyst x"})
         asked = await question(eng, run.id)
         assert [body.question.id for body in await bodies(eng, run.id, QuestionAsked)] == [asked.id]
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "yes"}
 
 

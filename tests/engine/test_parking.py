@@ -25,7 +25,7 @@ async def _asked_and_parked(eng: il.Engine, agent: str = "agent") -> Any:
 
 
 async def _answered(eng: il.Engine, asked: Any) -> il.Run:
-    await eng.answer(asked.id, {"approved": True})
+    await eng.questions.answer(asked.id, {"approved": True})
     return await eng.wait(asked.run, timeout=20)
 
 
@@ -122,8 +122,8 @@ async def test_parking_does_not_look_like_cancellation(store: Path, how: str) ->
         asked = await _asked_and_parked(eng)
         assert ends == [True]
         PASSED.append(True)
-        for one in await eng.questions():
-            await eng.answer(one.id, {"approved": True})
+        for one in await eng.questions.open():
+            await eng.questions.answer(one.id, {"approved": True})
         if how == "a group":
             await eng.cancel(asked.run)  # the other task of the group would sleep on
             assert (await eng.wait(asked.run, timeout=20)).status is il.Status.CANCELLED
@@ -292,8 +292,8 @@ async def test_generators_and_groups_of_waits_are_parked(store: Path, how: str) 
 
     async with engine(store, agent) as eng:
         asked = await _asked_and_parked(eng)
-        for one in await eng.questions():
-            await eng.answer(one.id, {"approved": True})
+        for one in await eng.questions.open():
+            await eng.questions.answer(one.id, {"approved": True})
         assert (await eng.wait(asked.run, timeout=20)).output == {"text": "done"}
 
 
@@ -351,8 +351,8 @@ async def test_parking_does_not_look_like_cancellation_beside_tasks_of_a_group(s
         asked = await _asked_and_parked(eng)
         assert ends
         assert all(ends)
-        for one in await eng.questions():
-            await eng.answer(one.id, {"approved": True})
+        for one in await eng.questions.open():
+            await eng.questions.answer(one.id, {"approved": True})
         assert (await eng.wait(asked.run, timeout=20)).output == {"text": "done"}
         assert eng.worker.abandoned == 0
     assert caught == []

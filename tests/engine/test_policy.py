@@ -159,7 +159,7 @@ async def test_the_user_says_what_to_do(
             "agent": "worker", "task": "T1", "error_code": 504, "error_message": "too slow",
         }  # fmt: skip
         assert "escalation" in [one.type for one in (await eng.card("crew")).questions]
-        await eng.answer(asked.id, answer)
+        await eng.questions.answer(asked.id, answer)
         done = await eng.wait(run.id, timeout=20)
         assert done.output == output
         assert worker.runs == (2 if answer["decision"] == "retry" else 1)
@@ -217,7 +217,7 @@ async def test_a_refusal_has_a_policy_too(store: Path) -> None:
         run = await submit(eng, "crew", {"text": "go"})
         asked = await question(eng, run.id)
         assert asked.payload["error_code"] == 429
-        await eng.answer(asked.id, {"decision": "answer", "text": "b, by hand"})
+        await eng.questions.answer(asked.id, {"decision": "answer", "text": "b, by hand"})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "Ab, by hand"}
 
 
@@ -232,7 +232,7 @@ async def test_decisions_are_made_once_over_crashes(store: Path) -> None:
         await crash(eng)
     async with engine(store) as eng:
         crew(eng, policy, worker)
-        await eng.answer(asked.id, {"decision": "retry"})
+        await eng.questions.answer(asked.id, {"decision": "retry"})
         done = await eng.wait(run.id, timeout=20)
         assert done.output == {"text": "done: x"}
         assert await decisions(eng, run.id) == before

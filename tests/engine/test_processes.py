@@ -84,7 +84,7 @@ async def test_events_stream_across_processes(store: Path) -> None:
 async def test_a_question_asked_there_is_answered_here_and_a_run_there_is_cancelled_from_here(store: Path) -> None:
     async with server(store), engine(store) as eng:
         run = await submit(eng, "asker", {"n": 1})
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "1 True"}
         endless = await submit(eng, "endless")
         async for event in eng.events(endless.id):
@@ -107,7 +107,7 @@ async def test_a_killed_process_is_noticed_and_another_takes_over(store: Path) -
         asked = await question(eng, run.id)
         first.send_signal(signal.SIGKILL)
         await first.wait()
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         async with server(store):
             assert (await eng.wait(run.id, timeout=20)).output == {"text": "7 True"}
 

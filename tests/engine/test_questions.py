@@ -39,7 +39,7 @@ async def test_a_question_is_asked_and_its_answer_comes_back_typed(store: Path, 
         assert asked.type == "approve"
         assert asked.payload == {"subject": "Hi", "recipients": ["ada@example.org"]}
         assert asked.prompt == "May this mail be sent?"
-        await eng.answer(asked.id, {"approved": True, "reason": "fine"}, by=il.Caller("ada"))
+        await eng.questions.answer(asked.id, {"approved": True, "reason": "fine"}, by=il.Caller("ada"))
         done = await eng.wait(run.id, timeout=10)
         assert done.output == {"text": "True fine"}
         (answered,) = await bodies(eng, run.id, QuestionAnswered)
@@ -58,7 +58,7 @@ async def test_an_invalid_answer_is_refused_with_its_path_and_the_run_waits_on(
         run = await submit(eng, "mailer", {"subject": "Hi"})
         asked = await question(eng, run.id)
         with pytest.raises(InvalidAnswer) as caught:
-            await eng.answer(asked.id, answer)
+            await eng.questions.answer(asked.id, answer)
         assert caught.value.path == path
         assert (await eng.run(run.id)).status is il.Status.WAITING
         await eng.cancel(run.id)
@@ -68,7 +68,7 @@ async def test_the_first_valid_answer_wins(store: Path) -> None:
     async with engine(store, mailer) as eng:
         run = await submit(eng, "mailer", {"subject": "Hi"})
         asked = await question(eng, run.id)
-        answers = [eng.answer(asked.id, {"approved": n % 2 == 0, "reason": str(n)}) for n in range(10)]
+        answers = [eng.questions.answer(asked.id, {"approved": n % 2 == 0, "reason": str(n)}) for n in range(10)]
         results = await asyncio.gather(*answers, return_exceptions=True)
         winners = [n for n, result in enumerate(results) if result is None]
         assert len(winners) == 1
@@ -82,7 +82,7 @@ async def test_an_acknowledged_answer_survives_a_crash(store: Path) -> None:
     await first.start()
     run = await submit(first, "mailer", {"subject": "Hi"})
     asked = await question(first, run.id)
-    await first.answer(asked.id, {"approved": True})
+    await first.questions.answer(asked.id, {"approved": True})
     await crash(first)
     async with engine(store, mailer) as eng:
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "True None"}
@@ -91,13 +91,13 @@ async def test_an_acknowledged_answer_survives_a_crash(store: Path) -> None:
 async def test_answering_what_is_not_there_says_so(store: Path) -> None:
     async with engine(store, mailer) as eng:
         with pytest.raises(QuestionNotFound):
-            await eng.answer("nothing", {})
+            await eng.questions.answer("nothing", {})
         run = await submit(eng, "mailer", {"subject": "Hi"})
         asked = await question(eng, run.id)
         await eng.cancel(run.id)
         await eng.wait(run.id)
         with pytest.raises(AlreadyAnswered, match="withdrawn"):
-            await eng.answer(asked.id, {"approved": True})
+            await eng.questions.answer(asked.id, {"approved": True})
 
 
 async def _blocked(eng: il.Engine, run: str) -> str:
@@ -123,7 +123,7 @@ async def test_approving_one_draft_never_approves_another(store: Path) -> None:
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         old = await question(eng, run.id)
-        await eng.answer(old.id, {"approved": True, "reason": "the first is fine"})
+        await eng.questions.answer(old.id, {"approved": True, "reason": "the first is fine"})
         message = await _blocked(eng, run.id)
         assert "the history has ask 'approve' (" in message
         assert "the code calls ask 'approve' (" in message
@@ -145,7 +145,7 @@ async def test_a_question_that_changed_while_open_blocks_the_run_and_stays_open(
         old = await question(eng, run.id)
         await eng.send(run.id, "wake up")  # enters the agent again
         await _blocked(eng, run.id)
-        assert [one.id for one in await eng.questions()] == [old.id]
+        assert [one.id for one in await eng.questions.open()] == [old.id]
         assert not await bodies(eng, run.id, QuestionWithdrawn)
 
 
@@ -164,9 +164,9 @@ async def test_a_question_expires_at_its_deadline(store: Path, settings: il.Sett
         asked = await question(eng, run.id)
         done = await eng.wait(run.id, timeout=10)
         assert done.output == {"text": "nobody answered"}
-        assert (await eng.question(asked.id))[1] == "expired"
+        assert (await eng.questions.get(asked.id)).state == "expired"
         with pytest.raises(AlreadyAnswered, match="expired"):
-            await eng.answer(asked.id, {"approved": True})
+            await eng.questions.answer(asked.id, {"approved": True})
 
 
 @both
@@ -185,7 +185,7 @@ async def test_several_questions_may_be_open_at_once(store: Path, settings: il.S
                 if len(asked) == 3:
                     break
         for q in reversed(asked):
-            await eng.answer(q.id, {"approved": True, "reason": q.payload["message"]})
+            await eng.questions.answer(q.id, {"approved": True, "reason": q.payload["message"]})
         done = await eng.wait(run.id, timeout=10)
         assert done.output == {"text": "0? 1? 2?"}
         answered = await bodies(eng, run.id, QuestionAnswered)
@@ -202,8 +202,8 @@ async def test_a_choice_is_checked_against_the_options_of_that_question(store: P
         asked = await question(eng, run.id)
         assert [o.id for o in asked.options] == ["a", "b"]
         with pytest.raises(InvalidAnswer, match="/choice"):
-            await eng.answer(asked.id, {"choice": "c"})
-        await eng.answer(asked.id, {"choice": "b"})
+            await eng.questions.answer(asked.id, {"choice": "c"})
+        await eng.questions.answer(asked.id, {"choice": "b"})
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "b"}
 
 
@@ -233,7 +233,7 @@ async def test_a_question_whose_payload_does_not_fit_fails_the_run(store: Path) 
         assert run.error is not None
         assert run.error.code == "invalid_question"
         assert "/subject" in run.error.message
-        assert await eng.questions() == []
+        assert await eng.questions.open() == []
 
 
 async def test_a_plain_function_may_ask(store: Path) -> None:
@@ -245,7 +245,7 @@ async def test_a_plain_function_may_ask(store: Path) -> None:
     for settings in (QUICK, PATIENT):
         async with engine(store, agent, settings=settings) as eng:
             run = await submit(eng, "agent")
-            await eng.answer((await question(eng, run.id)).id, {"approved": True})
+            await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
             assert (await eng.wait(run.id, timeout=10)).output == {"text": "7 True"}
 
 
@@ -261,8 +261,8 @@ async def test_only_the_named_answerer_may_answer(store: Path) -> None:
         only = json_values.encode(msgspec.structs.replace(asked, answerer="overseer"))
         await sqlite._write(lambda c: c.execute("UPDATE questions SET question=? WHERE id=?", (only, asked.id)))
         with pytest.raises(Denied, match="overseer"):
-            await eng.answer(asked.id, {"approved": True}, by=il.Caller("somebody"))
-        await eng.answer(asked.id, {"approved": True}, by=il.Caller("overseer"))
+            await eng.questions.answer(asked.id, {"approved": True}, by=il.Caller("somebody"))
+        await eng.questions.answer(asked.id, {"approved": True}, by=il.Caller("overseer"))
         assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
 
 
@@ -271,7 +271,7 @@ async def test_a_huge_answer_is_refused(store: Path) -> None:
         run = await submit(eng, "mailer", {"subject": "Hi"})
         asked = await question(eng, run.id)
         with pytest.raises(TooLarge):
-            await eng.answer(asked.id, {"approved": True, "reason": "x" * 2000})
+            await eng.questions.answer(asked.id, {"approved": True, "reason": "x" * 2000})
 
 
 async def test_finishing_with_an_open_question_withdraws_it(store: Path) -> None:
@@ -286,7 +286,7 @@ async def test_finishing_with_an_open_question_withdraws_it(store: Path) -> None
         run = await finish(eng, "agent")
         assert run.output == {"text": "did not wait"}
         assert (await kinds(eng, run.id))[-2:] == ["withdrawn", "finished"]
-        assert await eng.questions() == []
+        assert await eng.questions.open() == []
 
 
 @pytest.mark.parametrize(("how", "why"), [("cancel", "the run was cancelled"), ("timeout", "the run timed out")])
@@ -310,15 +310,15 @@ async def test_no_answer_is_accepted_once_the_run_is_being_left(store: Path, how
     settings = il.Settings(park_after=60, cancel_grace=60, sweep_every=0.05, stall_warning=0)
     async with engine(store, agent, settings=settings) as eng, asyncio.timeout(60):
         run = await submit(eng, "agent", timeout=1.0 if how == "timeout" else None)
-        while not (asked := await eng.questions(run=run.id)):
+        while not (asked := await eng.questions.open(run=run.id)):
             await asyncio.sleep(0.01)
         if how == "cancel":
             await eng.cancel(run.id)
         await left.wait()
-        while (await eng.question(asked[0].id))[1] == "open":
+        while (await eng.questions.get(asked[0].id)).state == "open":
             await asyncio.sleep(0.01)
         with pytest.raises(AlreadyAnswered, match=f"withdrawn already: {why}"):
-            await eng.answer(asked[0].id, {"approved": True})
+            await eng.questions.answer(asked[0].id, {"approved": True})
         assert not (await eng.run(run.id)).status.final
         go_on.set()
         assert (await eng.wait(run.id)).status.final
@@ -354,7 +354,7 @@ async def test_an_answer_that_comes_while_the_run_is_being_parked_is_not_forgott
         run = await submit(eng, "agent")
         asked = await question(eng, run.id)
         await leaving.wait()
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         async for event in eng.events(run.id):
             if event.kind == "answered":
                 may_go.set()

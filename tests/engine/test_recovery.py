@@ -62,7 +62,7 @@ async def test_a_step_runs_once_however_often_the_agent_is_entered(store: Path) 
     async with engine(store, writer) as eng:
         run = await submit(eng, "writer")
         for _ in range(3):
-            await eng.answer((await question(eng, run.id)).id, {"approved": True})
+            await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "hello"}
     assert calls.count("write") == 1
     assert calls.count("enter") == 4  # parking at once: entered again after each answer
@@ -112,7 +112,7 @@ async def test_a_final_failure_of_a_step_is_recorded_and_raised_again(store: Pat
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "ValueError: no luck"}
     assert calls == 3
 
@@ -152,7 +152,7 @@ async def test_now_uuid_and_random_are_the_same_again(store: Path) -> None:
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         await eng.wait(run.id, timeout=10)
     assert len(seen) == 2
     assert seen[0] == seen[1]
@@ -170,7 +170,7 @@ async def test_what_was_said_before_a_wait_is_not_said_again(store: Path) -> Non
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         done = await eng.wait(run.id, timeout=10)
         assert done.output == {"text": "one two three four"}
         names = await kinds(eng, run.id)
@@ -194,7 +194,7 @@ async def test_at_the_first_difference_the_rest_is_void_and_readers_are_told(sto
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         done = await eng.wait(run.id, timeout=10)
         assert done.output == {"text": "same entry 2 end"}
         events = await log(eng, run.id)
@@ -218,7 +218,7 @@ async def test_an_agent_that_says_less_the_second_time_voids_what_it_did_not_say
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         done = await eng.wait(run.id, timeout=10)
         assert done.output == {"text": "end"}
         assert output_of(await log(eng, run.id)) == done.output
@@ -247,7 +247,7 @@ async def test_a_generator_step_streams_once_and_replays_from_the_log(store: Pat
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         done = await eng.wait(run.id, timeout=10)
         assert done.output == {"text": "a b c end"}
         assert output_of(await log(eng, run.id)) == done.output
@@ -272,7 +272,7 @@ async def test_a_recorded_generator_step_is_said_again_after_a_restart_voided_it
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         done = await eng.wait(run.id, timeout=10)
         assert done.output == {"text": "entry 2 from the step end"}
         assert output_of(await log(eng, run.id)) == done.output
@@ -445,7 +445,7 @@ async def test_a_parked_run_holds_no_memory_and_outlives_restarts(store: Path) -
             assert (await eng.run(run.id)).status is il.Status.WAITING
             assert eng.worker.running == 0
     async with engine(store, agent) as eng:
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}
         started = await bodies(eng, run.id, RunStarted)
         assert len(started) == 1
@@ -462,7 +462,7 @@ async def test_a_waiting_run_stays_in_memory_for_a_while(store: Path) -> None:
 
     async with engine(store, agent, settings=PATIENT) as eng:
         run = await submit(eng, "agent")
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}
     assert entries == 1
 
@@ -566,7 +566,7 @@ async def test_a_run_that_only_waits_outlives_any_number_of_crashes(store: Path,
         await crash(eng)
     async with engine(store, agent, settings=PATIENT) as eng:
         if kind == "asks":
-            await eng.answer((await question(eng, run_id)).id, {"approved": True})
+            await eng.questions.answer((await question(eng, run_id)).id, {"approved": True})
         else:
             await eng.send(run_id, "True")
         assert (await eng.wait(run_id, timeout=10)).output == {"text": "True"}

@@ -45,7 +45,7 @@ async def test_a_failed_run_goes_on_from_its_last_good_record(store: Path | str)
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent", {"text": "hello"}, metadata={"order": 7}, key="once")
         asked_ = await question(eng, run.id)
-        await eng.answer(asked_.id, {"approved": True})
+        await eng.questions.answer(asked_.id, {"approved": True})
         failed = await eng.wait(run.id, timeout=20)
         assert failed.status is il.Status.FAILED
         before = await log(eng, run.id)
@@ -193,7 +193,7 @@ async def test_a_retry_of_a_blocked_run_enters_it_at_once_with_the_same_code(
     flag = project.folder / "fixed"
     project.write("v2", before=f"open({str(flag)!r}).close()")
     async with deployed(store, project) as eng:
-        await eng.answer(asked_, {"approved": True})
+        await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
         flag.touch()  # what the code needs was missing
         again = await eng.retry(run)

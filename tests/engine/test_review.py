@@ -124,7 +124,7 @@ async def test_a_reader_misses_no_end_that_is_written_while_it_looks_into_the_st
         async def slow(of: str, after: int, limit: int, most_bytes: int | None = None) -> list[il.Event]:
             found = await look(of, after, limit, most_bytes)
             if after == reader.cursor and log.finished is None:
-                await eng.answer(asked.id, {"approved": True})
+                await eng.questions.answer(asked.id, {"approved": True})
                 await until(lambda: log.finished is not None)
             return found
 
@@ -136,13 +136,13 @@ async def test_a_reader_misses_no_end_that_is_written_while_it_looks_into_the_st
 
 async def test_the_log_of_a_run_that_could_not_end_otherwise_knows_what_came_before(store: Path) -> None:
     async with engine(store, holder, settings=PATIENT) as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         run = await submit(eng, "holder", thread=thread.id)
         asked = await question(eng, run.id)
         sqlite = eng.store
         assert isinstance(sqlite, SQLStore)
         await sqlite._write(lambda c: c.execute("UPDATE threads SET version=version+1 WHERE id=?", (thread.id,)))
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         done = await eng.wait(run.id, timeout=10)
         assert done.status is il.Status.FAILED
         log = eng.worker.log_of(run.id)
@@ -155,39 +155,39 @@ async def test_the_log_of_a_run_that_could_not_end_otherwise_knows_what_came_bef
 
 async def test_a_rollback_after_the_end_gives_the_thread_its_state_back(store: Path) -> None:
     async with engine(store, keeper) as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         first = await finish(eng, "keeper", {"text": "a"}, thread=thread.id)
         second = await finish(eng, "keeper", {"text": "b"}, thread=thread.id)
         await eng.delete(second.id, rollback=True)
-        found = await eng.thread(thread.id)
-        (state,) = await eng.history(thread.id)
+        found = await eng.threads.get(thread.id)
+        (state,) = await eng.threads.history(thread.id)
         assert (found.values, found.checkpoint, state.run) == ({"items": ["a"]}, state.id, first.id)
-        assert [m.text for m in await eng.messages(thread.id)] == ["a", "a"]
+        assert [m.text for m in await eng.threads.messages(thread.id)] == ["a", "a"]
         await finish(eng, "keeper", {"text": "c"}, thread=thread.id)
-        assert (await eng.thread(thread.id)).values == {"items": ["a", "c"]}
+        assert (await eng.threads.get(thread.id)).values == {"items": ["a", "c"]}
         last = (await eng.runs(RunFilter(thread=thread.id)))[0]
         await eng.delete(last.id, rollback=True)
         await eng.delete(first.id, rollback=True)
-        empty = await eng.thread(thread.id)
-        assert (empty.values, empty.checkpoint, await eng.history(thread.id)) == (None, None, [])
+        empty = await eng.threads.get(thread.id)
+        assert (empty.values, empty.checkpoint, await eng.threads.history(thread.id)) == (None, None, [])
 
 
 async def test_what_others_have_built_on_is_not_rolled_back_and_no_history_names_a_run_that_is_gone(
     store: Path,
 ) -> None:
     async with engine(store, keeper, holder) as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         runs = [(await finish(eng, "keeper", {"text": text}, thread=thread.id)).id for text in "abc"]
         await eng.delete(runs[1], rollback=True)
-        assert (await eng.thread(thread.id)).values == {"items": ["a", "b", "c"]}
-        assert [state.run for state in await eng.history(thread.id)] == [runs[2], None, runs[0]]
-        copy = await eng.copy_thread(thread.id)
-        assert [state.run for state in await eng.history(copy.id)] == [None] * 3
+        assert (await eng.threads.get(thread.id)).values == {"items": ["a", "b", "c"]}
+        assert [state.run for state in await eng.threads.history(thread.id)] == [runs[2], None, runs[0]]
+        copy = await eng.threads.copy(thread.id)
+        assert [state.run for state in await eng.threads.history(copy.id)] == [None] * 3
         busy = await submit(eng, "holder", thread=thread.id)
         asked = await question(eng, busy.id)
         await eng.delete(runs[2], rollback=True)
-        assert (await eng.thread(thread.id)).values == {"items": ["a", "b", "c"]}, "a run has begun with it"
-        await eng.answer(asked.id, {"approved": True})
+        assert (await eng.threads.get(thread.id)).values == {"items": ["a", "b", "c"]}, "a run has begun with it"
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(busy.id, timeout=10)).status is il.Status.SUCCEEDED
 
 
@@ -201,7 +201,7 @@ async def test_a_rollback_that_nobody_read_in_time_gives_the_thread_back_as_it_w
         return text
 
     async with engine(store, keeper, gated, settings=PATIENT) as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         await finish(eng, "keeper", {"text": "a"}, thread=thread.id)
         late = await submit(eng, "gated", {"text": "b"}, thread=thread.id)
         execution = eng.worker.execution(late.id)
@@ -211,7 +211,7 @@ async def test_a_rollback_that_nobody_read_in_time_gives_the_thread_back_as_it_w
         new = await submit(eng, "keeper", {"text": "c"}, thread=thread.id, when_busy="rollback")
         go.set()
         await eng.wait(new.id, timeout=10)
-        assert (await eng.thread(thread.id)).values == {"items": ["a", "c"]}
+        assert (await eng.threads.get(thread.id)).values == {"items": ["a", "c"]}
         assert sql(store, "SELECT count(*) FROM runs WHERE id=?", late.id) == [(0,)]
 
 
@@ -269,29 +269,29 @@ async def test_a_child_that_had_ended_is_gone_from_memory_with_its_parent(store:
 
 async def test_a_delayed_run_that_finds_its_thread_taken_fails_where_it_was_to_be_refused(store: Path) -> None:
     async with engine(store, keeper, holder) as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         busy = await submit(eng, "holder", thread=thread.id)
         asked = await question(eng, busy.id)
         late = await finish(eng, "keeper", {"text": "b"}, thread=thread.id, delay=0.05)
         assert late.status is il.Status.FAILED
         assert late.error is not None
         assert late.error.code == "thread_busy"
-        assert (await eng.thread(thread.id)).active == busy.id, "the other one goes on"
-        await eng.answer(asked.id, {"approved": True})
+        assert (await eng.threads.get(thread.id)).active == busy.id, "the other one goes on"
+        await eng.questions.answer(asked.id, {"approved": True})
         await eng.wait(busy.id, timeout=10)
-        assert (await eng.thread(thread.id)).values == {"items": ["held"]}
+        assert (await eng.threads.get(thread.id)).values == {"items": ["held"]}
 
 
 async def test_a_delayed_run_that_may_wait_gets_in_line(store: Path) -> None:
     async with engine(store, keeper, holder) as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         busy = await submit(eng, "holder", thread=thread.id)
         asked = await question(eng, busy.id)
         late = await submit(eng, "keeper", {"text": "b"}, thread=thread.id, delay=0.05, when_busy="enqueue")
         await until(lambda: sql(store, "SELECT queued IS NOT NULL FROM runs WHERE id=?", late.id) == [(1,)])
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         await eng.wait(late.id, timeout=10)
-        assert (await eng.thread(thread.id)).values == {"items": ["held", "b"]}
+        assert (await eng.threads.get(thread.id)).values == {"items": ["held", "b"]}
 
 
 @pytest.mark.parametrize("settings", [None, PATIENT], ids=["parked", "in memory"])
@@ -300,14 +300,14 @@ async def test_a_delayed_run_makes_the_one_before_it_give_way_when_its_time_has_
     store: Path, strategy: Any, settings: il.Settings | None
 ) -> None:
     async with engine(store, keeper, holder, **({"settings": settings} if settings else {})) as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         busy = await submit(eng, "holder", thread=thread.id)
         await question(eng, busy.id)
         waiting = await submit(eng, "keeper", {"text": "last"}, thread=thread.id, when_busy="enqueue")
         late = await submit(eng, "keeper", {"text": "b"}, thread=thread.id, delay=0.05, when_busy=strategy)
         assert (await eng.wait(late.id, timeout=10)).status is il.Status.SUCCEEDED
         await eng.wait(waiting.id, timeout=10)
-        assert (await eng.thread(thread.id)).values == {"items": ["b", "last"]}, "it comes before those in line"
+        assert (await eng.threads.get(thread.id)).values == {"items": ["b", "last"]}, "it comes before those in line"
         if strategy == "interrupt":
             assert (await eng.run(busy.id)).status is il.Status.CANCELLED
         else:
@@ -317,7 +317,7 @@ async def test_a_delayed_run_makes_the_one_before_it_give_way_when_its_time_has_
 
 async def test_a_delayed_run_in_line_can_be_cancelled(store: Path) -> None:
     async with engine(store, keeper, holder) as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         busy = await submit(eng, "holder", thread=thread.id)
         await question(eng, busy.id)
         late = await submit(eng, "keeper", {"text": "b"}, thread=thread.id, delay=0.05, when_busy="enqueue")
@@ -325,7 +325,7 @@ async def test_a_delayed_run_in_line_can_be_cancelled(store: Path) -> None:
         await eng.cancel(late.id)
         assert (await eng.wait(late.id, timeout=10)).status is il.Status.CANCELLED
         await settle()
-        assert (await eng.thread(thread.id)).active == busy.id
+        assert (await eng.threads.get(thread.id)).active == busy.id
 
 
 # -- whose state it is ----------------------------------------------------------------------------------------
@@ -334,31 +334,31 @@ async def test_a_delayed_run_in_line_can_be_cancelled(store: Path) -> None:
 @pytest.mark.parametrize("how", ["copied", "its runs deleted"])
 async def test_a_thread_knows_whose_state_it_holds_without_the_runs_that_made_it(store: Path, how: str) -> None:
     async with engine(store, keeper, counter) as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         run = await finish(eng, "keeper", {"text": "a"}, thread=thread.id)
         if how == "copied":
-            thread = await eng.copy_thread(thread.id)
+            thread = await eng.threads.copy(thread.id)
         else:
             await eng.delete(run.id)
-        thread = await eng.thread(thread.id)
+        thread = await eng.threads.get(thread.id)
         with pytest.raises(Conflict, match="keeper"):
-            await eng.check_state(thread, counter.card)
-        await eng.check_state(thread, keeper.card)
+            await eng.threads.check_state(thread, counter.card)
+        await eng.threads.check_state(thread, keeper.card)
         with pytest.raises(InvalidState):
-            await eng.check_values(thread.id, {"items": 5})
-        await eng.check_values(thread.id, {"items": ["x"]})
+            await eng.threads.check_values(thread.id, {"items": 5})
+        await eng.threads.check_values(thread.id, {"items": ["x"]})
 
 
 async def test_state_that_nobody_described_stays_so_without_the_runs_that_made_it(store: Path) -> None:
     async with engine(store, secretive) as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         run = await finish(eng, "secretive", {"text": "a"}, thread=thread.id)
-        copy = await eng.copy_thread(thread.id)
+        copy = await eng.threads.copy(thread.id)
         await eng.delete(run.id)
         for found in (thread.id, copy.id):
-            assert not await eng.is_described(await eng.thread(found))
-        outside = await eng.create_thread()
-        assert await eng.is_described(await eng.patch_thread(outside.id, values_={"a": 1}))
+            assert not await eng.threads.is_described(await eng.threads.get(found))
+        outside = await eng.threads.create()
+        assert await eng.threads.is_described(await eng.threads.patch(outside.id, values_={"a": 1}))
 
 
 async def test_runs_are_found_by_several_agents_at_once(store: Path) -> None:

@@ -327,8 +327,8 @@ async def test_cancelling_a_waiting_run_withdraws_its_question(store: Path) -> N
         asked = await question(eng, run.id)
         await eng.cancel(run.id)
         assert (await eng.wait(run.id)).status is il.Status.CANCELLED
-        assert (await eng.question(asked.id))[1] == "withdrawn"
-        assert await eng.questions() == []
+        assert (await eng.questions.get(asked.id)).state == "withdrawn"
+        assert await eng.questions.open() == []
 
 
 async def test_cancelling_a_finished_run_says_that_it_has_finished(store: Path) -> None:
@@ -354,7 +354,7 @@ async def test_waiting_does_not_count_as_running(store: Path, settings: il.Setti
         asked = await question(eng, run.id)
         with pytest.raises(TimeoutError):
             await eng.wait(run.id, timeout=0.6)
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.wait(run.id, timeout=10)).output == {"text": "yes"}
 
 

@@ -169,7 +169,7 @@ async def test_a_recorded_call_is_not_made_again_after_a_crash(store: Path) -> N
     assert len(bench.calls) == 3
     async with engine(store) as eng:
         eng.add_team(crew(manifest), {"lead": lead}, bench)
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         done = await eng.wait(run.id, timeout=20)
         assert done.status is il.Status.SUCCEEDED, done.error
         assert sorted(call[2]["n"] for call in bench.calls) == [0, 1, 2, 9]

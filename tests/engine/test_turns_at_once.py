@@ -33,28 +33,28 @@ def asked(text: str, agent: str = "adding", **more: Any) -> RunRequest:
 
 
 async def heard(eng: il.Engine) -> list[str]:
-    thread = await eng.thread("t")
+    thread = await eng.threads.get("t")
     return list(thread.values["heard"])
 
 
 async def test_a_short_run_on_a_thread_that_is_idle_is_two_commits(store: Path) -> None:
     async with engine(store, saying) as eng:
         assert isinstance(eng.store, SQLStore)
-        await eng.create_thread("t")
+        await eng.threads.create("t")
         for text in ("one", "two"):
             before = eng.store.batches
             run = await eng.submit(asked(text, "saying"))
             assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
             assert eng.store.batches == before + 2
-        thread = await eng.thread("t")
+        thread = await eng.threads.get("t")
         assert (thread.version, thread.active) == (2, None)
-        assert [message.parts[0].text for message in await eng.messages("t")] == ["one", "one", "two", "two"]  # type: ignore[union-attr]
+        assert [message.parts[0].text for message in await eng.threads.messages("t")] == ["one", "one", "two", "two"]  # type: ignore[union-attr]
 
 
 async def test_runs_that_come_together_have_their_thread_in_the_order_in_which_they_came(store: Path) -> None:
     texts = [str(number) for number in range(12)]
     async with engine(store, adding) as eng:
-        await eng.create_thread("t")
+        await eng.threads.create("t")
         made = await asyncio.gather(*(eng.submit(asked(text, when_busy="enqueue")) for text in texts))
         for run in made:
             assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
@@ -70,7 +70,7 @@ async def test_of_two_that_come_together_the_second_is_refused_where_it_would_ra
         return text
 
     async with engine(store, slow) as eng:
-        await eng.create_thread("t")
+        await eng.threads.create("t")
         both = (eng.submit(asked("one", "slow")), eng.submit(asked("two", "slow", when_busy="reject")))
         one, two = await asyncio.gather(*both, return_exceptions=True)
         waiting.set()
@@ -89,7 +89,7 @@ async def test_a_thread_that_another_process_takes_in_the_same_moment_is_waited_
         return text
 
     async with engine(store, slow) as one, engine(store, adding) as other:
-        await one.create_thread("t")
+        await one.threads.create("t")
         first = await one.submit(asked("first", "slow"))
         second = await other.submit(asked("second", when_busy="enqueue"))
         with pytest.raises(ThreadBusy):
@@ -104,7 +104,7 @@ async def test_a_thread_that_another_process_takes_in_the_same_moment_is_waited_
 
 async def test_what_another_process_has_left_on_a_thread_in_the_same_moment_is_not_lost(store: Path) -> None:
     async with engine(store, adding) as one, engine(store, adding) as other:
-        await one.create_thread("t")
+        await one.threads.create("t")
         for eng, text in ((one, "first"), (other, "second")):
             run = await eng.submit(asked(text))
             assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
@@ -116,7 +116,7 @@ async def test_what_another_process_has_left_on_a_thread_in_the_same_moment_is_n
 async def test_a_run_that_was_taken_back_is_not_built_on(store: Path) -> None:
     """The version of a thread stays when a run is rolled back: it is its checkpoint that tells."""
     async with engine(store, adding) as one, engine(store, adding) as other:
-        await one.create_thread("t")
+        await one.threads.create("t")
         gone = await one.submit(asked("gone"))
         await one.wait(gone.id)
         await one.delete(gone.id, rollback=True)
@@ -134,7 +134,7 @@ async def test_an_agent_that_must_not_be_repeated_begins_when_its_thread_is_sure
         return text
 
     async with engine(store, adding) as one, engine(store, once) as other:
-        await one.create_thread("t")
+        await one.threads.create("t")
         first = await one.submit(asked("first"))
         await one.wait(first.id)
         run = await other.submit(asked("second", "once"))
@@ -148,7 +148,7 @@ async def test_nobody_overtakes_a_run_that_is_on_its_way_to_the_thread(store: Pa
         return text
 
     async with engine(store, once, saying) as eng:
-        await eng.create_thread("t")
+        await eng.threads.create("t")
         both = (
             eng.submit(asked("one", "once", when_busy="reject")),
             eng.submit(asked("two", "saying", when_busy="enqueue")),
@@ -156,5 +156,5 @@ async def test_nobody_overtakes_a_run_that_is_on_its_way_to_the_thread(store: Pa
         one, two = await asyncio.gather(*both)
         for run in (one, two):
             assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
-        said = [message.parts[0].text for message in await eng.messages("t")]  # type: ignore[union-attr]
+        said = [message.parts[0].text for message in await eng.threads.messages("t")]  # type: ignore[union-attr]
         assert said == ["one", "one", "two", "two"]

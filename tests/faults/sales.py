@@ -40,7 +40,7 @@ async def main() -> None:
         view = await eng.wait(run.id, settled=True)
         for question in view.questions:
             with contextlib.suppress(Conflict):  # it was answered in the life before
-                await eng.answer(question.id, {"text": ANSWER})
+                await eng.questions.answer(question.id, {"text": ANSWER})
         done = await eng.wait(run.id)
         say({"ended": done.status.value, "run": run.id})
 

@@ -37,11 +37,11 @@ async def obey(engine: il.Engine, order: dict[str, Any]) -> None:
             case "submit":
                 result: Any = (await engine.submit(il.RunRequest(**order["request"]))).id
             case "answer":
-                result = await engine.answer(order["question"], {"approved": True})
+                result = await engine.questions.answer(order["question"], {"approved": True})
             case "send":
                 result = await engine.send(order["run"], order["text"])
             case "questions":
-                result = [question.id for question in await engine.questions(limit=50)]
+                result = [question.id for question in await engine.questions.open(limit=50)]
         say({"tag": order["tag"], "ok": result})
     except il.InterlinguaError as error:
         say({"tag": order["tag"], "error": error.code})

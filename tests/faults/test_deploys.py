@@ -80,7 +80,7 @@ class Fleet:
 async def answer_some(eng: il.Engine, choose: random.Random, share: float) -> None:
     for record in await eng.store.questions(QuestionFilter(limit=1000)):
         if choose.random() < share:
-            await eng.answer(record.question.id, {"approved": True})
+            await eng.questions.answer(record.question.id, {"approved": True})
 
 
 async def all_ended(eng: il.Engine, runs: list[str], choose: random.Random) -> list[il.Run]:

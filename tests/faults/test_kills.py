@@ -219,7 +219,7 @@ async def check(client: Client) -> Counter[str]:
             expected = texts[: len(known)] if (await eng.run(run_id)).status.final else texts
             assert known == expected, "an acknowledged message is missing or out of order"
         for thread in {r.thread for r in everything if r.thread}:
-            values = (await eng.thread(thread)).values
+            values = (await eng.threads.get(thread)).values
             wins = [r for r in everything if r.thread == thread and (await eng.run(r.id)).status is il.Status.SUCCEEDED]
             total = sum([(await eng.run(r.id)).request.input["n"] for r in wins])  # type: ignore[union-attr]
             assert values == {"total": total}, "thread state lost or counted twice"

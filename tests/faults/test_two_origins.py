@@ -61,9 +61,9 @@ class Files:
 
 
 async def answer_some(eng: il.Engine, chance: random.Random, share: float) -> None:
-    for question in await eng.questions(limit=1000):
+    for question in await eng.questions.open(limit=1000):
         if chance.random() < share:
-            await eng.answer(question.id, {"approved": True})
+            await eng.questions.answer(question.id, {"approved": True})
 
 
 async def kill_often(store: Path | str, kills: int, seed: int) -> None:

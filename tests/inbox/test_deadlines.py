@@ -67,7 +67,7 @@ async def test_an_expired_question_is_withdrawn_on_every_log_that_it_shows_on(
         run = await submit(eng, "top")
         asked = await question(eng, run.id)
         await eng.wait(run.id, timeout=20)
-        record = await eng.question_record(asked.id)
+        record = await eng.questions.get(asked.id)
         assert (record.state, record.reason) == ("expired", "nobody answered in time")
         assert record.closed_at is not None
         assert asked.deadline is not None
@@ -88,8 +88,8 @@ async def test_an_answer_after_the_deadline_is_refused_also_where_nobody_runs_th
     await other.start()
     with pytest.raises(AlreadyAnswered, match="expired"):
         await other.store.answer(asked.id, {"approved": True}, "me", asked.deadline)
-    assert (await other.question_record(asked.id)).state == "expired"
-    assert await other.questions() == []
+    assert (await other.questions.get(asked.id)).state == "expired"
+    assert await other.questions.open() == []
     await other.stop()
     async with engine(store, asker) as eng:
         done = await eng.wait(run.id, timeout=20)

@@ -54,10 +54,10 @@ async def test_what_is_answered_in_one_place_is_taken_back_in_the_other(
     async with up(store, shows.name, answers.name) as (server, keys):
         x, y = (kind(server, keys[kind.name][0], store) for kind in (shows, answers))
         async with both(x, y):
-            (asked,) = await server.engine.questions()
+            (asked,) = await server.engine.questions.open()
             await y.answer()
             await x.told()
-            record = await server.engine.question_record(asked.id)
+            record = await server.engine.questions.get(asked.id)
             assert record.answer is not None
             assert (record.state, record.answer.by, record.answer.door) == ("answered", who(y, keys), answers.door)
             done = await server.engine.wait(x.begun.run, timeout=20)
@@ -93,13 +93,13 @@ async def test_an_answer_that_does_not_fit_is_refused_with_what_is_wrong_and_the
         x: Place = kind(server, keys[kind.name][0], store)
         y: Place = PLACES[kind is PLACES[0]](server, keys["other"][0], store)
         async with both(x, y):
-            (asked,) = await server.engine.questions()
+            (asked,) = await server.engine.questions.open()
             said = await x.wrong()
             assert "perhaps" in said or "/approved" in said, said
-            assert (await server.engine.question_record(asked.id)).state == "open"
+            assert (await server.engine.questions.get(asked.id)).state == "open"
             await x.answer()
             await y.told()
-            assert (await server.engine.question_record(asked.id)).state == "answered"
+            assert (await server.engine.questions.get(asked.id)).state == "answered"
 
 
 @pytest.mark.parametrize("kind", PLACES, ids=lambda one: one.name)
@@ -119,11 +119,11 @@ async def test_a_question_that_nobody_need_answer_any_more_is_taken_back_with_it
         x: Place = kind(server, keys[kind.name][0], store)
         y: Place = PLACES[kind is PLACES[0]](server, keys["other"][0], store)
         async with both(x, y):
-            (asked,) = await server.engine.questions()
+            (asked,) = await server.engine.questions.open()
             assert asked.deadline is not None
             until = x.deadline()
             assert until == (asked.deadline if kind.name == "peer" else written(asked.deadline))
             enough.set()
             await x.gone()
-            assert (await server.engine.question_record(asked.id)).state == "withdrawn"
+            assert (await server.engine.questions.get(asked.id)).state == "withdrawn"
             assert (await server.engine.wait(x.begun.run, timeout=20)).output == {"text": "did it"}

@@ -60,7 +60,7 @@ async def test_what_a_killed_process_asked_is_withdrawn_with_the_reason(
         assert withdrawn.question == asked.id
         assert "SIGKILL" in withdrawn.reason
         with pytest.raises(AlreadyAnswered, match="SIGKILL"):
-            await eng.answer(asked.id, ANSWERS[kind])
+            await eng.questions.answer(asked.id, ANSWERS[kind])
         ended = await eng.wait(run.id, timeout=20)
         assert ended.error is not None
         assert ended.error.code == "run_lost"
@@ -80,7 +80,7 @@ async def test_an_answer_that_was_given_while_nobody_was_there_and_is_of_no_use_
     await crash(eng)
     await let_go(first)
     async with engine(store, settings=PATIENT) as other:  # a process without the agent
-        await other.answer(asked.id, ANSWERS[kind], by=il.Caller("bob"))
+        await other.questions.answer(asked.id, ANSWERS[kind], by=il.Caller("bob"))
     second = await mounted(kind, tmp_path)
     async with engine(store, second, settings=PATIENT) as again:
         ended = await again.wait(run.id, timeout=20)

@@ -34,8 +34,8 @@ async def test_of_a_run_that_was_set_aside_the_log_says_that_the_answer_came_too
         run = await submit(eng, "front", {"text": "it"})
         there, here = await asked(other.engine), await asked(eng)
         await set_aside(eng, here.question.run)
-        await other.engine.answer(there.question.id, {"approved": True}, by=il.Caller("bob"), door="test")
-        await eng.answer(here.question.id, {"approved": False}, by=il.Caller("ada"), door="test")
+        await other.engine.questions.answer(there.question.id, {"approved": True}, by=il.Caller("bob"), door="test")
+        await eng.questions.answer(here.question.id, {"approved": False}, by=il.Caller("ada"), door="test")
         assert (await eng.wait(run.id, timeout=30)).output == {"text": "True None"}
         record = await closed(eng, here.question.id)
         assert record.answer is not None
@@ -53,10 +53,10 @@ async def test_so_it_does_of_an_answer_that_was_given_while_no_process_was_here(
         async with hub(store, other, protocol, "solo") as (eng, _):
             run = await submit(eng, "front", {"text": "it"})
             there, here = await asked(other.engine), await asked(eng)
-        await other.engine.answer(there.question.id, {"approved": True}, by=il.Caller("bob"), door="test")
+        await other.engine.questions.answer(there.question.id, {"approved": True}, by=il.Caller("bob"), door="test")
         await other.engine.wait(there.runs[0], timeout=30)
         async with engine(store) as outside:  # as the command line is
-            await outside.answer(here.question.id, {"approved": False}, by=il.Caller("ada"), door="test")
+            await outside.questions.answer(here.question.id, {"approved": False}, by=il.Caller("ada"), door="test")
         async with hub(store, other, protocol, "solo") as (eng, _):
             assert (await eng.wait(run.id, timeout=30)).output == {"text": "True None"}
             (late,) = await bodies(eng, here.question.run, Warned)
@@ -70,7 +70,7 @@ async def test_an_answer_that_counts_is_not_said_to_have_come_too_late(
     async with second(tmp_path) as other, hub(store, other, protocol, "crew") as (eng, _):
         run = await submit(eng, "front", {"text": PERMISSION})
         here = await asked(eng)
-        await eng.answer(here.question.id, {"choice": "yes"}, door="test")
+        await eng.questions.answer(here.question.id, {"choice": "yes"}, door="test")
         assert DONE in str((await eng.wait(run.id, timeout=30)).output)
         assert await bodies(eng, here.question.run, Warned) == []
 
@@ -87,18 +87,18 @@ async def test_nor_is_one_that_was_taken_and_whose_reply_was_lost(store: Path, t
         serving(tmp_path / "there.db", [solo], ServeSettings(port=0, engine=PATIENT)) as server,
         Proxy(server.address) as proxy,
     ):
-        take, lost = server.engine.answer, []
+        take, lost = server.engine.questions.answer, []
 
         async def taken(*given: Any, **more: Any) -> None:
             await take(*given, **more)
             lost.append(given)
             proxy.cut()
 
-        server.engine.answer = taken  # type: ignore[method-assign]
+        server.engine.questions.answer = taken  # type: ignore[method-assign]
         target = parse(TARGETS[protocol].format(http=proxy.address, ws="", agent="solo"))
         async with engine(store, (await load(target)).chosen, settings=PATIENT) as eng:
             run = await submit(eng, "solo", {"text": "it"})
-            await eng.answer((await question(eng, run.id)).id, {"approved": True})
+            await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
             assert (await eng.wait(run.id, timeout=30)).output == {"text": "True"}
             assert len(lost) == 1
             assert await bodies(eng, run.id, Warned) == []
@@ -129,7 +129,7 @@ async def test_a_connect_server_of_ours_tells_at_once_that_its_question_was_answ
             async with asyncio.timeout(20):
                 while not any(waits in head for head in proxy.heads):
                     await proxy.passed()
-            await server.engine.answer(there.question.id, {"approved": True}, door="test")
+            await server.engine.questions.answer(there.question.id, {"approved": True}, door="test")
             assert (await closed(eng, here.question.id)).state == "withdrawn", "while the agent still works there"
             assert sum(waits in head for head in proxy.heads) == 1
             go.set()

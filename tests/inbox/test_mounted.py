@@ -76,7 +76,7 @@ async def second(folder: Path) -> AsyncIterator[Second]:
 async def asked(eng: il.Engine) -> QuestionRecord:
     """The one question that is open in a store, once there is one."""
     async with asyncio.timeout(30):
-        while not (found := await eng.question_records(QuestionFilter())):
+        while not (found := await eng.questions.search(QuestionFilter())):
             await eng.next_hint("questions")
     (record,) = found
     return record
@@ -84,7 +84,7 @@ async def asked(eng: il.Engine) -> QuestionRecord:
 
 async def closed(eng: il.Engine, id_: str) -> QuestionRecord:
     async with asyncio.timeout(30):
-        while (record := await eng.question_record(id_)).state == "open":
+        while (record := await eng.questions.get(id_)).state == "open":
             await eng.next_hint("questions")
     return record
 
@@ -131,7 +131,7 @@ async def test_a_members_permission_is_one_record_here_and_answering_here_settle
         assert entry.mount is not None
         assert entry.mount.startswith(protocol), entry.mount
         assert other.address.split(":")[-1] in entry.mount, "where it is"
-        await eng.answer(here.question.id, {"choice": "yes"}, by=il.Caller("ada"), door="test")
+        await eng.questions.answer(here.question.id, {"choice": "yes"}, by=il.Caller("ada"), door="test")
         record = await closed(other.engine, there.question.id)
         assert record.answer is not None
         assert (record.state, record.answer.value, record.answer.door) == ("answered", {"choice": "yes"}, protocol)
@@ -144,13 +144,13 @@ async def test_answering_at_the_second_server_settles_both_too(store: Path, tmp_
     async with second(tmp_path) as other, hub(store, other, protocol, "crew") as (eng, _):
         run = await submit(eng, "front", {"text": PERMISSION})
         there, here = await asked(other.engine), await asked(eng)
-        await other.engine.answer(there.question.id, {"choice": "yes"}, by=il.Caller("bob"), door="test")
+        await other.engine.questions.answer(there.question.id, {"choice": "yes"}, by=il.Caller("bob"), door="test")
         record = await closed(eng, here.question.id)
         assert (record.state, record.answer) == ("withdrawn", None)
         done = await eng.wait(run.id, timeout=30)
         assert DONE in str(done.output), done.error
         with pytest.raises(il.model.errors.AlreadyAnswered, match="withdrawn"):
-            await eng.answer(here.question.id, {"choice": "no"})
+            await eng.questions.answer(here.question.id, {"choice": "no"})
 
 
 @over_all
@@ -222,7 +222,7 @@ async def test_a_run_that_waits_for_long_hears_at_once_that_its_question_was_ans
         run = await submit(eng, "front", {"text": "it"})
         there, here = await asked(other.engine), await asked(eng)
         await stays(eng, here.question.run)
-        await other.engine.answer(there.question.id, {"approved": True}, door="test")
+        await other.engine.questions.answer(there.question.id, {"approved": True}, door="test")
         record = await closed(eng, here.question.id)
         assert record.state == "withdrawn"
         assert record.reason.startswith("it was answered at http://")
@@ -242,7 +242,7 @@ async def test_a_run_that_was_set_aside_looks_again_whether_its_question_is_stil
         row = await eng.store.run(here.question.run)
         assert row is not None
         assert row.wake_at is not None, "it will look again"
-        await other.engine.answer(there.question.id, {"approved": True}, door="test")
+        await other.engine.questions.answer(there.question.id, {"approved": True}, door="test")
         record = await closed(eng, here.question.id)
         assert record.state == "withdrawn"
         assert record.reason.startswith("it was answered at http://")

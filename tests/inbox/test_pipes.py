@@ -78,7 +78,7 @@ async def test_an_answer_that_came_another_way_is_told_as_what_the_user_said(sto
         parent.say(notice("T-1", "asker", "it", metadata={"stream": True} if whole else {}))
         told = await parent.hear(type="message", recipient_id="user")
         id_ = told["metadata"]["question"]
-        await eng.answer(id_, {"approved": True, "reason": "fine"}, door="elsewhere")
+        await eng.questions.answer(id_, {"approved": True, "reason": "fine"}, door="elsewhere")
         said = await parent.hear(type="message", sender_id="user")
         assert (said["metadata"]["question"], said["metadata"]["answer"]["reason"]) == (id_, "fine")
         assert (await parent.hear(type="message", recipient_id="user"))["content"] == "True fine"
@@ -122,7 +122,7 @@ async def test_what_a_mounted_process_of_ours_asks_is_withdrawn_when_somebody_an
         async with engine(theirs, settings=QUICK) as other:
             there = await asked(other)
             assert there.question.prompt == here.prompt == "Do it?"
-            await other.answer(there.question.id, {"approved": True}, by=il.Caller("bob"), door="elsewhere")
+            await other.questions.answer(there.question.id, {"approved": True}, by=il.Caller("bob"), door="elsewhere")
             record = await closed(eng, here.id)
             assert record.state == "withdrawn"
             done = await eng.wait(run.id, timeout=20)

@@ -23,15 +23,15 @@ async def test_a_grandchilds_question_is_one_record_that_shows_on_every_ancestor
     async with engine(store, asker, middle, top) as eng:
         run = await submit(eng, "top")
         asked = await question(eng, run.id)
-        (record,) = await eng.question_records(QuestionFilter())
+        (record,) = await eng.questions.search(QuestionFilter())
         first, second, third = record.runs
         assert (first, record.question.id, record.question.run, record.state) == (run.id, asked.id, third, "open")
         for one in (first, second, third):
             (shown,) = await bodies(eng, one, QuestionAsked)
             assert shown.question.id == asked.id
-            (found,) = await eng.question_records(QuestionFilter(run=one))
+            (found,) = await eng.questions.search(QuestionFilter(run=one))
             assert found.question.id == asked.id
-        await eng.answer(asked.id, {"approved": True, "reason": "fine"}, by=ADA, door="somewhere")
+        await eng.questions.answer(asked.id, {"approved": True, "reason": "fine"}, by=ADA, door="somewhere")
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "True fine"}
         for one in (first, second, third):
             (told,) = await bodies(eng, one, QuestionAnswered)
@@ -43,8 +43,8 @@ async def test_the_record_says_who_answered_when_and_through_which_door(store: P
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
         before = now()
-        await eng.answer(asked.id, {"approved": False}, by=BOB, door="connect")
-        record = await eng.question_record(asked.id)
+        await eng.questions.answer(asked.id, {"approved": False}, by=BOB, door="connect")
+        record = await eng.questions.get(asked.id)
         assert record.answer is not None
         assert (record.state, record.answer.by, record.answer.door) == ("answered", "bob", "connect")
         assert record.answer.value == {"approved": False}
@@ -57,8 +57,8 @@ async def test_of_two_at_once_one_wins_and_the_other_is_told_who(store: Path) ->
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
         results = await asyncio.gather(
-            eng.answer(asked.id, {"approved": True, "reason": "ada"}, by=ADA, door="editor"),
-            eng.answer(asked.id, {"approved": True, "reason": "bob"}, by=BOB, door="peer"),
+            eng.questions.answer(asked.id, {"approved": True, "reason": "ada"}, by=ADA, door="editor"),
+            eng.questions.answer(asked.id, {"approved": True, "reason": "bob"}, by=BOB, door="peer"),
             return_exceptions=True,
         )
         (lost,) = [one for one in results if one is not None]
@@ -74,10 +74,10 @@ async def test_an_answer_that_does_not_fit_settles_nothing_and_says_what_is_wron
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
         with pytest.raises(InvalidAnswer, match="/approved"):
-            await eng.answer(asked.id, {"approved": "perhaps"}, by=ADA)
-        assert (await eng.question_record(asked.id)).state == "open"
-        await eng.answer(asked.id, {"approved": True}, by=BOB)
-        assert (await eng.question_record(asked.id)).answer == il.model.run.Answer({"approved": True}, "bob")
+            await eng.questions.answer(asked.id, {"approved": "perhaps"}, by=ADA)
+        assert (await eng.questions.get(asked.id)).state == "open"
+        await eng.questions.answer(asked.id, {"approved": True}, by=BOB)
+        assert (await eng.questions.get(asked.id)).answer == il.model.run.Answer({"approved": True}, "bob")
 
 
 async def test_a_withdrawn_question_keeps_its_reason(store: Path) -> None:
@@ -86,10 +86,10 @@ async def test_a_withdrawn_question_keeps_its_reason(store: Path) -> None:
         asked = await question(eng, run.id)
         await eng.cancel(run.id)
         await eng.wait(run.id, timeout=20)
-        record = await eng.question_record(asked.id)
+        record = await eng.questions.get(asked.id)
         assert (record.state, record.reason, record.answer) == ("withdrawn", "the run was cancelled", None)
         with pytest.raises(AlreadyAnswered, match="withdrawn already: the run was cancelled"):
-            await eng.answer(asked.id, {"approved": True})
+            await eng.questions.answer(asked.id, {"approved": True})
 
 
 async def test_a_caller_is_given_its_own_and_one_that_sees_all_is_given_all(store: Path) -> None:
@@ -100,7 +100,7 @@ async def test_a_caller_is_given_its_own_and_one_that_sees_all_is_given_all(stor
             await question(eng, run.id)
 
         async def prompts(where: QuestionFilter) -> list[str]:
-            return [record.question.prompt for record in await eng.question_records(where)]
+            return [record.question.prompt for record in await eng.questions.search(where)]
 
         assert await prompts(QuestionFilter(caller="ada")) == ["Do mine?"]
         assert await prompts(QuestionFilter(caller="ada", anyones=True)) == ["Do mine?", "Do theirs?"]
@@ -115,13 +115,13 @@ async def test_every_change_of_any_question_can_be_followed(store: Path) -> None
         one, two = await question(eng, first.id), await question(eng, second.id)
 
         async def since(change: int) -> list[tuple[str, str]]:
-            found = await eng.question_records(QuestionFilter(state=None, after=change))
+            found = await eng.questions.search(QuestionFilter(state=None, after=change))
             assert [record.change for record in found] == sorted(record.change for record in found)
             return [(record.question.id, record.state) for record in found]
 
         assert sorted(await since(begin)) == sorted([(one.id, "open"), (two.id, "open")])
         here = await eng.store.last_question_change()
-        await eng.answer(one.id, {"approved": True})
+        await eng.questions.answer(one.id, {"approved": True})
         await eng.cancel(second.id)
         await eng.wait(second.id, timeout=20)
         assert await since(here) == [(one.id, "answered"), (two.id, "withdrawn")]
@@ -134,9 +134,9 @@ async def test_open_questions_are_counted_by_the_agent_that_asks(store: Path) ->
         for agent in ("asker", "middle"):
             await question(eng, (await submit(eng, agent)).id)
         ((agent, count, oldest),) = await eng.store.count_questions()
-        first = (await eng.questions())[0]
+        first = (await eng.questions.open())[0]
         assert (agent, count, oldest) == ("asker", 2, first.asked_at)
-        await eng.answer(first.id, {"approved": True})
+        await eng.questions.answer(first.id, {"approved": True})
         ((_, count, oldest),) = await eng.store.count_questions()
         assert (count, oldest > first.asked_at) == (1, True)
 
@@ -151,7 +151,7 @@ async def test_a_finished_run_leaves_no_question_behind_when_it_is_deleted(store
 
     async with engine(store, agent) as eng:
         run = await finish(eng, "agent")
-        (record,) = await eng.question_records(QuestionFilter(state=None))
+        (record,) = await eng.questions.search(QuestionFilter(state=None))
         assert record.state == "withdrawn"
         await eng.delete(run.id)
-        assert await eng.question_records(QuestionFilter(state=None)) == []
+        assert await eng.questions.search(QuestionFilter(state=None)) == []

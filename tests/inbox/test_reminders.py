@@ -45,7 +45,7 @@ async def test_a_question_that_waits_is_remembered_in_the_log_and_the_run_is_not
             assert numbers(lines) == [(1, 2), (2, 2)]
             (told, _) = lines.said(REMINDED)
             assert (told["question"], told["run"], told["root"], told["agent"]) == (asked.id, run.id, run.id, "agent")
-            record = await eng.question_record(asked.id)
+            record = await eng.questions.get(asked.id)
             assert (record.reminders, record.reminded, record.remind_at) == (2, 2, None)
             assert record.reminded_at is not None
             assert (await kinds(eng, run.id), entered) == (before, 1), "a reminder is nothing to the run"
@@ -65,7 +65,7 @@ async def test_between_processes_each_reminder_is_told_by_one(store: Path) -> No
             told = [number for number, _ in numbers(lines)]
             assert told == sorted(set(told)), "none twice, and in order"
             assert one.reminders.sent + other.reminders.sent == len(told)
-            assert (await one.question_record(asked.id)).reminded == 8
+            assert (await one.questions.get(asked.id)).reminded == 8
 
 
 async def test_what_fell_due_while_nobody_served_is_told_once_when_somebody_does(store: Path) -> None:
@@ -79,7 +79,7 @@ async def test_what_fell_due_while_nobody_served_is_told_once_when_somebody_does
         async with served(store, asker) as eng:
             await lines.until(lambda log: numbers(log))
             assert numbers(lines) == [(2, 3)], "two fell due, and one is said of both"
-            record = await eng.question_record(asked.id)
+            record = await eng.questions.get(asked.id)
             assert record.remind_at == asked.asked_at + 3_600_000_000
         async with served(store, asker) as eng:
             assert await eng.store.claim_reminders(asked.asked_at + 1_000_000, 10, []) == [], "none again"
@@ -105,10 +105,10 @@ async def test_nobody_is_reminded_of_what_was_answered(store: Path) -> None:
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
         assert await eng.store.next_reminder() == asked.asked_at + 50_000
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         assert await eng.store.next_reminder() is None
         assert await eng.store.claim_reminders(asked.asked_at + 60_000_000, 10, []) == []
-        record = await eng.question_record(asked.id)
+        record = await eng.questions.get(asked.id)
         assert (record.reminded, record.remind_at) == (0, None)
 
 
@@ -139,7 +139,7 @@ async def test_an_agent_may_say_itself_when_to_remind_and_that_nobody_shall_be(s
         run = await submit(eng, "agent")
         async for event in eng.events(run.id):
             assert not isinstance(event.body, RunFinished)
-            if len(found := await eng.question_records(QuestionFilter(run=run.id))) == 3:
+            if len(found := await eng.questions.search(QuestionFilter(run=run.id))) == 3:
                 break
         due = {r.question.prompt: (r.reminders, r.remind_at and r.remind_at - r.question.asked_at) for r in found}
         assert due == {"as set": (1, 3_600_000_000), "of its own": (2, 20_000_000), "never": (0, None)}

@@ -143,7 +143,7 @@ async def test_its_permission_is_a_question(mounting: Mounting, choice: str) -> 
         asked = await question(agent.engine, run)
         assert (asked.type, asked.prompt) == ("permission", "Remove it")
         assert [(o.id, o.kind) for o in asked.options] == [("go", "allow_once"), ("stop", "reject_once")]
-        await agent.engine.answer(asked.id, {"choice": choice})
+        await agent.engine.questions.answer(asked.id, {"choice": choice})
         output = (await agent.end(run)).output
         assert output is not None
         assert output["text"].split() == ["Asking.", "selected", choice]
@@ -204,7 +204,7 @@ async def test_many_runs_at_once_do_not_mix(mounting: Mounting) -> None:
     async with mounting() as agent:
         runs = [await agent.begin(f"ask {number}") for number in range(3)]
         for run in reversed(runs):
-            await agent.engine.answer((await question(agent.engine, run)).id, {"choice": "go"})
+            await agent.engine.questions.answer((await question(agent.engine, run)).id, {"choice": "go"})
         for run in runs:
             output = (await agent.end(run)).output
             assert output is not None
@@ -217,7 +217,7 @@ async def test_its_form_is_a_question(mounting: Mounting) -> None:
         run = await agent.begin("form")
         asked = await question(agent.engine, run)
         assert (asked.type, asked.prompt) == ("elicitation", "Where to?")
-        await agent.engine.answer(asked.id, {"street": "Via Roma", "number": 7})
+        await agent.engine.questions.answer(asked.id, {"street": "Via Roma", "number": 7})
         output = (await agent.end(run)).output
         assert output == {"text": 'accept {"street":"Via Roma","number":7}'}
 

@@ -125,7 +125,7 @@ async def test_a_run_of_it_is_a_run_like_any_other(
         run = (await submit(eng, name, {"text": "make a file"})).id
         asked = await question(eng, run)
         allow = next(option.id for option in asked.options if option.kind == "allow_once")
-        await eng.answer(asked.id, {"choice": allow})
+        await eng.questions.answer(asked.id, {"choice": allow})
         ended = await eng.wait(run, timeout=PATIENCE)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         assert ended.output is not None

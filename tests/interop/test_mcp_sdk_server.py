@@ -82,7 +82,7 @@ async def test_its_elicitation_is_a_question(store: Path, target: str, sure: boo
         run = await server.begin("careful", text="it")
         asked = await question(server.engine, run)
         assert (asked.type, asked.prompt) == ("elicitation", "Do it?")
-        await server.engine.answer(asked.id, {"sure": sure})
+        await server.engine.questions.answer(asked.id, {"sure": sure})
         assert (await server.end(run)).output == {"text": said}
 
 

@@ -256,7 +256,7 @@ async def test_an_agent_remembers_what_was_said_on_a_thread_and_nothing_of_other
     protocol: str, targets: dict[str, str], store: Path
 ) -> None:
     async with mounted(protocol, targets, store) as there:
-        one, other = [(await there.engine.create_thread()).id for _ in range(2)]
+        one, other = [(await there.engine.threads.create()).id for _ in range(2)]
         await there.hear("remember blue", thread=one)
         assert await there.hear("recall", thread=one) == ("nothing" if lost(protocol, "threads") else "blue")
         assert await there.hear("recall", thread=other) == "nothing"
@@ -278,7 +278,7 @@ async def test_a_question_with_choices_has_them_here_and_the_choice_arrives(
         offered = choices(question)
         assert offered is not None
         assert [option.id for option in offered.options] == [id_ for id_, *_ in does.CHOICES]
-        await there.engine.answer(question.id, offered.answers["reject"])
+        await there.engine.questions.answer(question.id, offered.answers["reject"])
         assert (await there.end(run)).output == {"text": "chose reject"}
 
 
@@ -296,7 +296,7 @@ async def test_a_question_with_a_form_has_its_fields_here_and_they_arrive_filled
         assert {name: field["type"] for name, field in shown.shown["properties"].items()} == {
             "name": "string", "age": "integer",
         }  # fmt: skip
-        await there.engine.answer(question.id, {"name": "Ada", "age": 36})
+        await there.engine.questions.answer(question.id, {"name": "Ada", "age": 36})
         assert (await there.end(run)).output == {"text": "name is Ada, age is 36"}
 
 
@@ -311,8 +311,8 @@ async def test_a_question_for_more_than_a_flat_form_has_its_schema_here_and_the_
         question = await there.asked(run)
         assert (question.prompt, question.answer_schema) == does.WANTED[what]
         with pytest.raises(il.InterlinguaError):
-            await there.engine.answer(question.id, does.WRONG[what])
-        await there.engine.answer(question.id, does.GIVEN[what])
+            await there.engine.questions.answer(question.id, does.WRONG[what])
+        await there.engine.questions.answer(question.id, does.GIVEN[what])
         assert json.loads((await there.end(run)).output["text"]) == does.GIVEN[what]
 
 
@@ -324,7 +324,7 @@ async def test_a_question_in_words_is_answered_in_words(protocol: str, targets: 
         question = await there.asked(run)
         assert question.prompt == does.WHAT
         assert question.answer_schema["required"] == ["text"]
-        await there.engine.answer(question.id, {"text": "hello there"})
+        await there.engine.questions.answer(question.id, {"text": "hello there"})
         assert (await there.end(run)).output == {"text": "you said: hello there"}
 
 
@@ -438,14 +438,14 @@ async def test_an_agent_of_ours_meets_the_same_over_every_wire(protocol: str, st
         told = json.loads(ended.output["text"])
         assert (told["files"], told["data"]) == ([does.EXPECTED_FILE], [does.DATA_IN])
         assert await there.given(run) == ([does.FILE_OUT], [does.DATA_OUT])
-        thread = (await there.engine.create_thread()).id
+        thread = (await there.engine.threads.create()).id
         await there.hear("remember blue", thread=thread)
         assert await there.hear("recall", thread=thread) == "blue"
         run = await there.tell("choose")
         offered = choices(question := await there.asked(run))
         assert offered is not None
         assert (question.prompt, list(offered.answers)) == (does.MAY_I, ["allow", "reject"])
-        await there.engine.answer(question.id, offered.answers["allow"])
+        await there.engine.questions.answer(question.id, offered.answers["allow"])
         assert (await there.end(run)).output == {"text": "chose allow"}
         await there.hear(f"meta {there.gate.url}", metadata={"ticket": "42"})
         assert (await there.gate.note("meta"))["metadata"] == {"ticket": "42"}
@@ -486,11 +486,11 @@ async def test_an_answer_of_any_shape_comes_through_every_wire(protocol: str, st
             run = await there.tell(name)
             question = await there.asked(run)
             try:
-                await there.engine.answer(question.id, value)
+                await there.engine.questions.answer(question.id, value)
             except InvalidAnswer:  # it was asked for by a choice, or by a form in which null is what is left out
                 assert protocol in ("editor", "mcp")
                 members = value if isinstance(value, dict) else {"choice": {True: "yes", False: "no"}.get(value, value)}
-                await there.engine.answer(question.id, {k: v for k, v in members.items() if v is not None})
+                await there.engine.questions.answer(question.id, {k: v for k, v in members.items() if v is not None})
             ended = await there.end(run)
             assert ended.status is il.Status.SUCCEEDED, (name, ended.error)
             assert json.loads(ended.output["text"]) == value, name
@@ -506,11 +506,11 @@ async def test_an_answer_that_says_more_than_its_choice_comes_through_every_wire
         question = await there.asked(run)
         assert choices(question) is not None
         with pytest.raises(InvalidAnswer):
-            await there.engine.answer(question.id, {"approved": approved, "reason": 7})
+            await there.engine.questions.answer(question.id, {"approved": approved, "reason": 7})
         answer = {"approved": approved, "reason": "too expensive"}
         line = answer_from(question.answer_schema, question.options, f"{'yes' if approved else 'no'}, too expensive")
         assert line == answer, "as one types it at the command line"
-        await there.engine.answer(question.id, answer)
+        await there.engine.questions.answer(question.id, answer)
         ended = await there.end(run)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         assert json.loads(ended.output["text"]) == answer
@@ -519,7 +519,7 @@ async def test_an_answer_that_says_more_than_its_choice_comes_through_every_wire
 async def answer_there(server: Server, text: str) -> None:
     (run,) = await server.engine.runs(RunFilter())
     (question,) = (await server.engine.run(run.id)).questions
-    await server.engine.answer(question.id, {"text": text})
+    await server.engine.questions.answer(question.id, {"text": text})
 
 
 @every

@@ -654,7 +654,7 @@ async def test_a_run_that_goes_on_is_exported_as_far_as_it_is(store: Path, key: 
         assert report.ok, report.problems
         assert report.unfinished == [run.id]
         assert any(told.startswith("not finished: run") for told in report.notes)
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         await eng.wait(run.id, timeout=20)
         later = check(await exported(eng, run.id, key), key)
         assert later.ok
@@ -831,7 +831,7 @@ async def test_the_tree_tells_how_the_user_judged(store: Path) -> None:
         staff(eng, judge(approve), overseer="user")
         run = await submit(eng, "crew", {"text": "analyst sales"})
         asked = await question(eng, run.id)
-        await eng.answer(asked.id, {"decision": "approve", "result_hash": asked.payload["result_hash"]})
+        await eng.questions.answer(asked.id, {"decision": "approve", "result_hash": asked.payload["result_hash"]})
         await eng.wait(run.id, timeout=20)
         root = (await collect(eng.store, run.id)).tree()
     (review,) = root.children[0].children[0].reviews

@@ -162,7 +162,7 @@ async def test_a_failure_and_a_question_that_come_at_once_are_what_they_are(
         assert failed.error is not None
         assert (failed.error.code, failed.error.message, failed.error.transient) == ("busy", "come back later", True)
         run = await submit(eng, "asks")
-        await eng.answer((await question(eng, run.id)).id, {"text": "this"})
+        await eng.questions.answer((await question(eng, run.id)).id, {"text": "this"})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "this"}
 
 

@@ -81,12 +81,14 @@ async def _thread_ids(engine: Engine) -> AsyncIterator[str]:
     from ..model.filters import ThreadFilter
 
     offset = 0
-    while page := await engine.threads(ThreadFilter(limit=_PAGE, offset=offset)):
+    while page := await engine.threads.search(ThreadFilter(limit=_PAGE, offset=offset)):
         for thread in page:
             yield thread.id
         offset += len(page)
 
 
 async def _question_ids(engine: Engine) -> AsyncIterator[str]:
-    for question in await engine.questions(state=None, limit=100_000):
-        yield question.id
+    from ..model.filters import QuestionFilter
+
+    for record in await engine.questions.search(QuestionFilter(state=None, limit=100_000)):
+        yield record.question.id

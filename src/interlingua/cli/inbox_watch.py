@@ -72,7 +72,7 @@ class Watch:
 
     async def _records(self, *, state: str | None, after: int | None) -> list[QuestionRecord]:
         where = msgspec.structs.replace(self._where, state=state, after=after, limit=_PAGE)
-        return await self._engine.question_records(where)
+        return await self._engine.questions.search(where)
 
     async def _changed(self, record: QuestionRecord) -> None:
         id_ = record.question.id

@@ -85,7 +85,7 @@ async def _list(
     async with engine_at(store) as engine:
         where, caller = await _where(engine, run, mine)
         where.state, where.limit = None if all_ else "open", limit
-        found = await inbox.entries(engine, await engine.question_records(where))
+        found = await inbox.entries(engine, await engine.questions.search(where))
         if caller is not None:
             found = [entry for entry in found if inbox.is_for(entry, caller)]
     tables.questions(found, json=json, all_=all_)
@@ -144,7 +144,7 @@ async def _show(part: str, json: bool, store: Path | None) -> None:
     from .session import engine_at
 
     async with engine_at(store) as engine:
-        record = await engine.question_record(await find_question(engine, part))
+        record = await engine.questions.get(await find_question(engine, part))
         (entry,) = await inbox.entries(engine, [record])
         context = await inbox.context(engine, entry)
     tables.question(entry, context, json=json)
@@ -200,7 +200,7 @@ async def _answer(part: str, text: str | None, reason: str | None, json: bool, s
             and not await confirmed(f"answer it with {as_json(value, pretty=False)}?")
         ):
             raise CommandError("nothing was answered", exit_code=ExitCode.FAILED)
-        await engine.answer(question.id, value, door="cli")
+        await engine.questions.answer(question.id, value, door="cli")
         if json:
             typer.echo(as_json({"question": question.id, "run": question.run, "answer": value}))
         elif await nobody_runs(engine, question.run):
@@ -219,21 +219,21 @@ async def _asked(engine: Engine, part: str) -> QuestionRecord:
     from .ids import find_question, find_run, short
 
     if part == "last":
-        waiting = await engine.question_records(QuestionFilter(limit=100_000))
+        waiting = await engine.questions.search(QuestionFilter(limit=100_000))
         if not waiting:
             raise QuestionNotFound("nothing waits for an answer")
         return max(waiting, key=lambda record: record.question.asked_at)
     try:
-        return await engine.question_record(await find_question(engine, part))
+        return await engine.questions.get(await find_question(engine, part))
     except QuestionNotFound as missing:
         try:
             run = await find_run(engine, part)
             await engine.run(run)  # raises where there is none
         except RunNotFound:
             raise missing from None
-    waiting = await engine.question_records(QuestionFilter(run=run))
+    waiting = await engine.questions.search(QuestionFilter(run=run))
     if not waiting:
-        late = await engine.answered_last(run)
+        late = await engine.questions.last_answer_text(run)
         raise CommandError(f"run {short(run)} waits for no answer{late}", exit_code=ExitCode.CONFLICT)
     if len(waiting) > 1:
         asked = "\n".join(f"{short(one.id)}  {one.prompt or one.type}" for one in (r.question for r in waiting))

@@ -46,7 +46,7 @@ async def _list(status: str | None, limit: int, json: bool, store: Path | None) 
     if status is not None and status not in get_args(ThreadStatus):
         raise CommandError(f"there is no status {status}", hint=f"there are {', '.join(get_args(ThreadStatus))}")
     async with engine_at(store) as engine:
-        found = await engine.threads(ThreadFilter(status=status, limit=limit))
+        found = await engine.threads.search(ThreadFilter(status=status, limit=limit))
     tables.threads(found, json=json, filtered=status is not None)
 
 
@@ -65,8 +65,8 @@ async def _show(part: str, json: bool, store: Path | None) -> None:
     from .session import engine_at
 
     async with engine_at(store) as engine:
-        thread = await engine.thread(await find_thread(engine, part))
-        messages = await engine.messages(thread.id)
+        thread = await engine.threads.get(await find_thread(engine, part))
+        messages = await engine.threads.messages(thread.id)
         runs = await engine.runs(RunFilter(thread=thread.id, limit=20))
     tables.thread(thread, messages, runs, json=json)
 
@@ -85,7 +85,7 @@ async def _history(part: str, limit: int, json: bool, store: Path | None) -> Non
     from .session import engine_at
 
     async with engine_at(store) as engine:
-        checkpoints = await engine.history(await find_thread(engine, part), limit=limit)
+        checkpoints = await engine.threads.history(await find_thread(engine, part), limit=limit)
     tables.history(checkpoints, json=json)
 
 
@@ -112,4 +112,4 @@ async def _delete(parts: list[str], yes: bool, store: Path | None) -> None:
         found = [await find_thread(engine, part) for part in parts]
         await make_sure(yes, "thread", found)
         for thread in found:
-            await engine.delete_thread(thread)
+            await engine.threads.delete(thread)

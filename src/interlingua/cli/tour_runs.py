@@ -38,7 +38,7 @@ async def asked_and_answered(wire: Wire, store: Path) -> None:
     say("", "The question is one record, wherever it was asked; the run waits, for a minute or a month:")
     command(f"questions list --store {path(store)}")
     async with engine_at(store) as engine:
-        (asked,) = await inbox.entries(engine, await engine.question_records(QuestionFilter(run=run)))
+        (asked,) = await inbox.entries(engine, await engine.questions.search(QuestionFilter(run=run)))
         tables.questions([asked], json=False, all_=False)
         answer: Any = {"approved": True}
         if interactive():

@@ -107,13 +107,13 @@ class Watch:
             self._changed.set()
             return False
         leave = self._leave_waiting and self._asker is None
-        waiting = await self._engine.questions(run=self._run) if leave else [question]
+        waiting = await self._engine.questions.open(run=self._run) if leave else [question]
         self._view.waits(waiting, "\n".join(dict.fromkeys(map(self._how, waiting))))
         return leave
 
     async def _is_open(self, question: Question) -> bool:
         try:
-            return (await self._engine.question(question.id))[1] == "open"
+            return (await self._engine.questions.get(question.id)).state == "open"
         except NotFound:
             return False
 
@@ -156,7 +156,7 @@ class Watch:
             answer = await asker.ask(question)
             self._mine.add(question.id)
             try:
-                await self._engine.answer(question.id, answer, door="cli")
+                await self._engine.questions.answer(question.id, answer, door="cli")
             except InvalidAnswer as error:
                 self._mine.discard(question.id)
                 self._view.aside(error.message)

@@ -62,9 +62,9 @@ from .runs.blocked_report import BlockedReport
 from .runs.blocked_runs import read_reason
 from .runs.worker import Worker
 from .services.callbacks import Callbacks
-from .services.questions import Answering
+from .services.questions import QuestionService
 from .services.reminders import Reminders
-from .services.threads import Threads
+from .services.threads import ThreadService
 from .settings import Settings
 from .teams.conversation import MailKind
 from .teams.members import MEMBER_OF, Teams
@@ -76,7 +76,7 @@ _PLAIN = Assignment()
 _LONGEST = 9_999_999_999  # seconds; what comes after is beyond the clock
 
 
-class Engine(Threads, Teams, Answering):
+class Engine(Teams):
     """Runs agents and remembers everything. Use it as `async with Engine(path, agents=[...]) as engine`."""
 
     def __init__(
@@ -102,6 +102,8 @@ class Engine(Threads, Teams, Answering):
         self.agents = Registry(project, root)
         for agent in agents:
             self.add(agent)
+        self.threads = ThreadService(self.store, self.agents)
+        self.questions = QuestionService(self.store, self.settings, self._answered)
         self.callbacks = Callbacks(self, self.store)
         self.reminders = Reminders(self.store, self.callbacks)
         self.editors: dict[str, Editor] = {}  # by thread: what its caller offers to agents while it is there
@@ -184,6 +186,13 @@ class Engine(Threads, Teams, Answering):
     def running(self) -> bool:
         """Whether it takes runs; false from the moment that it begins to stop."""
         return self._open
+
+    def _answered(self, run: str, owner: str | None) -> None:
+        """Tell the owner of a run that an answer is there, and everybody that the questions changed."""
+        if owner == self.worker.id or owner is None or self.worker.others is not None:
+            self.worker.told(run, owner=owner)
+        if self.worker.others is not None:
+            self.worker.others.questions_changed()
 
     def _agents_changed(self) -> None:
         self.worker.spawn(self._publish_cards())
@@ -686,7 +695,7 @@ class Engine(Threads, Teams, Answering):
             if ends and isinstance(last := ends[-1].body, RunFinished):
                 view.output, view.error, view.usage = last.output, last.error, last.usage
         elif row.status is Status.WAITING:
-            view.questions = await self.questions(run=row.id)
+            view.questions = await self.questions.open(run=row.id)
             if not view.questions:
                 view.status = Status.RUNNING  # the answer is accepted, and on its way into the log
         return view

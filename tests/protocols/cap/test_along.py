@@ -43,7 +43,7 @@ async def test_tasks_that_name_the_same_thread_share_its_state(store: Path) -> N
             made = await output(server, peer, task, "remembers", said, metadata={"thread": thread, "ours": 1})
             assert made == {"text": told}
         assert await output(server, peer, "T4", "remembers", "four") == {"text": "four"}
-        assert (await server.engine.thread("a")).values == {"said": ["one", "two"]}
+        assert (await server.engine.threads.get("a")).values == {"said": ["one", "two"]}
         runs = await server.engine.runs(RunFilter(thread="a"))
         assert [run.metadata for run in runs] == [{"ours": 1}, {"ours": 1}]
 
@@ -63,7 +63,7 @@ async def test_tasks_that_meet_in_a_thread_come_one_after_the_other(store: Path)
         may_end.set()
         for run in runs:
             assert (await server.engine.wait(run, timeout=20)).status is il.Status.SUCCEEDED
-        assert (await server.engine.thread("a")).values["said"] == ["0", "1", "2"]
+        assert (await server.engine.threads.get("a")).values["said"] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("thread", ["", 7, "x" * 201, "a\nb"], ids=["empty", "a number", "too long", "two lines"])
@@ -89,7 +89,7 @@ async def test_a_thread_with_the_state_of_another_agent_is_not_taken(store: Path
         await output(server, peer, "T1", "remembers", "one", metadata={"thread": "a"})
         answer = await peer.http.post("/messages", json=notice("T2", "counts", "x", metadata={"thread": "a"}))
         assert answer.status_code == 409, answer.text
-        assert (await server.engine.thread("a")).values == {"said": ["one"]}
+        assert (await server.engine.threads.get("a")).values == {"said": ["one"]}
 
 
 async def test_attachments_reach_the_agent_and_objects_are_members_of_its_input(store: Path) -> None:

@@ -105,10 +105,10 @@ async def test_questions_of_the_remote_agent_are_asked_and_answered_here(
         first = await question(eng, run.id)
         assert (first.type, first.prompt) == ("confirm", "Say hello?")
         assert first.answer_schema["required"] == ["approved"]
-        await eng.answer(first.id, {"approved": True})
+        await eng.questions.answer(first.id, {"approved": True})
         async for event in eng.events(run.id):
             if event.kind == "asked" and event.body.question.type == "ask_text":  # type: ignore[union-attr]
-                await eng.answer(event.body.question.id, {"text": "nothing"})  # type: ignore[union-attr]
+                await eng.questions.answer(event.body.question.id, {"text": "nothing"})  # type: ignore[union-attr]
         done = await eng.wait(run.id, timeout=20)
         assert done.output == {"text": "hello True nothing"}, done.error
         assert len(await server.engine.runs(RunFilter())) == 1
@@ -220,12 +220,12 @@ async def test_a_server_that_is_away_for_a_while_is_waited_for(store: Path, tmp_
         run = await submit(eng, "careful", {"text": "hello"})
         asked = await question(eng, run.id)
     try:
-        await eng.answer(asked.id, {"approved": True})  # nobody is there to hear it
+        await eng.questions.answer(asked.id, {"approved": True})  # nobody is there to hear it
         port = int(address.rpartition(":")[2])
         async with serving(there, PLAIN, ServeSettings(port=port, engine=QUICK)):
             async for event in eng.events(run.id):
                 if event.kind == "asked" and event.body.question.type == "ask_text":  # type: ignore[union-attr]
-                    await eng.answer(event.body.question.id, {"text": "back"})  # type: ignore[union-attr]
+                    await eng.questions.answer(event.body.question.id, {"text": "back"})  # type: ignore[union-attr]
             assert (await eng.wait(run.id, timeout=20)).output == {"text": "hello True back"}
     finally:
         await eng.stop()
@@ -250,7 +250,7 @@ async def test_a_team_elsewhere_is_one_agent_here_with_the_questions_of_its_memb
         run = await submit(eng, "sales", {"text": "Analyze"})
         asked = await question(eng, run.id)
         assert asked.prompt == "Which region?"
-        await eng.answer(asked.id, {"text": "Europe"})
+        await eng.questions.answer(asked.id, {"text": "Europe"})
         done = await eng.wait(run.id, timeout=20)
         assert done.output == {"text": "Report: ANALYZE IN EUROPE"}, done.error
 
@@ -265,7 +265,7 @@ async def test_a_result_that_waits_for_a_verdict_elsewhere_is_judged_here(store:
         assert asked.type == "review"
         assert asked.payload["result"]["output"] == {"text": "draft"}
         verdict = {"decision": "approve", "result_hash": asked.payload["result_hash"]}
-        await eng.answer(asked.id, verdict)
+        await eng.questions.answer(asked.id, verdict)
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "draft"}
 
 
@@ -296,7 +296,7 @@ async def test_a_server_that_does_not_take_the_answer_fails_the_run(
     monkeypatch.setenv(remote.KEY_VARIABLE, await key(there, "mute", "do:run", "do:read"))
     async with door(there, *PLAIN) as server, engine(store, *await mounted(server.address)) as eng:
         run = await submit(eng, "careful", {"text": "x"})
-        await eng.answer((await question(eng, run.id)).id, {"approved": True})
+        await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         done = await eng.wait(run.id, timeout=20)
         assert done.error is not None
         assert done.error.code == "denied"
@@ -437,10 +437,10 @@ async def test_a_program_asks_the_user_and_gets_the_answer(store: Path, tmp_path
         first = await question(eng, run.id)
         assert first.prompt == "Which region?"
         assert first.payload["attachments"] == [{"type": "text_snippet", "text": "see the map"}]
-        await eng.answer(first.id, {"text": "Europe"})
+        await eng.questions.answer(first.id, {"text": "Europe"})
         async for event in eng.events(run.id):
             if event.kind == "asked" and event.body.question.prompt == "Are you sure?":  # type: ignore[union-attr]
-                await eng.answer(event.body.question.id, {"sure": True})  # type: ignore[union-attr]
+                await eng.questions.answer(event.body.question.id, {"sure": True})  # type: ignore[union-attr]
         done = await eng.wait(run.id, timeout=20)
         assert done.output == {"text": "Sales in Europe True"}, done.error
 
@@ -561,7 +561,7 @@ async def test_our_own_door_over_pipes_is_a_program_too(store: Path, tmp_path: P
         run = await submit(eng, "careful", {"text": "hello"})
         asked = await question(eng, run.id)
         assert asked.type == "confirm"
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         done = await eng.wait(run.id, timeout=20)
         assert done.output == {"text": "hello True"}, done.error
         assert "".join(body.delta["text"] for body in await bodies(eng, run.id, OutputDelta)) == "hello True"
@@ -804,10 +804,10 @@ async def test_an_agent_at_a_server_is_a_member_of_a_team_here(store: Path, tmp_
         async with engine(store, team_) as eng:
             run = await submit(eng, "crew", {"text": "look"})
             first = await question(eng, run.id)
-            await eng.answer(first.id, {"approved": False})
+            await eng.questions.answer(first.id, {"approved": False})
             async for event in eng.events(run.id):
                 if event.kind == "asked" and event.body.question.type == "ask_text":  # type: ignore[union-attr]
-                    await eng.answer(event.body.question.id, {"text": "no"})  # type: ignore[union-attr]
+                    await eng.questions.answer(event.body.question.id, {"text": "no"})  # type: ignore[union-attr]
             done = await eng.wait(run.id, timeout=20)
             assert done.output == {"text": "look False no"}, done.error
             assert ("T1.1", "analyst", "user", "message", "Say look?") in await conversation(eng, run.id)

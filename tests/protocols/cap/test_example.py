@@ -98,7 +98,7 @@ async def test_the_whole_example_is_played_by_a_model(store: Path) -> None:
             await warm(made)
             run = await submit(eng, "sales-team", {"text": TASK})
             asked = await question(eng, run.id)
-            await eng.answer(asked.id, {"text": "By major market."})
+            await eng.questions.answer(asked.id, {"text": "By major market."})
             done = await eng.wait(run.id, timeout=60)
             assert done.status is il.Status.SUCCEEDED, done.error
             assert "Europe fell, Asia rose." in done.output["text"]

@@ -83,7 +83,7 @@ async def test_the_example_is_played_through_with_its_own_servers(store: Path, t
         run = await submit(eng, "sales-team", {"text": "Analyze last quarter's sales trends"})
         asked = await question(eng, run.id)
         assert asked.prompt == "Do you want regional breakdowns, client segments, or the overall trend?"
-        await eng.answer(asked.id, {"text": "By region."})
+        await eng.questions.answer(asked.id, {"text": "By region."})
         done = await eng.wait(run.id, timeout=30)
         assert done.status is il.Status.SUCCEEDED, done.error
         assert done.output["text"].startswith("Verified:\nRevenue by region: Americas 43920 → 38095 (-5825); Asia")

@@ -353,7 +353,7 @@ async def test_the_user_is_asked_and_the_answer_comes_back(store: Path, settings
             run = await submit(eng, "crew", {"text": "the task"})
             asked = await question(eng, run.id)
             assert asked.prompt == "Which region?"
-            await eng.answer(asked.id, {"text": "Europe"})
+            await eng.questions.answer(asked.id, {"text": "Europe"})
             done = await eng.wait(run.id, timeout=20)
             assert done.output == {"text": "for Europe"}, done.error
             said = of((await events(eng, run.id))["crew"], Said)
@@ -421,7 +421,7 @@ async def test_a_question_of_one_ends_the_wait_for_all_of_the_same_turn(store: P
             run = await submit(eng, "crew", {"text": "the task"})
             asked = await question(eng, run.id)
             assert await asyncio.to_thread(turned.wait, 20)
-            await eng.answer(asked.id, {"text": "yes"})
+            await eng.questions.answer(asked.id, {"text": "yes"})
             done = await eng.wait(run.id, timeout=20)
     assert done.output == {"text": "done done"}, done.error
 

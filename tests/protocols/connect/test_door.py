@@ -559,13 +559,13 @@ async def test_whoever_waits_for_that_does_not_keep_the_server_from_stopping(sto
     async with up(store) as s:
         told = await s.post("/runs/wait", {"agent_id": "mailer", "input": {"message": "at noon?"}})
         path = f"/runs/{told['run']['run_id']}/wait?while={told['output']['interrupt_id']}"
-        look = s.server.engine.question_record
+        look = s.server.engine.questions.get
 
         async def looked(question: str) -> Any:
             waits.set()
             return await look(question)
 
-        s.server.engine.question_record = looked  # type: ignore[method-assign]
+        s.server.engine.questions.get = looked  # type: ignore[method-assign]
         async with httpx2.AsyncClient(base_url=f"{s.server.address}/connect") as other:
             waiting = asyncio.create_task(other.get(path))
             await waits.wait()

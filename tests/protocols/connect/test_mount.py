@@ -91,10 +91,10 @@ async def test_questions_of_the_remote_agent_are_answered_here(tmp_path: Path, s
         asked = await question(eng, run.id)
         assert (asked.type, asked.payload, asked.prompt) == ("confirm", {"message": "Say hello?"}, "Say hello?")
         with pytest.raises(il.InterlinguaError):
-            await eng.answer(asked.id, {"approved": "maybe"})
-        await eng.answer(asked.id, {"approved": True})
+            await eng.questions.answer(asked.id, {"approved": "maybe"})
+        await eng.questions.answer(asked.id, {"approved": True})
         asked = await question_of_type(eng, run.id, "ask_text")
-        await eng.answer(asked.id, {"text": "bye"})
+        await eng.questions.answer(asked.id, {"text": "bye"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output == {"text": "hello True bye"}
         deltas = await bodies(eng, run.id, OutputDelta)
@@ -109,11 +109,11 @@ async def test_an_answer_that_comes_late_is_not_taken_for_another_question(tmp_p
         asked = await question(eng, run.id)
         (remote,) = await remote_runs(server)
         there = (await server.engine.run(remote.id)).questions[0]
-        await server.engine.answer(there.id, {"text": "theirs"})  # somebody else was first
+        await server.engine.questions.answer(there.id, {"text": "theirs"})  # somebody else was first
         await question_other_than(server.engine, remote.id, there.id)
-        await eng.answer(asked.id, {"text": "late"}, by=il.Caller("ada"))
+        await eng.questions.answer(asked.id, {"text": "late"}, by=il.Caller("ada"))
         second = await question_other_than(eng, run.id, asked.id)
-        await eng.answer(second.id, {"text": "ours"})
+        await eng.questions.answer(second.id, {"text": "ours"})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "theirs,ours"}
         (late,) = await bodies(eng, run.id, Warned)
         assert late.message == (
@@ -139,7 +139,7 @@ async def test_the_same_question_twice_has_two_answers(tmp_path: Path, store: Pa
             async for event in eng.events(run.id):
                 if event.kind == "asked":
                     answered.append(event.body.question.id)
-                    await eng.answer(event.body.question.id, {"text": str(len(answered))})
+                    await eng.questions.answer(event.body.question.id, {"text": str(len(answered))})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output == {"text": "1,2"}
 
@@ -263,9 +263,9 @@ async def test_after_a_crash_at_a_question_nothing_is_asked_or_started_again(tmp
         await crash(eng)
         async with local(store, server.address + "/connect") as again:
             assert (await question(again, run.id)).id == asked.id
-            await again.answer(asked.id, {"approved": False})
+            await again.questions.answer(asked.id, {"approved": False})
             more = await question_of_type(again, run.id, "ask_text")
-            await again.answer(more.id, {"text": "bye"})
+            await again.questions.answer(more.id, {"text": "bye"})
             ended = await again.wait(run.id, timeout=20)
             assert ended.output == {"text": "hello False bye"}
             deltas = await bodies(again, run.id, OutputDelta)
@@ -302,11 +302,11 @@ async def test_a_start_whose_answer_was_lost_makes_no_second_run(tmp_path: Path,
 
 async def test_a_local_thread_is_a_remote_thread(tmp_path: Path, store: Path) -> None:
     async with door(tmp_path) as server, local(store, server.address + "/connect") as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         for text in ("a", "b"):
             run = await finish(eng, "remembering", {"text": text}, thread=thread.id)
         assert run.output == {"value": ["a", "b"]}
-        assert (await eng.thread(thread.id)).values == {"seen": ["a", "b"]}
+        assert (await eng.threads.get(thread.id)).values == {"seen": ["a", "b"]}
         other = await finish(eng, "remembering", {"text": "c"})
         assert other.output == {"value": ["c"]}
 
@@ -376,7 +376,7 @@ async def test_an_interrupt_that_only_wait_tells_is_asked(store: Path) -> None:
         run = await submit(eng, "approve", {"text": "dear all"})
         asked = await question(eng, run.id)
         assert (asked.type, asked.payload) == ("mail_approval", {"draft": "dear all"})
-        await eng.answer(asked.id, {"ok": True})
+        await eng.questions.answer(asked.id, {"ok": True})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "dear True"}
         assert reference.requests.count("resume") == 1
 
@@ -437,7 +437,7 @@ async def test_after_a_crash_a_run_of_the_reference_server_is_found_again(store:
         reference.gate.set()
         async with local(store, address) as again:
             asked = await question(again, run.id)
-            await again.answer(asked.id, {"ok": False})
+            await again.questions.answer(asked.id, {"ok": False})
             assert (await again.wait(run.id, timeout=20)).output == {"text": "dear False"}
         assert reference.requests.count("create") == 1
 

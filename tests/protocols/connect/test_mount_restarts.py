@@ -33,8 +33,8 @@ async def test_a_run_that_waits_is_parked_and_goes_on_with_its_answer(tmp_path: 
     async with door(tmp_path) as server, local(store, server.address + "/connect") as eng:
         run, asked = await asked_and_parked(eng)
         assert eng.worker.execution(run) is None
-        await eng.answer(asked.id, {"approved": True})
-        await eng.answer((await question_of_type(eng, run, "ask_text")).id, {"text": "bye"})
+        await eng.questions.answer(asked.id, {"approved": True})
+        await eng.questions.answer((await question_of_type(eng, run, "ask_text")).id, {"text": "bye"})
         assert (await eng.wait(run, timeout=20)).output == {"text": "hello True bye"}
         assert await bodies(eng, run, RunRestarted) == []
         assert len(await remote_runs(server)) == 1
@@ -50,7 +50,7 @@ async def test_cancelling_a_parked_run_cancels_there(tmp_path: Path, store: Path
 
 async def test_cancelling_a_parked_run_on_a_thread_cancels_there(tmp_path: Path, store: Path) -> None:
     async with door(tmp_path) as server, local(store, server.address + "/connect") as eng:
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         run = await submit(eng, "careful", {"text": "hello"}, thread=thread.id)
         await question(eng, run.id)
         await parked(eng, run.id)
@@ -119,9 +119,9 @@ async def test_a_run_that_waits_survives_a_kill_and_its_answer_reaches_the_remot
         async with engine(store) as outside:
             run, asked = await asked_and_parked(outside)
             await process.kill()
-            await outside.answer(asked.id, {"approved": True})
+            await outside.questions.answer(asked.id, {"approved": True})
             await process.start()
-            await outside.answer((await question_of_type(outside, run, "ask_text")).id, {"text": "bye"})
+            await outside.questions.answer((await question_of_type(outside, run, "ask_text")).id, {"text": "bye"})
             assert (await outside.wait(run, timeout=20)).output == {"text": "hello True bye"}
             deltas = await bodies(outside, run, OutputDelta)
             assert "".join(d.delta["text"] for d in deltas) == "hello True bye"

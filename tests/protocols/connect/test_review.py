@@ -503,7 +503,7 @@ async def test_an_answer_is_not_lost_where_the_server_tells_nothing_for_a_moment
         run = await submit(eng, "careful", {"text": "hm"})
         asked = await question_of(eng, run.id)
         way.down.set()
-        await eng.answer(asked.id, {"approved": True})
+        await eng.questions.answer(asked.id, {"approved": True})
         async with asyncio.timeout(20):
             while (later := await question_of(eng, run.id)).id == asked.id:
                 await eng.next_hint(run.id)

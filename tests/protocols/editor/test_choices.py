@@ -144,7 +144,7 @@ async def test_a_permission_with_the_schema_of_its_answer_asks_for_that_and_pass
             ("ship", "Ship it", "allow_once"), ("hold", "Hold it", "reject_once"),
         ]  # fmt: skip
         assert (asked.prompt, asked.answer_schema) == ("Ship it?", VERDICT)
-        await eng.answer(asked.id, answer)
+        await eng.questions.answer(asked.id, answer)
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == sent
@@ -156,8 +156,8 @@ async def test_an_answer_that_begins_with_no_option_is_refused(store: Path) -> N
         run = await submit(eng, AGENT, script(asks(open_)))
         asked = await question(eng, run.id)
         with pytest.raises(il.InterlinguaError, match="burn"):
-            await eng.answer(asked.id, {"pick": "burn", "why": WHY})
-        await eng.answer(asked.id, {"pick": "hold", "why": WHY})
+            await eng.questions.answer(asked.id, {"pick": "burn", "why": WHY})
+        await eng.questions.answer(asked.id, {"pick": "hold", "why": WHY})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == chose("hold", {"pick": "hold", "why": WHY})
@@ -168,7 +168,7 @@ async def test_options_that_are_not_of_their_schema_are_asked_for_alone(store: P
     async with mounted(store) as (eng, _):
         run = await submit(eng, AGENT, script(asks(schema)))
         asked = await question(eng, run.id)
-        await eng.answer(asked.id, {"choice": "hold"})
+        await eng.questions.answer(asked.id, {"choice": "hold"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == chose("hold")

@@ -70,7 +70,7 @@ async def everything(store: Path, path: Path) -> list[bytes]:
             thread="t", create_thread=True,
         )  # fmt: skip
         asking = await submit(eng, AGENT, script(PERMISSION))
-        await eng.answer((await question(eng, asking.id)).id, {"choice": "no"})
+        await eng.questions.answer((await question(eng, asking.id)).id, {"choice": "no"})
         await eng.wait(asking.id, timeout=20)
         stopped = await submit(eng, AGENT, script("say begun", "wait"))
         await seen(eng, stopped.id, "delta")
@@ -215,7 +215,7 @@ async def test_what_the_examples_of_the_specification_write_is_understood(store:
         )  # fmt: skip
         asked = await question(eng, run.id)
         assert asked.payload.get("content") == "the plan"
-        await eng.answer(asked.id, {"choice": "no"})
+        await eng.questions.answer(asked.id, {"choice": "no"})
         await eng.wait(run.id, timeout=20)
         again = await finish(eng, AGENT, script("seen"), thread="t", config={"mode": "ask"})
         assert again.output is not None

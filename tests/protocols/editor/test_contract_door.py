@@ -109,7 +109,7 @@ async def test_cancelling_takes_an_open_permission_back_from_a_client_that_never
         else:
             idle = await client.update("state_update", lambda u: u["state"] == "idle")
             assert idle["stopReason"] == "cancelled"
-        assert await engine.questions() == [], "no question stays open"
+        assert await engine.questions.open() == [], "no question stays open"
         await client.respond(asked, selected("yes"))  # too late
         await client.ask("session/list")
         assert "done" not in client.text(session)
@@ -137,8 +137,8 @@ async def test_a_client_that_hangs_up_leaves_the_permission_to_others(store: Pat
             session = await opened(client)
             await client.start_prompt(session, "it")
             await client.request("session/request_permission")
-        (question,) = await engine.questions()
-        await engine.answer(question.id, {"approved": False})
+        (question,) = await engine.questions.open()
+        await engine.questions.answer(question.id, {"approved": False})
         (run,) = await engine.runs(RunFilter(thread=session))
         assert (await engine.wait(run.id, timeout=20)).output == {"text": "left alone"}, "it was never approved"
 
@@ -376,7 +376,7 @@ async def test_an_agent_that_starts_over_replaces_what_it_said(store: Path, vers
         await client.start_prompt(session, "go")
         said = await client.update("agent_message_chunk")
         asked = await client.request("session/request_permission")
-        (question,) = await engine.questions()
+        (question,) = await engine.questions.open()
         while (await engine.run(question.run)).status is not il.Status.WAITING:
             await asyncio.sleep(0.01)
         await client.respond(asked, selected("yes"))
@@ -587,8 +587,8 @@ async def test_a_form_that_another_door_fills_in_is_taken_back(store: Path) -> N
         session = await client.new_session()
         turn = await client.start_prompt(session, "hi")
         asked = await client.request("elicitation/create")
-        (question,) = await engine.questions()
-        await engine.answer(question.id, {"name": "Ada"})
+        (question,) = await engine.questions.open()
+        await engine.questions.answer(question.id, {"name": "Ada"})
         back = await client.wait_for(lambda m: m.get("method") == "$/cancel_request")
         assert back["params"] == {"requestId": asked["id"]}
         assert (await client.answer(turn))["result"]["stopReason"] == "end_turn"

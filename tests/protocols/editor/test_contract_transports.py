@@ -202,7 +202,7 @@ async def test_a_transport_of_ones_own_keeps_the_lifecycle(store: Path) -> None:
             await ours.close()
         assert connection.rpc.lost, "a client that has gone ends its connection"
         assert session not in engine.editors
-        assert (await engine.thread(session)).id == session, "and its session stays"
+        assert (await engine.threads.get(session)).id == session, "and its session stays"
 
 
 # -- how it is documented -------------------------------------------------------------------------------------

@@ -455,7 +455,7 @@ async def test_what_has_no_field_of_its_kind_is_json_in_a_text(tmp_path: Path) -
         }  # fmt: skip
         assert shown["required"] == ["city", "stops"]
         assert shown["properties"]["stops"]["description"].startswith('JSON of this shape: [{"street": text, "number":')
-        (question,) = await engine.questions()
+        (question,) = await engine.questions.open()
         assert asked["params"]["_meta"] == {"interlingua/answerSchema": question.answer_schema}
         stops = json.dumps([{"street": "Via Appia", "number": 3}])
         await client.respond(asked, {"action": "accept", "content": {"city": "Roma", "stops": stops, "notes": ""}})
@@ -517,8 +517,8 @@ async def test_a_question_in_words_that_another_door_answers_goes_on_by_itself(t
     async with Engine(tmp_path / "s.db", agents=[agents.asker]) as engine, client_of(engine) as (client, _):
         session = await opened(client)
         await client.prompt(session, "start")
-        (question,) = await engine.questions()
-        await engine.answer(question.id, {"text": "Grace"})
+        (question,) = await engine.questions.open()
+        await engine.questions.answer(question.id, {"text": "Grace"})
         await client.update("agent_message_chunk", lambda u: "Hello Grace" in u["content"]["text"])
         told = await client.prompt(session, "again")  # a prompt of its own, not an answer that comes too late
         assert "question" in told["_meta"]["interlingua"]
@@ -529,8 +529,8 @@ async def test_a_permission_that_another_door_gives_is_taken_back_from_the_clien
         session = await opened(client)
         turn = await client.start_prompt(session, "it")
         asked = await client.request("session/request_permission")
-        (question,) = await engine.questions()
-        await engine.answer(question.id, {"approved": True})
+        (question,) = await engine.questions.open()
+        await engine.questions.answer(question.id, {"approved": True})
         back = await client.wait_for(lambda m: m.get("method") == "$/cancel_request")
         assert back["params"] == {"requestId": asked["id"]}
         assert (await client.answer(turn))["result"]["stopReason"] == "end_turn"
@@ -689,9 +689,9 @@ async def test_a_turn_goes_on_without_its_client_and_is_seen_by_the_next(tmp_pat
             session = await opened(client)
             await client.start_prompt(session, "it")
             await client.request("session/request_permission")
-        (question,) = await engine.questions()
-        await engine.answer(question.id, {"approved": True})
-        run = (await engine.thread(session)).active
+        (question,) = await engine.questions.open()
+        await engine.questions.answer(question.id, {"approved": True})
+        run = (await engine.threads.get(session)).active
         if run is not None:
             await engine.wait(run)
         async with client_of(engine) as (client, _):
@@ -798,7 +798,7 @@ async def test_tool_servers_of_every_kind_are_taken(tmp_path: Path) -> None:
         session = await client.new_session(mcpServers=servers, additionalDirectories=["/more"])
         assert engine.editors[session].mcp_servers == servers
         assert engine.editors[session].directories == ["/more"]
-        assert "secret" not in str((await engine.thread(session)).metadata)
+        assert "secret" not in str((await engine.threads.get(session)).metadata)
 
 
 # -- the editor's files and terminals -------------------------------------------------------------------------

@@ -375,8 +375,8 @@ async def test_a_permission_is_a_question_and_its_answer_the_chosen_option(store
         ]  # fmt: skip
         assert asked.deadline is not None
         with pytest.raises(il.InterlinguaError):
-            await eng.answer(asked.id, {"choice": "maybe"})
-        await eng.answer(asked.id, {"choice": "yes"})
+            await eng.questions.answer(asked.id, {"choice": "maybe"})
+        await eng.questions.answer(asked.id, {"choice": "yes"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"outcome": {"outcome": "selected", "optionId": "yes"}}
@@ -387,11 +387,11 @@ async def test_the_same_permission_asked_twice_is_two_questions(store: Path) -> 
     async with mounted(store) as (eng, _):
         run = await submit(eng, AGENT, script(PERMISSION, PERMISSION))
         first = await question(eng, run.id)
-        await eng.answer(first.id, {"choice": "yes"})
+        await eng.questions.answer(first.id, {"choice": "yes"})
         async with asyncio.timeout(20):
             async for event in eng.events(run.id):
                 if event.kind == "asked" and event.body.question.id != first.id:
-                    await eng.answer(event.body.question.id, {"choice": "no"})
+                    await eng.questions.answer(event.body.question.id, {"choice": "no"})
                     break
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
@@ -427,7 +427,7 @@ async def test_a_permission_knows_what_was_told_of_its_tool_call_before(store: P
         assert asked.payload == {
             "title": "Write /a", "input": {"b": 2}, "diffs": [{"path": "/a", "old": "x", "new": "y"}],
         }  # fmt: skip
-        await eng.answer(asked.id, {"choice": "no"})
+        await eng.questions.answer(asked.id, {"choice": "no"})
         await eng.wait(run.id, timeout=20)
 
 
@@ -444,8 +444,8 @@ async def test_a_form_is_a_question_with_its_schema(store: Path) -> None:
             "elicitation", "Who are you?", {"message": "Who are you?"},
         )  # fmt: skip
         with pytest.raises(il.InterlinguaError):
-            await eng.answer(asked.id, {"name": "x"})
-        await eng.answer(asked.id, {"name": "Ada"})
+            await eng.questions.answer(asked.id, {"name": "x"})
+        await eng.questions.answer(asked.id, {"name": "Ada"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"name": "Ada"}}
@@ -481,8 +481,8 @@ async def test_a_form_that_has_the_schema_of_the_answer_asks_for_that(
         asked = await question(eng, run.id)
         assert (asked.prompt, asked.answer_schema) == ("Where to?", schema)
         with pytest.raises(il.InterlinguaError):
-            await eng.answer(asked.id, {"city": 1})
-        await eng.answer(asked.id, answer)
+            await eng.questions.answer(asked.id, {"city": 1})
+        await eng.questions.answer(asked.id, answer)
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": content}
@@ -494,7 +494,7 @@ async def test_a_schema_that_its_form_does_not_show_is_not_asked_for(store: Path
         run = await submit(eng, AGENT, script(asks_for(schema, "city")))
         asked = await question(eng, run.id)
         assert list(asked.answer_schema["properties"]) == ["city"]
-        await eng.answer(asked.id, {"city": "Brno"})
+        await eng.questions.answer(asked.id, {"city": "Brno"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"city": "Brno"}}
@@ -506,7 +506,7 @@ async def test_an_address_to_visit_is_shown_and_accepted_or_declined(store: Path
         run = await submit(eng, AGENT, script(visit))
         asked = await question(eng, run.id)
         assert asked.payload == {"message": "Log in", "url": "https://x.test/"}
-        await eng.answer(asked.id, {"choice": "decline"})
+        await eng.questions.answer(asked.id, {"choice": "decline"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output == {"text": '{"action": "decline"}'}
 
@@ -528,7 +528,7 @@ async def test_what_the_agent_takes_back_is_withdrawn(store: Path) -> None:
                     visit = event.body.question
                     break
         assert {q.type for q in (await eng.run(run.id)).questions} == {"permission", "visit"}
-        await eng.answer(visit.id, {"choice": "accept"})
+        await eng.questions.answer(visit.id, {"choice": "accept"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.status is il.Status.SUCCEEDED
         second = await submit(eng, AGENT, script(f"raw {raw}", "raw " + cancel, form), thread="t")
@@ -559,7 +559,7 @@ async def test_cancelling_settles_what_is_asked_as_cancelled(store: Path) -> Non
         await eng.cancel(run.id)
         ended = await eng.wait(run.id, timeout=20)
         assert ended.status is il.Status.CANCELLED
-        assert (await eng.question(asked.id))[1] == "withdrawn"
+        assert (await eng.questions.get(asked.id)).state == "withdrawn"
         (said,) = await bodies(eng, run.id, OutputDelta)
         assert json.loads(said.delta["text"]) == {"outcome": {"outcome": "cancelled"}}
 

@@ -154,7 +154,7 @@ async def test_writing_is_asked_for_with_a_diff_and_done_when_allowed(store: Pat
         assert "-two\n+2" in asked.payload["diff"]
         assert [o.kind for o in asked.options] == ["allow_once", "allow_always", "reject_once"]
         assert (home / "a.txt").read_text() == "one\ntwo\nthree\n"
-        await eng.answer(asked.id, {"choice": "allow"})
+        await eng.questions.answer(asked.id, {"choice": "allow"})
         assert (await eng.wait(run.id, timeout=20)).output == {"text": "{}"}
         assert (home / "a.txt").read_text() == "one\n2\nthree\n"
 
@@ -162,7 +162,7 @@ async def test_writing_is_asked_for_with_a_diff_and_done_when_allowed(store: Pat
 async def test_what_is_rejected_or_not_answered_is_not_written(store: Path, home: Path) -> None:
     async with mounted(store, directory=str(home), answer_within=0.3) as (eng, _):
         run = await submit(eng, AGENT, script(write(home / "b", "x")))
-        await eng.answer((await question(eng, run.id)).id, {"choice": "reject"})
+        await eng.questions.answer((await question(eng, run.id)).id, {"choice": "reject"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert "not allowed" in ended.output["text"]
@@ -175,7 +175,7 @@ async def test_always_is_for_the_rest_of_the_session_and_only_for_its_kind(store
     async with mounted(store, directory=str(home)) as (eng, _):
         lines = [write(home / "x", "1"), write(home / "y", "2"), act("call", "terminal/create", command="true")]
         run = await submit(eng, AGENT, script(*lines))
-        await eng.answer((await question(eng, run.id)).id, {"choice": "always"})
+        await eng.questions.answer((await question(eng, run.id)).id, {"choice": "always"})
         async with asyncio.timeout(20):
             async for event in eng.events(run.id):
                 if event.kind == "asked" and event.body.question.type != "write_permission":
@@ -269,7 +269,7 @@ async def test_a_command_is_asked_for_and_its_directory_must_be_inside(store: Pa
         run = await submit(eng, AGENT, script(act("call", "terminal/create", command="rm", args=["-r", "x"])))
         asked = await question(eng, run.id)
         assert (asked.type, asked.payload) == ("terminal_permission", {"command": "rm -r x", "cwd": str(home)})
-        await eng.answer(asked.id, {"choice": "reject"})
+        await eng.questions.answer(asked.id, {"choice": "reject"})
         assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
 
 

@@ -72,7 +72,7 @@ async def test_an_agent_at_an_address_is_an_agent_here(
             run = await submit(eng, "careful", {"text": "hello"}, thread="t", create_thread=True)
             asked = await question(eng, run.id)
             assert asked.prompt == "Say hello?"
-            await eng.answer(asked.id, {"approved": True})
+            await eng.questions.answer(asked.id, {"approved": True})
             ended = await eng.wait(run.id, timeout=20)
             assert ended.output == {"text": "so hello"}, ended.error
             assert [t.text for t in await bodies(eng, run.id, Thought)] == ["hm"]
@@ -104,7 +104,7 @@ async def test_after_our_crash_a_turn_at_an_address_goes_on(tmp_path: Path, stor
         second = mount_of(server, "ws", version=version, quiet_after=0.5)
         async with engine(store, await second.agent(), settings=SETTINGS) as again:
             assert [q.id for q in (await again.run(run.id)).questions] == [asked.id]
-            await again.answer(asked.id, {"approved": True})
+            await again.questions.answer(asked.id, {"approved": True})
             ended = await again.wait(run.id, timeout=20)
             assert ended.output == {"text": "so hello"}, ended.error
             assert "".join(d.delta["text"] for d in await bodies(again, run.id, OutputDelta)) == "so hello"
@@ -330,7 +330,7 @@ async def test_a_thread_stays_with_its_session_though_nobody_answers(store: Path
     async with scripted("session/load", 503) as mount, engine(store, await mount.agent(), settings=SETTINGS) as eng:
         peer = await mount.host.peer()
         peer.able.load = True
-        await eng.create_thread("t")
+        await eng.threads.create("t")
         await eng.store.link("editor:far", "t", "other")
         ended = await finish(eng, "far", {"text": "hi"}, thread="t")
         assert ended.error is not None

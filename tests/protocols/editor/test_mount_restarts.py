@@ -58,10 +58,10 @@ async def test_a_permission_of_an_agent_that_is_killed_is_withdrawn_at_once_and_
         withdrawn = (await seen(eng, run.id, "withdrawn")).body
         assert (withdrawn.question, withdrawn.reason) == (asked.id, DIED)
         with pytest.raises(AlreadyAnswered, match=DIED):
-            await eng.answer(asked.id, {"choice": "yes"})
+            await eng.questions.answer(asked.id, {"choice": "yes"})
         second = await asked_next(eng, run.id, asked)
         assert second.payload == asked.payload
-        await eng.answer(second.id, {"choice": "yes"})
+        await eng.questions.answer(second.id, {"choice": "yes"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         assert ended.output is not None
@@ -76,7 +76,7 @@ async def test_version_2_tells_the_end_of_a_turn_that_was_taken_up_again(store: 
         asked = await question(eng, run.id)
         kill_agent(eng, made)
         second = await asked_next(eng, run.id, asked)
-        await eng.answer(second.id, {"choice": "no"})
+        await eng.questions.answer(second.id, {"choice": "no"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         assert ended.output is not None
@@ -93,7 +93,7 @@ async def test_an_agent_that_does_not_ask_again_fails_the_run_as_transient(store
         assert ended.error is not None
         assert (ended.error.code, ended.error.transient) == ("run_lost", True)
         assert "the agent does not ask again" in ended.error.message
-        assert (await eng.question_record(asked.id)).reason == DIED
+        assert (await eng.questions.get(asked.id)).reason == DIED
 
 
 async def test_nobody_can_answer_while_the_agent_that_asked_is_started_again(store: Path) -> None:
@@ -103,7 +103,7 @@ async def test_nobody_can_answer_while_the_agent_that_asked_is_started_again(sto
         kill_agent(eng, made)
         await seen(eng, run.id, "withdrawn")
         with pytest.raises(AlreadyAnswered, match=DIED):
-            await eng.answer(asked.id, {"choice": "yes"})
+            await eng.questions.answer(asked.id, {"choice": "yes"})
         assert not (await eng.run(run.id)).status.final, "the agent has not taken up its session yet"
         await eng.cancel(run.id)
         assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
@@ -131,8 +131,8 @@ async def test_something_else_than_was_asked_is_another_question(store: Path) ->
         kill_agent(eng, made)
         second = await asked_next(eng, run.id, asked)
         assert second.payload["input"] == {"path": "/b"}
-        assert (await eng.question(asked.id))[1] == "withdrawn"
-        await eng.answer(second.id, {"choice": "no"})
+        assert (await eng.questions.get(asked.id)).state == "withdrawn"
+        await eng.questions.answer(second.id, {"choice": "no"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert '"optionId": "no"' in ended.output["text"]
@@ -157,7 +157,7 @@ async def test_what_is_asked_again_over_the_same_connection_is_one_question(
         run = await submit(eng, AGENT, script(asks.replace("call", "twice", 1)))
         await seen(eng, run.id, "delta")
         asked = await question(eng, run.id)
-        await eng.answer(asked.id, answer)
+        await eng.questions.answer(asked.id, answer)
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None, ended.error
         assert next(iter(answer.values())) in ended.output["text"], "the newest request has the answer"
@@ -168,11 +168,11 @@ async def test_what_was_answered_and_is_asked_again_for_the_same_tool_call_is_an
     async with mounted(store) as (eng, _):
         run = await submit(eng, AGENT, script(PERMISSION, PERMISSION))
         first = await question(eng, run.id)
-        await eng.answer(first.id, {"choice": "yes"})
+        await eng.questions.answer(first.id, {"choice": "yes"})
         async with asyncio.timeout(20):
             async for event in eng.events(run.id):
                 if event.kind == "asked" and event.body.question.id != first.id:
-                    await eng.answer(event.body.question.id, {"choice": "no"})
+                    await eng.questions.answer(event.body.question.id, {"choice": "no"})
                     break
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
@@ -194,9 +194,9 @@ async def test_after_our_own_crash_an_open_permission_is_withdrawn_and_asked_ane
     await made.close()
     async with mounted(store, AGAIN, quiet_after=0.3) as (again, _):
         second = await asked_next(again, run.id, asked)
-        record = await again.question_record(asked.id)
+        record = await again.questions.get(asked.id)
         assert (record.state, record.reason) == ("withdrawn", "this process ended while the agent worked")
-        await again.answer(second.id, {"choice": "yes"})
+        await again.questions.answer(second.id, {"choice": "yes"})
         ended = await again.wait(run.id, timeout=20)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         assert ended.output is not None
@@ -214,7 +214,7 @@ async def test_an_answer_that_came_while_nobody_was_there_is_still_heard(store: 
     await crash(eng)
     await made.close()
     async with engine(store, settings=SETTINGS) as other:  # a process without the agent
-        await other.answer(asked.id, {"choice": "never"})
+        await other.questions.answer(asked.id, {"choice": "never"})
     async with mounted(store, AGAIN, quiet_after=0.3) as (again, _):
         ended = await again.wait(run.id, timeout=20)
         assert ended.output is not None, ended.error
@@ -226,7 +226,7 @@ async def test_an_answer_that_was_heard_is_not_used_again(store: Path) -> None:
     eng, made = await restarted(store, AGAIN)
     run = await submit(eng, AGENT, script(PERMISSION, "wait"))
     asked = await question(eng, run.id)
-    await eng.answer(asked.id, {"choice": "yes"})
+    await eng.questions.answer(asked.id, {"choice": "yes"})
     await seen(eng, run.id, "delta")
     await crash(eng)
     await made.close()

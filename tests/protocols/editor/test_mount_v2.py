@@ -175,7 +175,7 @@ async def test_a_permission_has_its_own_title_and_subject(store: Path) -> None:
         assert asked.prompt == "May I?"
         assert asked.payload == {"title": "May I?", "description": "It is safe", "command": "rm x", "cwd": "/w"}
         assert [(o.id, o.kind) for o in asked.options] == [("y", "allow_once"), ("n", None)]
-        await eng.answer(asked.id, {"choice": "n"})
+        await eng.questions.answer(asked.id, {"choice": "n"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"])["outcome"]["optionId"] == "n"
@@ -192,7 +192,7 @@ async def test_a_permission_shows_the_patch_that_it_is_about(store: Path) -> Non
         run = await submit(eng, AGENT, script(ask))
         asked = await question(eng, run.id)
         assert asked.payload == {"title": "Change it", "diff": "-x\n+y"}
-        await eng.answer(asked.id, {"choice": "n"})
+        await eng.questions.answer(asked.id, {"choice": "n"})
         await eng.wait(run.id, timeout=20)
 
 

@@ -66,7 +66,7 @@ async def test_what_an_answer_says_beside_its_choice_has_a_field_and_the_schema_
         assert list(shown["properties"]) == ["choice", "reason"]
         assert shown["required"] == ["choice"]
         assert shown["properties"]["reason"]["type"] == "string"
-        [asked] = await engine.questions()
+        [asked] = await engine.questions.open()
         assert (meta[SCHEMA], meta[KINDS]) == (asked.answer_schema, {"yes": "allow_once", "no": "reject_once"})
         await client.respond(request, chose("no", reason=WHY))
         assert json.loads((await client.answer(id_))["result"]["output"]["text"]) == [False, WHY]
@@ -169,7 +169,7 @@ async def test_choices_with_the_schema_of_their_answers_ask_for_that_and_pass_on
             ("ship", "Ship it", "allow_once"), ("hold", "Hold it", "reject_once"),
         ]  # fmt: skip
         assert (asked.prompt, asked.answer_schema) == ("Ship it?", VERDICT)
-        await eng.answer(asked.id, answer)
+        await eng.questions.answer(asked.id, answer)
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         told = json.loads(ended.output["text"])
@@ -182,8 +182,8 @@ async def test_an_answer_that_begins_with_no_choice_is_refused(store: Path) -> N
         run = await submit(eng, "script", script(act("elicit", asks(open_, fields=("why",)))))
         asked = await question(eng, run.id)
         with pytest.raises(il.InterlinguaError, match="burn"):
-            await eng.answer(asked.id, {"pick": "burn", "why": WHY})
-        await eng.answer(asked.id, {"pick": "hold", "why": WHY})
+            await eng.questions.answer(asked.id, {"pick": "burn", "why": WHY})
+        await eng.questions.answer(asked.id, {"pick": "hold", "why": WHY})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == chose("hold", whole={"pick": "hold", "why": WHY})
@@ -206,7 +206,7 @@ async def test_choices_that_are_not_of_their_schema_are_asked_for_alone(store: P
         run = await submit(eng, "script", script(act("elicit", asks(schema, kinds, fields=()))))
         asked = await question(eng, run.id)
         assert [option.id for option in asked.options] == ["ship", "hold"]
-        await eng.answer(asked.id, {"choice": "hold"})
+        await eng.questions.answer(asked.id, {"choice": "hold"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == chose("hold")

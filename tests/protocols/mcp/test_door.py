@@ -633,7 +633,7 @@ async def test_what_has_no_field_of_its_kind_is_json_in_a_text(store: Path) -> N
             },
             "required": ["lines"],
         }  # fmt: skip
-        [asked] = await engine.questions()
+        [asked] = await engine.questions.open()
         assert request["params"]["_meta"][SCHEMA] == asked.answer_schema
         await client.respond(request, {"action": "accept", "content": {"lines": '[["a", "b"], []]'}})
         assert (await client.answer(id_))["result"]["output"] == {"text": "[['a', 'b'], []]"}
@@ -777,7 +777,7 @@ async def test_a_run_that_was_answered_elsewhere_is_joined_again(store: Path) ->
         run = (await client.failed_run("careful", {"text": "it"}))["data"]["run"]
         again = await client.failed_run("careful", {"text": "it"}, **{RUN: run})
         assert again["data"]["run"] == run, "it waits still"
-        await engine.answer((await question(engine, run)).id, {"approved": True})
+        await engine.questions.answer((await question(engine, run)).id, {"approved": True})
         result = await client.whole_run("careful", {"text": "it"}, token="t", **{RUN: run})
         assert (result["output"], result["_meta"]) == ({"text": "asking. done"}, {RUN: run})
         assert client.joined("t") == result["output"]
@@ -793,7 +793,7 @@ async def test_a_run_is_joined_again_by_another_process_after_a_restart(store: P
     await crash(engine)
     async with in_process(store, careful) as (client, engine):
         await client.initialize()
-        await engine.answer((await question(engine, run)).id, {"approved": False})
+        await engine.questions.answer((await question(engine, run)).id, {"approved": False})
         assert await client.run("careful", {}, **{RUN: run}) == {"text": "asking. left alone"}
 
 
@@ -802,7 +802,7 @@ async def test_an_elicitation_is_taken_back_when_the_question_is_answered_elsewh
         await client.initialize(elicits=True)
         id_ = await client.start_run("careful", {"text": "it"})
         request = await client.request("elicitation/create")
-        await engine.answer((await question(engine, (await only_run(engine)).id)).id, {"approved": True})
+        await engine.questions.answer((await question(engine, (await only_run(engine)).id)).id, {"approved": True})
         assert (await client.answer(id_))["result"]["output"] == {"text": "asking. done"}
         taken_back = await client.notice("notifications/cancelled")
         assert taken_back["params"]["requestId"] == request["id"]
@@ -843,7 +843,7 @@ async def test_runs_with_the_same_thread_in_meta_share_its_state(store: Path) ->
     async with in_process(store, remember) as (client, engine):
         await client.initialize()
         assert await client.run("remember", {"text": "four"}, **{THREAD: thread}) == {"text": "one two four"}
-        assert (await engine.thread(thread)).values == {"said": ["one", "two", "four"]}
+        assert (await engine.threads.get(thread)).values == {"said": ["one", "two", "four"]}
 
 
 async def test_runs_that_meet_in_a_thread_come_one_after_the_other(store: Path) -> None:

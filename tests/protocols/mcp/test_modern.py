@@ -228,7 +228,7 @@ async def test_a_question_that_was_answered_elsewhere_needs_no_answer(store: Pat
     async with in_process(store, careful) as (client, engine):
         asked = (await run(client, "careful", {"text": "it"}, elicits=True))["result"]
         [view] = await engine.runs(RunFilter())
-        await engine.answer((await question(engine, view.id)).id, {"approved": True})
+        await engine.questions.answer((await question(engine, view.id)).id, {"approved": True})
         late = retry(asked, {"action": "accept", "content": {"choice": "no"}})
         result = (await run(client, "careful", {"text": "it"}, elicits=True, **late))["result"]
         assert result["output"] == {"text": "asking. done"}, "the first answer wins"
@@ -259,7 +259,7 @@ async def test_a_question_that_cannot_be_asked_is_an_error_and_the_run_is_joined
         assert error["data"]["requiredCapabilities"] == {"elicitation": {"form": {}}}
         id_ = error["data"]["run"]
         value = {"approved": True} if agent == "careful" else {"lines": [["a"]]}
-        await engine.answer((await question(engine, id_)).id, value)
+        await engine.questions.answer((await question(engine, id_)).id, value)
         result = (await run(client, agent, {"text": "it"}, **{RUN: id_}))["result"]
         assert result["output"]["text"] in ("asking. done", "[['a']]")
 
@@ -289,7 +289,7 @@ async def test_a_state_cannot_be_bent_to_answer_the_question_of_somebody_else(st
                 stolen = {"state": theirs["requestState"], "responses": {their_question: YES}}
                 error = (await run(client, "careful", {"text": text}, elicits=True, **stolen))["error"]
                 assert error["code"] == INVALID_PARAMS
-        assert (await engine.question(their_question))[1] == "open"
+        assert (await engine.questions.get(their_question)).state == "open"
 
 
 def changed(state: str) -> list[Any]:
@@ -368,7 +368,7 @@ async def test_who_cannot_be_asked_and_tries_again_leaves_one_run_waiting(store:
         assert {error["code"] for error in errors} == {code}
         [id_] = {error["data"]["run"] for error in errors}
         assert len(await engine.runs(RunFilter(agent=agent))) == 1
-        await engine.answer((await question(engine, id_)).id, {"approved": True})
+        await engine.questions.answer((await question(engine, id_)).id, {"approved": True})
         result = (await again())["result"]
         assert "asking. done" in str(result)
         assert result["_meta"][RUN] == id_
@@ -394,7 +394,7 @@ async def test_another_request_of_who_cannot_be_asked_is_another_run(store: Path
 async def test_a_run_whose_end_was_got_by_its_id_is_not_waited_for(store: Path, elicits: bool) -> None:
     async with in_process(store, careful) as (client, engine):
         first = (await run(client, "careful", {"text": "it"}))["error"]["data"]["run"]
-        await engine.answer((await question(engine, first)).id, {"approved": True})
+        await engine.questions.answer((await question(engine, first)).id, {"approved": True})
         joined = await run(client, "careful", {}, elicits=elicits, **{RUN: first})
         assert joined["result"]["output"] == {"text": "asking. done"}
         second = (await run(client, "careful", {"text": "it"}))["error"]["data"]["run"]

@@ -354,7 +354,7 @@ async def test_an_elicitation_is_a_question_of_the_run_and_its_answer_accepts(st
         run = await submit(eng, "script", script(act("elicit", ASKS)))
         asked = await question(eng, run.id)
         assert (asked.prompt, asked.answer_schema) == ("Where to?", FORM)
-        await eng.answer(asked.id, {"city": "Brno"})
+        await eng.questions.answer(asked.id, {"city": "Brno"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"city": "Brno"}}
@@ -391,8 +391,8 @@ async def test_an_elicitation_that_has_the_schema_of_the_answer_asks_for_that(
         asked = await question(eng, run.id)
         assert (asked.prompt, asked.answer_schema) == ("Where to?", asks["_meta"]["interlingua/answerSchema"])
         with pytest.raises(il.InterlinguaError):
-            await eng.answer(asked.id, {"city": 1})
-        await eng.answer(asked.id, answer)
+            await eng.questions.answer(asked.id, {"city": 1})
+        await eng.questions.answer(asked.id, answer)
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         told = json.loads(ended.output["text"])
@@ -405,7 +405,7 @@ async def test_a_schema_that_its_form_does_not_show_is_not_asked_for(store: Path
         run = await submit(eng, "script", script(act("elicit", asks_for(schema, "city"))))
         asked = await question(eng, run.id)
         assert asked.answer_schema == FORM
-        await eng.answer(asked.id, {"city": "Brno"})
+        await eng.questions.answer(asked.id, {"city": "Brno"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"city": "Brno"}}
@@ -420,7 +420,7 @@ async def test_a_form_that_only_lets_choose_is_a_choice(store: Path) -> None:
         assert [(o.id, o.label, o.kind) for o in asked.options] == [
             ("yes", "Do it", "allow_once"), ("no", "Leave it", "reject_once"),
         ]  # fmt: skip
-        await eng.answer(asked.id, {"choice": "no"})
+        await eng.questions.answer(asked.id, {"choice": "no"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"choice": "no"}}
@@ -440,7 +440,7 @@ async def test_an_address_to_visit_can_be_accepted_and_declined(store: Path) -> 
             run = await submit(eng, "script", script(act("elicit", asks)))
             asked = await question(eng, run.id)
             assert asked.payload["url"] == "https://login.example"
-            await eng.answer(asked.id, {"choice": choice})
+            await eng.questions.answer(asked.id, {"choice": choice})
             ended = await eng.wait(run.id, timeout=20)
             assert ended.output is not None
             assert json.loads(ended.output["text"]) == {"action": choice}
@@ -452,7 +452,7 @@ async def test_a_question_goes_to_the_run_that_the_server_names(store: Path) -> 
         await seen(eng, other.id, "delta")
         run = await submit(eng, "script", script(act("elicit", {**ASKS, "names_run": True})))
         asked = await question(eng, run.id)
-        await eng.answer(asked.id, {"city": "Brno"})
+        await eng.questions.answer(asked.id, {"city": "Brno"})
         assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
         await eng.cancel(other.id)
 
@@ -477,7 +477,7 @@ async def test_a_question_of_the_revision_without_requests_is_answered_by_asking
     async with mounted(store, given) as (eng, _):
         run = await submit(eng, "script", script(act("input", ASKS)))
         asked = await question(eng, run.id)
-        await eng.answer(asked.id, {"city": "Brno"})
+        await eng.questions.answer(asked.id, {"city": "Brno"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"q": {"action": "accept", "content": {"city": "Brno"}}}

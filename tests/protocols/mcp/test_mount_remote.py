@@ -134,7 +134,7 @@ async def test_a_question_over_http_is_one_of_the_run(store: Path, kind: Kind) -
     async with served(kind) as web, mounted(store, web.address) as (eng, _):
         run = await submit(eng, "script", script(act("elicit", ASKS)))
         asked = await question(eng, run.id)
-        await eng.answer(asked.id, {"city": "Brno"})
+        await eng.questions.answer(asked.id, {"city": "Brno"})
         ended = await eng.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"city": "Brno"}}
@@ -146,7 +146,7 @@ async def test_over_http_the_stream_tells_which_run_asks(store: Path) -> None:
         await seen(eng, other.id, "delta")
         run = await submit(eng, "script", script(act("elicit", ASKS)))
         asked = await question(eng, run.id)
-        await eng.answer(asked.id, {"city": "Brno"})
+        await eng.questions.answer(asked.id, {"city": "Brno"})
         assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
         await eng.cancel(other.id)
 
@@ -219,11 +219,11 @@ async def test_our_own_door_is_a_mount_like_any_other(tmp_path: Path, store: Pat
             run = await submit(eng, "careful", {"text": "hm"})
             asked = await question(eng, run.id)
             assert [option.id for option in asked.options] == ["yes", "no"]
-            await eng.answer(asked.id, {"approved": False})
+            await eng.questions.answer(asked.id, {"approved": False})
             async with asyncio.timeout(20):
                 while not (view := await eng.run(run.id)).questions or view.questions[0].id == asked.id:
                     await asyncio.sleep(0.01)
-            await eng.answer(view.questions[0].id, {"text": "all"})
+            await eng.questions.answer(view.questions[0].id, {"text": "all"})
             ended = await eng.wait(run.id, timeout=20)
             assert ended.output == {"text": "hm False all"}
             assert await bodies(eng, run.id, Warned) == []
@@ -304,11 +304,11 @@ async def test_a_run_that_only_moves_to_another_process_goes_on_there(tmp_path: 
         async with mounted(store, f"{server.address}/mcp") as (eng, _):
             same = await question(eng, run.id)
             assert same.id == asked.id
-            await eng.answer(asked.id, {"approved": True})
+            await eng.questions.answer(asked.id, {"approved": True})
             async with asyncio.timeout(20):
                 while not (view := await eng.run(run.id)).questions or view.questions[0].id == asked.id:
                     await asyncio.sleep(0.01)
-            await eng.answer(view.questions[0].id, {"text": "all"})
+            await eng.questions.answer(view.questions[0].id, {"text": "all"})
             ended = await eng.wait(run.id, timeout=20)
             assert ended.output == {"text": "hm True all"}, ended.error
         assert len(await server.engine.runs(RunFilter())) == 1

@@ -34,7 +34,7 @@ async def test_a_thread_of_another_caller_is_not_there(store: Path) -> None:
             await client.initialize()
             error = await client.failed_run("remember", {"text": "and?"}, **{THREAD: "t"})
             assert error["data"]["code"] == "thread_not_found"
-        assert (await engine.thread("t")).values == {"said": ["secret"]}
+        assert (await engine.threads.get("t")).values == {"said": ["secret"]}
 
 
 class Count(msgspec.Struct):
@@ -72,7 +72,7 @@ async def test_who_may_not_cancel_cancels_no_run_of_another_by_leaving_it(store:
             async with asyncio.timeout(WAIT):
                 while connection.rpc.rpc.open_calls:
                     await asyncio.sleep(0)
-            await engine.answer((await question(engine, run)).id, {"approved": True})
+            await engine.questions.answer((await question(engine, run)).id, {"approved": True})
             assert (await engine.wait(run, timeout=WAIT)).status is Status.SUCCEEDED
 
 

@@ -232,7 +232,7 @@ async def test_deltas_that_are_told_again_with_the_answer_are_shown_once(store: 
     async with mounted(store, given) as (engine, _):
         lines = [act("delta", {"text": "one "}), act("delta", {"text": "two "}), act("input", asks)]
         run = await engine.submit(il.RunRequest("script", input=script(*lines)))
-        await engine.answer((await question(engine, run.id)).id, {"go": True})
+        await engine.questions.answer((await question(engine, run.id)).id, {"go": True})
         assert (await engine.wait(run.id, timeout=20)).status is Status.SUCCEEDED
         shown = [body.delta["text"] for body in await bodies(engine, run.id, OutputDelta)]
         assert "".join(shown).startswith("one two ")

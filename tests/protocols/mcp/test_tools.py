@@ -225,7 +225,7 @@ async def test_without_elicitation_a_tool_fails_with_the_question_and_is_joined_
         error = (await client.answer(await client.start_tool("careful", {"text": "it"})))["error"]
         assert error["code"] == QUESTION_OPEN
         run = error["data"]["run"]
-        await engine.answer((await question(engine, run)).id, {"approved": True})
+        await engine.questions.answer((await question(engine, run)).id, {"approved": True})
         result = await client.tool("careful", {"text": "it"}, **{RUN: run})
         assert result["structuredContent"] == {"text": "asking. done"}
 

@@ -207,8 +207,8 @@ async def test_a_question_that_is_answered_elsewhere_is_taken_back_where_it_was_
         await client.begin(elicitation={})
         answer = await client.run("ask", token=None)
         asked = await answer.next()
-        questions = await server.engine.questions(run=await only_run(server))
-        await server.engine.answer(questions[0].id, {"approved": True})
+        questions = await server.engine.questions.open(run=await only_run(server))
+        await server.engine.questions.answer(questions[0].id, {"approved": True})
         taken, last = await answer.rest()
         assert (taken["method"], taken["params"]["requestId"]) == ("notifications/cancelled", asked["id"])
         assert last["result"]["output"] == {"text": "done"}

@@ -60,9 +60,9 @@ async def test_an_answer_that_crosses_with_the_next_question_does_not_answer_tha
         here = await question(eng, run.id)
         (far,) = await runs_of(there.node)
         paint = await question(there.engine, far.id)
-        await eng.answer(here.id, {"approved": True}, by=il.Caller("ada"))
+        await eng.questions.answer(here.id, {"approved": True}, by=il.Caller("ada"))
         await asyncio.wait_for(held.sent.wait(), 20)
-        await there.engine.answer(paint.id, {"approved": False})  # somebody there is first
+        await there.engine.questions.answer(paint.id, {"approved": False})  # somebody there is first
         burn = await asked_again(eng, run.id, here.id)
         held.arrive()
         async for event in eng.events(run.id):
@@ -72,8 +72,8 @@ async def test_an_answer_that_crosses_with_the_next_question_does_not_answer_tha
         assert isinstance(late, Warned)
         assert late.message.startswith("the answer given here (by ada) came too late: the question had been answered")
         assert late.details == {"question": here.id}
-        assert [one.prompt for one in await there.engine.questions(run=far.id)] == ["Burn it?"]
-        await eng.answer(burn.id, {"approved": False})
+        assert [one.prompt for one in await there.engine.questions.open(run=far.id)] == ["Burn it?"]
+        await eng.questions.answer(burn.id, {"approved": False})
         assert await output(eng, run.id) == {"text": "False False"}
         assert len(await bodies(eng, run.id, Warned)) == 1
 
@@ -81,7 +81,7 @@ async def test_an_answer_that_crosses_with_the_next_question_does_not_answer_tha
 async def test_an_answer_names_the_question_that_it_is_for(store: Path) -> None:
     async with puppet(store) as (there, eng, run, task):
         await there.tell(task, "input_required", question={"id": "q1", "type": "colour", "answer_schema": CHOICE})
-        await eng.answer((await question(eng, run)).id, {"colour": "blue"})
+        await eng.questions.answer((await question(eng, run)).id, {"colour": "blue"})
         assert (await there.came("acp.message", task_id=task))["metadata"] == {NAMED: "q1"}
         await there.tell(task, "completed", artifact={"parts": text("blue it is")})
         await output(eng, run)

@@ -222,7 +222,7 @@ async def test_everything_that_is_shown_there_is_shown_here(store: Path, kind: s
 @pytest.mark.parametrize("kind", ["acp", "http"])
 async def test_a_thread_here_is_one_conversation_there(store: Path, kind: str) -> None:
     async with remote(kind) as there, mounted(store, there.link) as (eng, _):
-        one, other = await eng.create_thread(), await eng.create_thread()
+        one, other = await eng.threads.create(), await eng.threads.create()
         outputs = []
         for thread, text in ((one, "a"), (other, "b"), (one, "c"), (None, "d")):
             run = await finish(eng, "remembering", {"text": text}, thread=thread.id if thread else None)
@@ -286,8 +286,8 @@ async def test_what_is_asked_there_is_asked_here_and_answered_there(store: Path,
         assert (first.type, first.prompt) == ("confirm", "Say hello?")
         assert first.answer_schema["properties"]["approved"]["type"] == "boolean"
         assert [option.id for option in first.options] == [option.id for option in il.Confirm("x").__options__()]
-        await eng.answer(first.id, {"approved": False})
-        await eng.answer((await asked(eng, run.id, "ask_text")).id, {"text": "bye"})
+        await eng.questions.answer(first.id, {"approved": False})
+        await eng.questions.answer((await asked(eng, run.id, "ask_text")).id, {"text": "bye"})
         assert await output(eng, run.id) == {"text": "hello False bye"}
         (theirs,) = await runs_of(there.node)
         assert theirs.status is il.Status.SUCCEEDED
@@ -298,9 +298,9 @@ async def test_an_answer_that_does_not_fit_is_refused_here_and_the_question_stay
         run = await submit(eng, "careful", {"text": "hello"})
         first = await question(eng, run.id)
         with pytest.raises(InvalidAnswer):
-            await eng.answer(first.id, {"approved": "perhaps"})
-        await eng.answer(first.id, {"approved": True})
-        await eng.answer((await asked(eng, run.id, "ask_text")).id, {"text": "x"})
+            await eng.questions.answer(first.id, {"approved": "perhaps"})
+        await eng.questions.answer(first.id, {"approved": True})
+        await eng.questions.answer((await asked(eng, run.id, "ask_text")).id, {"text": "x"})
         assert await output(eng, run.id) == {"text": "hello True x"}
 
 
@@ -310,9 +310,9 @@ async def test_a_question_that_is_answered_there_is_withdrawn_here(store: Path, 
         run = await submit(eng, "careful", {"text": "hello"})
         await question(eng, run.id)
         (theirs,) = await runs_of(there.node)
-        await there.engine.answer((await question(there.engine, theirs.id)).id, {"approved": True})
+        await there.engine.questions.answer((await question(there.engine, theirs.id)).id, {"approved": True})
         second = await asked(eng, run.id, "ask_text")
-        await eng.answer(second.id, {"text": "bye"})
+        await eng.questions.answer(second.id, {"text": "bye"})
         assert await output(eng, run.id) == {"text": "hello True bye"}
         assert [body.reason for body in await bodies(eng, run.id, QuestionWithdrawn)] == ["it was answered elsewhere"]
 
@@ -386,7 +386,7 @@ async def test_a_node_without_skills_is_one_agent_whose_tasks_its_owner_works_on
         await there.post(f"/tasks/{task}:update", {"status": "input_required"})
         asked_ = await question(eng, run.id)
         assert asked_.type == "input_required"
-        await eng.answer(asked_.id, {"text": "white"})
+        await eng.questions.answer(asked_.id, {"text": "white"})
         answer = await there.message(direction="inbound", task_id=task)
         assert answer["parts"] == [{"type": "text", "content": "white"}]
         await there.post(f"/tasks/{task}:update", {"status": "working"})

@@ -59,7 +59,7 @@ async def test_an_answer_that_the_node_refuses_is_asked_for_again(store: Path) -
         await there.tell(task, "input_required", question=asks)
         first = await question(eng, run)
         assert (first.type, first.prompt, first.payload) == ("colour", "Which?", {"of": "wall"})
-        await eng.answer(first.id, {"colour": "grue"})
+        await eng.questions.answer(first.id, {"colour": "grue"})
         sent = await there.came("acp.message", task_id=task)
         assert sent["parts"] == [{"type": "data", "content": {"answer": {"colour": "grue"}}}]
         await there.raw(
@@ -68,7 +68,7 @@ async def test_an_answer_that_the_node_refuses_is_asked_for_again(store: Path) -
         await there.until(lambda: True)
         second = await asked_again(eng, run, first.id)
         assert "no such" in second.prompt
-        await eng.answer(second.id, {"colour": "blue"})
+        await eng.questions.answer(second.id, {"colour": "blue"})
         again = await there.until(
             lambda: next((f for f in there.frames if f["type"] == "acp.message" and f != sent), None)
         )
@@ -84,7 +84,7 @@ async def test_an_answer_that_the_node_had_before_from_somebody_else_is_said_to_
         asks = {"id": "q1", "type": "colour", "prompt": "Which?", "payload": {}, "answer_schema": CHOICE}
         await there.tell(task, "input_required", question=asks)
         first = await question(eng, run)
-        await eng.answer(first.id, {"colour": "grue"}, by=il.Caller("ada"))
+        await eng.questions.answer(first.id, {"colour": "grue"}, by=il.Caller("ada"))
         sent = await there.came("acp.message", task_id=task)
         refusal = {"type": "error", "code": "already_answered", "message": "it asks nothing"}
         await there.raw({**refusal, "message_id": sent["message_id"]})
@@ -133,7 +133,7 @@ async def test_a_schema_for_an_answer_that_cannot_be_used_lets_any_answer_throug
         await there.tell(task, "input_required", question=asks)
         found = await question(eng, run)
         assert found.type == "input_required"
-        await eng.answer(found.id, [1, 2])
+        await eng.questions.answer(found.id, [1, 2])
         sent = await there.came("acp.message", task_id=task)
         assert sent["parts"][0]["content"] == {"answer": [1, 2]}
 

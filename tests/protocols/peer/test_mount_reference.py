@@ -95,7 +95,7 @@ async def test_data_goes_beside_the_text(store: Path) -> None:
 async def test_a_thread_is_a_context(store: Path) -> None:
     async with Reference().host() as ref, mounted(store, ref.link) as (eng, _):
         ref.answers = upper
-        thread = await eng.create_thread()
+        thread = await eng.threads.create()
         for _ in range(2):
             await finish(eng, "RefAgent", {"text": "hi"}, thread=thread.id)
         await finish(eng, "RefAgent", {"text": "hi"})

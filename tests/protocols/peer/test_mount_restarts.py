@@ -127,9 +127,9 @@ async def test_a_question_survives_a_restart_of_the_node_and_its_answer_counts(
         run = await submit(eng, "careful", {"text": "hello"})
         first = await question(eng, run.id)
         await again.stop()
-        await eng.answer(first.id, {"approved": True})
+        await eng.questions.answer(first.id, {"approved": True})
         await again.start()
-        await eng.answer((await asked(eng, run.id, "ask_text")).id, {"text": "bye"})
+        await eng.questions.answer((await asked(eng, run.id, "ask_text")).id, {"text": "bye"})
         assert await output(eng, run.id) == {"text": "hello True bye"}
         assert await bodies(eng, run.id, QuestionWithdrawn) == []
 
@@ -250,8 +250,8 @@ async def test_a_question_survives_a_crash_here(store: Path, kind: str) -> None:
         await crash(eng)
         await made.close()
         async with entered(store, there.link) as after:
-            await after.answer(first.id, {"approved": True})
-            await after.answer((await asked(after, run.id, "ask_text")).id, {"text": "bye"})
+            await after.questions.answer(first.id, {"approved": True})
+            await after.questions.answer((await asked(after, run.id, "ask_text")).id, {"text": "bye"})
             assert await output(after, run.id) == {"text": "hello True bye"}
             assert await joined(after, run.id) == {"text": "hello True bye"}
         assert len(await runs_of(there.node)) == 1
@@ -268,9 +268,9 @@ async def test_a_question_that_was_answered_there_while_we_were_away_is_withdraw
         await crash(eng)
         await made.close()
         (theirs,) = await runs_of(there.node)
-        await there.engine.answer((await question(there.engine, theirs.id)).id, {"approved": True})
+        await there.engine.questions.answer((await question(there.engine, theirs.id)).id, {"approved": True})
         async with entered(store, there.link) as after:
-            await after.answer((await asked(after, run.id, "ask_text")).id, {"text": "bye"})
+            await after.questions.answer((await asked(after, run.id, "ask_text")).id, {"text": "bye"})
             assert await output(after, run.id) == {"text": "hello True bye"}
             assert len(await bodies(after, run.id, QuestionWithdrawn)) == 1
 
@@ -290,7 +290,7 @@ async def test_a_run_that_is_cancelled_after_a_crash_is_cancelled_there(store: P
 async def test_a_thread_is_the_same_conversation_after_a_restart_here(store: Path) -> None:
     async with remote() as there:
         async with mounted(store, there.link) as (eng, _):
-            thread = await eng.create_thread()
+            thread = await eng.threads.create()
             await output(eng, (await submit(eng, "remembering", {"text": "a"}, thread=thread.id)).id)
         async with mounted(store, there.link) as (eng, _):
             run = await submit(eng, "remembering", {"text": "b"}, thread=thread.id)

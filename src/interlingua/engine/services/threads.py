@@ -1,4 +1,4 @@
-"""Threads: state that lasts over runs. The part of the engine's API that is about them."""
+"""Threads: state that lasts over runs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from ..ids import new_id, now
 _LOOK_BACK = (10, 190)  # runs of a thread, newest first: the first page nearly always tells
 
 
-class Threads:
-    store: Store
-    agents: Registry
+class ThreadService:
+    """Makes, reads, changes and forgets threads, and checks whose state they hold."""
 
-    async def create_thread(
+    def __init__(self, store: Store, agents: Registry) -> None:
+        self._store = store
+        self._agents = agents
+
+    async def create(
         self,
         thread: str | None = None,
         *,
@@ -38,19 +41,19 @@ class Threads:
             check_id(thread, "the thread id", "/thread_id")
         time = now()
         fresh = Thread(thread or new_id(), "idle", time, time, caller.id, metadata=metadata or {})
-        return await self.store.create_thread(fresh, if_exists=if_exists)
+        return await self._store.create_thread(fresh, if_exists=if_exists)
 
-    async def thread(self, thread: str) -> Thread:
-        found = await self.store.thread(thread)
+    async def get(self, thread: str) -> Thread:
+        found = await self._store.thread(thread)
         if found is None:
             raise ThreadNotFound(f"there is no thread {thread}")
         return found
 
-    async def threads(self, where: ThreadFilter) -> list[Thread]:
+    async def search(self, where: ThreadFilter) -> list[Thread]:
         """Newest first."""
-        return await self.store.threads(where)
+        return await self._store.threads(where)
 
-    async def patch_thread(
+    async def patch(
         self,
         thread: str,
         *,
@@ -63,7 +66,7 @@ class Threads:
         if values_ is not msgspec.UNSET:
             json_values.check(values_, InvalidState, what="values")
         json_values.check(metadata or {}, InvalidRequest, what="metadata")
-        return await self.store.patch_thread(
+        return await self._store.patch_thread(
             thread,
             checkpoint=new_id(),
             values_=values_,
@@ -73,20 +76,20 @@ class Threads:
             now=now(),
         )
 
-    async def copy_thread(self, thread: str) -> Thread:
+    async def copy(self, thread: str) -> Thread:
         """A thread of its own with the same values, history and messages."""
-        return await self.store.copy_thread(thread, new_id(), new_id, now())
+        return await self._store.copy_thread(thread, new_id(), new_id, now())
 
-    async def delete_thread(self, thread: str) -> None:
-        await self.store.delete_thread(thread, now())
+    async def delete(self, thread: str) -> None:
+        await self._store.delete_thread(thread, now())
 
     async def history(self, thread: str, *, before: str | None = None, limit: int = 10) -> list[Checkpoint]:
         """Checkpoints, newest first."""
-        return await self.store.history(thread, before=before, limit=limit)
+        return await self._store.history(thread, before=before, limit=limit)
 
     async def messages(self, thread: str, *, upto: int | None = None) -> list[Message]:
-        await self.thread(thread)
-        return await self.store.messages(thread, upto=upto)
+        await self.get(thread)
+        return await self._store.messages(thread, upto=upto)
 
     # -- whose state it is --------------------------------------------------------------------------------
 
@@ -117,9 +120,9 @@ class Threads:
         if keeper is None or keeper.state is None:
             return
         if checkpoint is None:
-            base = (await self.thread(thread)).values
+            base = (await self.get(thread)).values
         else:
-            found = await self.store.checkpoint(checkpoint)
+            found = await self._store.checkpoint(checkpoint)
             base = found.values if found is not None and found.thread == thread else None
         merged = {**base, **values_} if isinstance(base, dict) else values_
         try:
@@ -152,14 +155,14 @@ class Threads:
         if "agent" in state.metadata:
             name, _, version = str(state.metadata["agent"]).partition("@")
             return name, version
-        run = await self.store.run(state.run) if state.run is not None else None  # written before that was kept
+        run = await self._store.run(state.run) if state.run is not None else None  # written before that was kept
         return (run.agent, run.version) if run is not None else None
 
     async def _card_of(self, name: str, version: str) -> AgentCard | None:
-        agent = self.agents.code(name, version)
+        agent = self._agents.code(name, version)
         if agent is not None:
             return agent.card
-        stored = await self.store.card(name, version)
+        stored = await self._store.card(name, version)
         return stored.card if stored is not None else None
 
     async def _keeper(self, thread: str) -> AgentCard | None:
@@ -171,7 +174,7 @@ class Threads:
         known: set[tuple[str, str]] = set()
         offset = 0
         for limit in _LOOK_BACK:
-            runs = await self.store.runs(RunFilter(thread=thread, limit=limit, offset=offset, sealed=True))
+            runs = await self._store.runs(RunFilter(thread=thread, limit=limit, offset=offset, sealed=True))
             writers = {(run.agent, run.version): None for run in runs}
             card = await self._first_with_state(writers, known)
             if card is not None:

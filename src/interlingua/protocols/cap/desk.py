@@ -173,7 +173,7 @@ class Desk:
         if found is not None:
             if not scopes.sees(caller, found.caller):
                 raise ThreadNotFound(f"there is no thread {named}")
-            await self.engine.check_state(found, card)
+            await self.engine.threads.check_state(found, card)
         return named
 
     async def cancel(self, task: str, caller: Caller, reason: str = "") -> Taken:
@@ -215,7 +215,7 @@ class Desk:
     async def _no_question(self, found: Found, id_: Any, recipient: str) -> Exception:
         if isinstance(id_, str):
             with contextlib.suppress(NotFound):
-                record = await self.engine.question_record(id_)
+                record = await self.engine.questions.get(id_)
                 if found.run.id in record.runs and record.state != "open":
                     return record.too_late()
         return NotFound(f"{recipient} asks no question {str(id_)[:80]} in this task")
@@ -223,7 +223,7 @@ class Desk:
     async def _answer(self, question: Question, message: wire.AnyMessage, caller: Caller) -> None:
         value = translate.answer_in(message, question, review=is_review(question))
         try:
-            await self.engine.answer(question.id, value, by=caller, door="cap")
+            await self.engine.questions.answer(question.id, value, by=caller, door="cap")
         except InvalidAnswer as error:
             details = {**(error.details or {}), **translate.asked(question)}
             raise InvalidAnswer(

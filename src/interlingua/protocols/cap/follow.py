@@ -71,7 +71,7 @@ async def _fed(engine: Engine, conversation: Conversation, event: Event) -> list
     asked: Question | None = None
     if isinstance(body, Said) and body.recipient == USER and isinstance(body.message.metadata.get("question"), str):
         try:
-            asked, _, _ = await engine.question(body.message.metadata["question"])
+            asked = (await engine.questions.get(body.message.metadata["question"])).question
         except QuestionNotFound:
             asked = None
     output = await kept_output(engine.store, event) if isinstance(body, RunRestarted) else ABSENT

@@ -198,7 +198,7 @@ class TaskBook:
 
     async def questions(self, found: Found, caller: Caller) -> list[tuple[str, Question]]:
         """What is asked in a task and may be answered by a caller, with who asks it."""
-        asked = await self.engine.questions(run=found.run.id, limit=_PAGE)
+        asked = await self.engine.questions.open(run=found.run.id, limit=_PAGE)
         mine = [question for question in asked if question.answerer in (None, caller.id)]
         return [(await self._asker(found, question), question) for question in mine]
 

@@ -28,7 +28,7 @@ from ...model.errors import (
     ThreadNotFound,
     Unavailable,
 )
-from ...model.filters import RunFilter
+from ...model.filters import QuestionFilter, RunFilter
 from ...model.prompt_input import Given
 from ...model.run import Callback, Caller, Run, RunRequest, Thread
 from ...model.status import Status
@@ -73,7 +73,7 @@ class Runs(Agents, Threads):
                 raise InvalidRequest(f"agent {card.name} does not support threads", path="/agent_id")
             found = await self.engine.store.thread(thread)
             if found is not None and scopes.sees(caller, found.caller):
-                await self.engine.check_state(found, card)
+                await self.engine.threads.check_state(found, card)
             elif found is None and body.if_not_exists == "create":
                 reading.check_uuid(thread, "thread_id")
             else:
@@ -239,17 +239,17 @@ class Runs(Agents, Threads):
         payload = await self._read(request, Any)
         if run.status is not Status.WAITING or not run.questions:
             why = f"run {run.id} is {translate.STATUS[run.status]}; only an interrupted run can be resumed"
-            raise Conflict(why + await self.engine.answered_last(run.id))
+            raise Conflict(why + await self.engine.questions.last_answer_text(run.id))
         question = run.questions[0]
         try:
-            await self.engine.answer(question.id, payload, by=caller, door="connect")
+            await self.engine.questions.answer(question.id, payload, by=caller, door="connect")
         except InvalidAnswer:
             # The earlier document wraps the answer: taken where it has exactly those members and fits inside.
             if not (isinstance(payload, dict) and set(payload) == {"interrupt_type", "resume_payload"}):
                 raise
             if payload["interrupt_type"] != question.type:
                 raise Conflict(f"run {run.id} waits for {question.type}, not for {payload['interrupt_type']}") from None
-            await self.engine.answer(question.id, payload["resume_payload"], by=caller, door="connect")
+            await self.engine.questions.answer(question.id, payload["resume_payload"], by=caller, door="connect")
         return json_response(self._told(await self.engine.run(run.id)))
 
     async def delete_run(self, request: Request, caller: Caller) -> Response:
@@ -305,7 +305,7 @@ class Runs(Agents, Threads):
             async with until:
                 self.listeners.add(until)
                 with contextlib.suppress(QuestionNotFound):
-                    while not reader.over and (await self.engine.question_record(question)).state == "open":
+                    while not reader.over and (await self.engine.questions.get(question)).state == "open":
                         await reader.read()
         finally:
             self.listeners.discard(until)
@@ -414,8 +414,12 @@ class Runs(Agents, Threads):
         """At an interrupt a stream ends by itself: a run that asks, or has asked since, needs nobody who watches."""
         with contextlib.suppress(NotFound, Conflict):
             view = await self.engine.run(run)
-            asked = await self.engine.questions(run=run, state=None, limit=_MANY)
-            if view.status is Status.WAITING or view.status.final or any(q.asked_at >= since for q in asked):
+            asked = await self.engine.questions.search(QuestionFilter(run=run, state=None, limit=_MANY))
+            if (
+                view.status is Status.WAITING
+                or view.status.final
+                or any(one.question.asked_at >= since for one in asked)
+            ):
                 return
             await self.engine.cancel(run, reason="its client disconnected")
 

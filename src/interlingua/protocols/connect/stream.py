@@ -212,7 +212,7 @@ async def follow(
                 out += projection.newest()
             if finished and view.thread is not None and out and out[-1][1].get("status") == "success":
                 with contextlib.suppress(NotFound):  # what the run left there, for those who keep a copy
-                    out[-1][1]["thread_values"] = (await engine.thread(view.thread)).values
+                    out[-1][1]["thread_values"] = (await engine.threads.get(view.thread)).values
             told, last_seq = [update for update in out if update[0] > seen], last.seq
             del batch, last, out  # a reader that is slow holds nothing but what it is given
             for piece in in_pieces(told, _encode):

@@ -19,27 +19,29 @@ _PAGE = 100  # threads that are looked at together
 
 class Threads(Operations):
     async def _thread(self, thread: str, caller: Caller) -> Thread:
-        found = await self.engine.thread(thread)
+        found = await self.engine.threads.get(thread)
         if not scopes.sees(caller, found.caller):
             raise ThreadNotFound(f"there is no thread {thread}")
         return found
 
     async def _shown(self, thread: Thread) -> Thread:
         """As callers see it: state whose format no descriptor defines stays here."""
-        return thread if await self.engine.is_described(thread) else msgspec.structs.replace(thread, values=None)
+        return (
+            thread if await self.engine.threads.is_described(thread) else msgspec.structs.replace(thread, values=None)
+        )
 
     async def _thread_response(self, thread: Thread, caller: Caller) -> Response:
         """A caller that may make and change threads, and not read, is not told what is on them."""
         if not scopes.may(caller, "read"):
             return json_response(translate.thread(msgspec.structs.replace(thread, values=None)))
-        return json_response(translate.thread(await self._shown(thread), await self.engine.messages(thread.id)))
+        return json_response(translate.thread(await self._shown(thread), await self.engine.threads.messages(thread.id)))
 
     async def create_thread(self, request: Request, caller: Caller) -> Response:
         scopes.require(caller, "run")
         body = await self._read(request, wire.ThreadCreate, optional=True)
         if body.thread_id is not None:
             reading.check_uuid(body.thread_id, "thread_id")
-        thread = await self.engine.create_thread(
+        thread = await self.engine.threads.create(
             body.thread_id, metadata=body.metadata, caller=caller,
             if_exists="keep" if body.if_exists == "do_nothing" else "raise",
         )  # fmt: skip
@@ -54,7 +56,7 @@ class Threads(Operations):
             status=body.status, metadata=body.metadata, values=body.values, limit=body.limit, offset=body.offset,
             **reading.own(caller),
         )  # fmt: skip
-        found = await (self._by_values(where) if where.values else self.engine.threads(where))
+        found = await (self._by_values(where) if where.values else self.engine.threads.search(where))
         return json_response([translate.thread(await self._shown(thread)) for thread in found])
 
     async def _by_values(self, where: ThreadFilter) -> list[Thread]:
@@ -62,8 +64,8 @@ class Threads(Operations):
         found: list[Thread] = []
         page = msgspec.structs.replace(where, limit=_PAGE, offset=0)
         while len(found) < where.offset + where.limit:
-            threads = await self.engine.threads(page)
-            found += [thread for thread in threads if await self.engine.is_described(thread)]
+            threads = await self.engine.threads.search(page)
+            found += [thread for thread in threads if await self.engine.threads.is_described(thread)]
             if len(threads) < _PAGE:
                 break
             page.offset += _PAGE
@@ -82,8 +84,8 @@ class Threads(Operations):
         branch = body.checkpoint is not None and (changes_state or body.metadata is None)
         base = body.checkpoint.checkpoint_id if branch else None
         if body.values is not None:
-            await self.engine.check_values(thread.id, body.values, checkpoint=base)
-        changed = await self.engine.patch_thread(
+            await self.engine.threads.check_values(thread.id, body.values, checkpoint=base)
+        changed = await self.engine.threads.patch(
             thread.id,
             values_=msgspec.UNSET if body.values is None else body.values,
             metadata=body.metadata,
@@ -95,19 +97,19 @@ class Threads(Operations):
     async def delete_thread(self, request: Request, caller: Caller) -> Response:
         thread = await self._thread(request.path_params["thread_id"], caller)
         scopes.require(caller, "delete")
-        await self.engine.delete_thread(thread.id)
+        await self.engine.threads.delete(thread.id)
         return Response(status_code=204)
 
     async def history(self, request: Request, caller: Caller) -> Response:
         thread = await self._thread(request.path_params["thread_id"], caller)
         scopes.require(caller, "read")
         limit = reading.number(request, "limit", 10, 1, 1000)
-        states = await self.engine.history(thread.id, before=request.query_params.get("before"), limit=limit)
-        if not await self.engine.is_described(thread):
+        states = await self.engine.threads.history(thread.id, before=request.query_params.get("before"), limit=limit)
+        if not await self.engine.threads.is_described(thread):
             states = []
         return json_response([translate.thread_state(state) for state in states])
 
     async def copy_thread(self, request: Request, caller: Caller) -> Response:
         thread = await self._thread(request.path_params["thread_id"], caller)
         scopes.require(caller, "run")
-        return await self._thread_response(await self.engine.copy_thread(thread.id), caller)
+        return await self._thread_response(await self.engine.threads.copy(thread.id), caller)

@@ -228,7 +228,7 @@ class EditorConnection:
         card = next((card for card in cards if card.key == wanted), cards[0])  # one that is not there was not chosen
         await self._logged_in(card)
         session = Session(self, new_id(), place, card, {}, None)
-        await self.engine.create_thread(session.id, metadata=session.metadata(), caller=self.caller)
+        await self.engine.threads.create(session.id, metadata=session.metadata(), caller=self.caller)
         self.sessions[session.id] = session
         await self._changed()
         return Answer({"sessionId": session.id, **self._setup(session)}, lambda: self._introduce(session))
@@ -289,7 +289,7 @@ class EditorConnection:
         return await self._open(request)
 
     async def _thread(self, wanted: str) -> Thread:
-        thread = await self.engine.thread(wanted)
+        thread = await self.engine.threads.get(wanted)
         if not scopes.sees(self.caller, thread.caller):
             raise ThreadNotFound(f"there is no session {wanted}")
         return thread
@@ -324,7 +324,9 @@ class EditorConnection:
         if request.cwd is not None:
             wanted["cwd"] = request.cwd
         own = None if scopes.sees(self.caller, "*") else self.caller.id
-        found = await self.engine.threads(ThreadFilter(metadata=wanted, caller=own, limit=_PAGE + 1, offset=offset))
+        found = await self.engine.threads.search(
+            ThreadFilter(metadata=wanted, caller=own, limit=_PAGE + 1, offset=offset)
+        )
         told: dict[str, Any] = {"sessions": [_info(thread) for thread in found[:_PAGE]]}
         if len(found) > _PAGE:
             told["nextCursor"] = params_.cursor(offset + _PAGE)
@@ -356,7 +358,7 @@ class EditorConnection:
                 with contextlib.suppress(Conflict):
                     await self.engine.cancel(thread.active, by=self.caller, reason="its session is being deleted")
                 await self.engine.wait(thread.active)
-            await self.engine.delete_thread(wanted)
+            await self.engine.threads.delete(wanted)
         return {}
 
     def _session(self, wanted: str) -> Session:

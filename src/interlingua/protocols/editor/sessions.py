@@ -125,7 +125,7 @@ class Session:
         return kept
 
     async def keep(self) -> None:
-        await self.engine.patch_thread(self.id, metadata=self.metadata())
+        await self.engine.threads.patch(self.id, metadata=self.metadata())
 
     async def set_option(self, id_: str, value: Any) -> None:
         option = next((option for option in self.options() if option.id == id_), None)
@@ -196,7 +196,7 @@ class Session:
         assert question is not None
         answer = translate.written_answer(question, translate.prompt_text(parts))
         try:
-            await self.engine.answer(question.id, answer, by=self.connection.caller, door="editor")
+            await self.engine.questions.answer(question.id, answer, by=self.connection.caller, door="editor")
         except InvalidAnswer as error:
             note = f"That does not answer the question: {error.message}\n\n{translate.spoken(question)}"
             self.say(f"{question.id}-again-{now()}", note)
@@ -258,7 +258,7 @@ class Session:
             self.update(used)
         if self.card.state is not None and turn.finished.status is Status.SUCCEEDED:
             with contextlib.suppress(NotFound):
-                thread = await self.engine.thread(self.id)
+                thread = await self.engine.threads.get(self.id)
                 self.update(
                     {
                         "sessionUpdate": "session_info_update",
@@ -363,7 +363,7 @@ class Session:
 
     async def _answer(self, question: Question, value: Any) -> None:
         scopes.require(self.connection.caller, "answer")
-        await self.engine.answer(question.id, value, by=self.connection.caller, door="editor")
+        await self.engine.questions.answer(question.id, value, by=self.connection.caller, door="editor")
 
     # -- opening again ------------------------------------------------------------------------------------
 
@@ -413,7 +413,7 @@ class Session:
 
     async def unfinished(self) -> Turn | None:
         """The turn that is not over, without a word of what was said."""
-        thread = await self.engine.thread(self.id)
+        thread = await self.engine.threads.get(self.id)
         if thread.active is None:
             return None
         run = await self.engine.run(thread.active)

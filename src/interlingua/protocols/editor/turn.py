@@ -354,8 +354,8 @@ class Turn:
         thread, engine = self._ctx.thread_id, self._mounted.engine
         if thread is not None:
             with contextlib.suppress(NotFound):
-                if not (await engine.thread(thread)).metadata.get("title"):
-                    await engine.patch_thread(thread, metadata={"title": title})
+                if not (await engine.threads.get(thread)).metadata.get("title"):
+                    await engine.threads.patch(thread, metadata={"title": title})
 
     async def _tell_noise(self) -> None:
         noise = self._host.noise()

@@ -143,7 +143,7 @@ class Running:
             return
         if not scopes.sees(self.connection.caller, found.caller):
             raise ThreadNotFound(f"there is no thread {thread}")
-        await self.engine.check_state(found, self.card)
+        await self.engine.threads.check_state(found, self.card)
 
     async def join(self, run: str) -> None:
         """Follow a run that exists, if this client may know of it."""
@@ -346,8 +346,7 @@ class Running:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # several may fail, and one is told
 
     async def _ask_client(self, question: Question) -> None:
-        _, state, _ = await self.engine.question(question.id)
-        if state != "open":
+        if (await self.engine.questions.get(question.id)).state != "open":
             return  # a run that is joined again tells what was asked before
         if not self._can_ask:
             if self._mark is not None:
@@ -388,7 +387,7 @@ class Running:
             return False
         scopes.require(self.connection.caller, "answer", self.card.key)
         try:
-            await self.engine.answer(question.id, value, by=self.connection.caller, door="mcp")
+            await self.engine.questions.answer(question.id, value, by=self.connection.caller, door="mcp")
         except (Conflict, NotFound) as error:  # the first answer wins, and another was first
             self.connection.warn(self.card.name, f"the answer was not taken: {error.message}", about=self.call.id)
         return True

@@ -373,7 +373,7 @@ class McpConnection:
         """The answer to what was asked before, and the run that goes on. A result where it must be asked again."""
         run, question_id = await self.door.states.open(self.caller.id, call, state)
         await running.join(run)
-        question = next((q for q in await self.engine.questions(run=run, limit=1000) if q.id == question_id), None)
+        question = next((q for q in await self.engine.questions.open(run=run, limit=1000) if q.id == question_id), None)
         if question is None:
             return None  # answered meanwhile, and whatever the run asks now is asked
         responses = call.params.get("inputResponses")

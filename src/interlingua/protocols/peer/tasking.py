@@ -355,7 +355,7 @@ class Tasking:
             raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")
         given = parts.parts_of(body)
         if task.status != "input_required":
-            late = await node.engine.answered_last(task.run) if task.run is not None else ""
+            late = await node.engine.questions.last_answer_text(task.run) if task.run is not None else ""
             raise states.IllegalState(f"task {task.id} is {task.status}: it waits for no input{late}", path="/status")
         named = frames.answered_in(body)
         if task.kind == "run":

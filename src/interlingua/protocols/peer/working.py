@@ -400,14 +400,14 @@ class Working:
         errors: list[InvalidAnswer] = []
         for value in answers(question, given):
             try:
-                await engine.answer(question.id, value, by=by, door="peer")
+                await engine.questions.answer(question.id, value, by=by, door="peer")
                 return
             except InvalidAnswer as error:
                 errors.append(error)
         raise errors[0]
 
     async def _asked(self, task: Task, named: str) -> Question:
-        record = await self._node.engine.question_record(named)
+        record = await self._node.engine.questions.get(named)
         if task.run not in record.runs:
             raise InvalidRequest(f"task {task.id} has not asked question {named[:100]}")
         if record.state != "open":
@@ -417,10 +417,10 @@ class Working:
     async def _asked_now(self, task: Task, by: Caller) -> Question:
         assert task.run is not None
         engine = self._node.engine
-        for question in await engine.questions(run=task.run):
+        for question in await engine.questions.open(run=task.run):
             if _may(question, by):
                 return question
-        if late := await engine.answered_last(task.run):
+        if late := await engine.questions.last_answer_text(task.run):
             raise AlreadyAnswered(f"task {task.id} asks nothing{late}")
         raise InvalidRequest(f"task {task.id} asks nothing")
 
