@@ -40,7 +40,8 @@ async def test_progress_without_a_session_is_a_stream_that_cannot_be_taken_up(st
         assert {message["method"] for message in progress} == {"notifications/progress"}
         assert last["result"]["structuredContent"] == {"text": "grüße you"}
         assert answer.last_id is None
-        assert not web.singles
+        while web.singles:  # the server forgets the stream in the turn after its last byte
+            await asyncio.sleep(0)
 
 
 async def test_what_is_wrong_without_a_session_has_its_status_and_code(store: Path) -> None:
