@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...bus.port import WORK, Bus, RemoteBus
 from ...model.errors import Conflict, ErrorInfo, InterlinguaError, NotFound
 from ...model.events import Event, RunCreated
-from ...model.status import Status
 from ...store.changes import (
     BlockRun,
     CommitThread,
@@ -147,7 +146,7 @@ class Worker:
             tasks = [e.task for e in self._working() if e.task is not None]
             await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         # What was acknowledged is taken in before anything is handed back: a cancelled run ends here, as cancelled.
-        await asyncio.gather(*(e.pull() for e in list(self._executions.values())), return_exceptions=True)
+        await asyncio.gather(*(e.pull_inbox() for e in list(self._executions.values())), return_exceptions=True)
         for execution in list(self._executions.values()):
             execution.leave("hand_back")
         deadline = asyncio.get_running_loop().time() + self.settings.cancel_grace + 1
@@ -188,7 +187,7 @@ class Worker:
         """Handlers that do something now: those that only wait are handed back at once."""
         return [
             e for e in self._executions.values()
-            if not e.over and e.task is not None and not e.task.done() and not (e.blocked and not e.active)
+            if not e.over and e.task is not None and not e.task.done() and not e.waits.only_waiting
         ]  # fmt: skip
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -310,7 +309,7 @@ class Worker:
         execution.gate = self._gate(row)
         execution.start()
         if self._expected.pop(row.id, True):  # where nobody noted news any more, there may be some
-            self.spawn(execution.pull())
+            self.spawn(execution.pull_inbox())
 
     async def enter(self, row: RunRow, found: Found | None = None) -> Execution | None:
         """A run that this worker has just claimed. None where it could not be entered: it is handed back then."""
@@ -347,11 +346,11 @@ class Worker:
             execution.taken_over_from = log.recent.last.time
         execution.nothing_came = found is not None and not found.news
         if early:
-            execution._set_aside(starts)
+            execution.suspend(starts)
         elif replay.started and agent is not None and agent.retries and _next_is_last(row.crashes, agent.retries):
             # The next crash would be the last: it executes as a suspect, which is blamed for no other run's.
             execution.log.row.crashes = SUSPECT
-            execution._set_aside(0)
+            execution.suspend(0)
         else:
             execution.start()
         return execution
@@ -403,7 +402,6 @@ class Worker:
 
     def ended(self, execution: Execution) -> None:
         self.running -= 1
-        self.listeners.left(execution)
         gate, execution.gate = execution.gate, None
         if gate is not None:
             gate.free()
@@ -427,7 +425,7 @@ class Worker:
             del self._executions[run]
             log.wake_readers()
             if log.finished is not None:
-                if execution.rollback or (sealed is not None and sealed.forgotten):
+                if execution.data.rollback or (sealed is not None and sealed.forgotten):
                     self._forget_under(self.path_of(log.row))
                 else:
                     self._keep(run, log)
@@ -521,11 +519,10 @@ class Worker:
             if row is not None and row.worker == self.id and not row.status.final:
                 log, replay = await self._restored(row, None)
                 execution = Execution(self, self.registry.serving(row.queue), log, replay)
-                execution._resume_waits()
                 self._executions[run] = execution
                 self.running += 1
                 execution.gate = self._gate(row)
-                execution._finish(Status.FAILED, error=error)
+                execution.fail_unentered(error)
 
         self.spawn(fail())
 
@@ -658,7 +655,7 @@ class Worker:
                 for run in await self.store.runs_with_news(self.id):
                     execution = self._executions.get(run)
                     if execution is not None and not execution.over:
-                        await execution.pull()
+                        await execution.pull_inbox()
                     elif run in self._expected:
                         self._expected[run] = True
                     else:

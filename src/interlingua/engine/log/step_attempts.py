@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
-
-from ...model.events import Emission, OutputDelta
+from ...model.events import Emission
+from .emissions import copied
 
 
 class Attempt:
@@ -64,8 +63,3 @@ class Attempts:
             else:
                 other.others = [body for body in other.others if id(body) not in void]
         return [copied(body) for body in again]
-
-
-def copied(body: Emission) -> Emission:
-    """The log joins fragments of output in the body that it was given."""
-    return replace(body) if isinstance(body, OutputDelta) else body
