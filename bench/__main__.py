@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from interlingua.store.sqlite.writer import connect
+from interlingua.store.sqlite.connection import connect
 
 from . import bridge, deltas, editor, mcp_agents, memory, peer, runs, serving, teams
 from .measure import RESULTS, Line, disk_folder, fsync_time, machine

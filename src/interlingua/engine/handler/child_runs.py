@@ -201,7 +201,7 @@ class Calling(Speaking):
                 except Exception as error:
                     self._child_keys.pop(child, None)
                     if notice is not None and isinstance(error, Invalid):
-                        await engine.store.undelegate(child)  # it never came to be, and counts for nothing
+                        await engine.store.delegations.uncount(child)  # it never came to be, and counts for nothing
                     if isinstance(error, InterlinguaError) and not isinstance(error, StoreError):
                         self._never_began(place, error)
                     raise
