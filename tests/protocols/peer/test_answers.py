@@ -130,7 +130,8 @@ async def test_a_wait_that_begins_beside_an_answer_does_not_show_the_answered_qu
 
         monkeypatch.setattr(journal, "task", answered_meanwhile)
         burn = checked(await http.get(f"/tasks/{made}:wait"), 200)["task"]["question"]
-        assert looks > 2 and burn["prompt"] == "Burn it?"
+        assert looks > 2
+        assert burn["prompt"] == "Burn it?"
 
 
 async def test_an_answer_to_a_question_that_is_over_is_nothing_for_an_agent_that_works_to_read() -> None:
