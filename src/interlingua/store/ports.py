@@ -44,6 +44,7 @@ class Store(Protocol):
     """Implementations: sqlite.py, postgres.py. A method may be called only on the event loop that opened the store."""
 
     on_foreign_change: Callable[[], None]  # somebody else wrote, or may have; set by the engine
+    on_key_change: Callable[[str], None]  # this process wrote the record of an API key; called with its id
     shown: str  # its address, without secrets
     waits_for_server: bool  # `open` waits for a database server that is away, and fails only where that refuses
     missed_after: float  # seconds after which a worker that died is taken for dead by whoever looks

@@ -21,6 +21,8 @@ _instances = msgspec.json.Decoder(Instance)
 class RecordQueries(Queries):
     """The part of a store that keeps records which are no runs and no threads."""
 
+    on_key_change: Callable[[str], None]
+
     # -- configured instances -----------------------------------------------------------------------------
 
     async def put_instance(self, instance: Instance) -> None:
@@ -68,6 +70,7 @@ class RecordQueries(Queries):
                 (id_, record),
             )
         )
+        self.on_key_change(id_)
 
     async def change_key(self, id_: str, change: Callable[[bytes], bytes | None]) -> bool:
         """Read and write in one transaction: nothing that another process changes meanwhile is undone. Whether there
@@ -81,6 +84,7 @@ class RecordQueries(Queries):
             return new is not None
 
         done: bool = await self._write(apply)
+        self.on_key_change(id_)
         return done
 
     async def key_record(self, id_: str) -> bytes | None:

@@ -70,6 +70,7 @@ class SQLStore(
         ShelfQueries.__init__(self)
         self.waits_for_server = False
         self.on_foreign_change: Callable[[], None] = lambda: None
+        self.on_key_change: Callable[[str], None] = lambda id_: None
         self.shown = ""
         self.missed_after = 0.0
         self.on_lost: Callable[[str], None] = lambda worker: None
