@@ -8,7 +8,7 @@ from typing import Any
 from . import json_values, simple_schemas
 from .card import Schema
 from .errors import DefinitionError, Invalid
-from .pointers import pointer, shown
+from .pointers import display, pointer
 
 
 @lru_cache(maxsize=1024)
@@ -43,7 +43,7 @@ class Validator:
         for error in self._validator.iter_errors(value):
             path = pointer(*error.instance_path)
             raise kind(
-                f"{self.what}: {error.message} (at {shown(path)})",
+                f"{self.what}: {error.message} (at {display(path)})",
                 path=path,
                 details={"path": path, "problem": error.message},
             )

@@ -32,7 +32,7 @@ from ...model.events import (
     emission_json,
     overheard,
 )
-from ...model.prompt_input import Given
+from ...model.prompt_input import ContentCollector
 from ...model.status import Status
 from ...transports.event_stream import in_pieces
 from ...transports.sse import encode
@@ -73,7 +73,7 @@ class Projection:
         self._card = card
         self._joiner = Joiner()
         self._open: dict[str, Any] = {}
-        self._given = Given()
+        self._given = ContentCollector()
         self.pending_id: int | None = None  # a value that is newer than what was told
 
     def feed(self, event: Event, output: Any = ABSENT) -> list[Update]:

@@ -133,7 +133,7 @@ class Projection:
         if body.status is not Status.SUCCEEDED:
             return []
         if self._structured:
-            return self._output(seq, translate.fenced(body.output)) if body.output else []
+            return self._output(seq, translate.json_block(body.output)) if body.output else []
         final = body.output.get(self._text) if isinstance(body.output, dict) else None
         if not isinstance(final, str):
             return []

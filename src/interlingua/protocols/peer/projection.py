@@ -42,7 +42,7 @@ from ...model.events import (
     Said as SaidInTeam,
 )
 from ...model.prompt_input import output_parts
-from ...model.question_forms import spoken
+from ...model.question_forms import question_text
 from ...model.run import Question
 from ...model.status import Status
 from . import parts
@@ -192,7 +192,7 @@ class Projection:
         self._open[question.id] = question
         shown = asked(question)
         return [
-            Said([parts.text(spoken(question)), parts.data({"question": shown})], question=True),
+            Said([parts.text(question_text(question)), parts.data({"question": shown})], question=True),
             *self._move("input_required", question=shown),
         ]
 
