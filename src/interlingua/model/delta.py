@@ -336,14 +336,18 @@ def _plan(holder: Any, key: str | int, node: Any, delta: Any, markers: _Markers,
                 raise DeltaError(f"cannot combine {json.dumps(node)} with {json.dumps(delta)}", path)
             return
     elif (kind is int or kind is float) and (node_kind is int or node_kind is float):
-        total = _sum(node, delta)
-        if type(total) is float and not math.isfinite(total):
-            raise DeltaError("cannot combine number with number: the sum is not finite", path)
-        changes.append((holder, key, total))
+        changes.append((holder, key, _finite_sum(node, delta, path)))
         return
     elif kind not in _KINDS:
         _copy(delta, markers, path)  # raises
     raise DeltaError(f"cannot combine {_describe(node)} with {_describe(delta)}", path)
+
+
+def _finite_sum(node: float, delta: float, path: Path) -> float:
+    total = _sum(node, delta)
+    if type(total) is float and not math.isfinite(total):
+        raise DeltaError("cannot combine number with number: the sum is not finite", path)
+    return total
 
 
 def _plan_text(holder: Any, key: str | int, node: str | _Text, delta: str, changes: _Changes) -> None:

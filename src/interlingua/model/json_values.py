@@ -65,15 +65,8 @@ def check(
             for index, member in enumerate(item):
                 if type(member) is not str or not member.isascii():
                     stack.append((member, f"{path}/{index}", depth + 1))
-        elif cls is float:
-            if not isfinite(item):
-                raise kind(f"{what}: {item!r} at {display(path)} is not a JSON number", path=path)
-        elif cls is int:
-            if item.bit_length() > MAX_BITS:
-                raise kind(
-                    f"{what}: the number at {display(path)} is beyond every double (1.8e308); send it as text",
-                    path=path,
-                )
+        elif cls is int or cls is float:
+            _check_number(item, path, kind, what)
         elif cls is not bool and item is not None:
             raise kind(
                 f"{what}: {cls.__name__} at {display(path)} is not JSON; use text, numbers, true/false, null, "
@@ -94,6 +87,16 @@ def _check_keys(value: dict[Any, Any], path: str, kind: type[Invalid], what: str
             if not halves:
                 raise kind(f"{what}: a key with a lone surrogate at {display(path)}", path=path)
     return found
+
+
+def _check_number(value: float, path: str, kind: type[Invalid], what: str) -> None:
+    if type(value) is float:
+        if not isfinite(value):
+            raise kind(f"{what}: {value!r} at {display(path)} is not a JSON number", path=path)
+    elif int(value).bit_length() > MAX_BITS:
+        raise kind(
+            f"{what}: the number at {display(path)} is beyond every double (1.8e308); send it as text", path=path
+        )
 
 
 def _too_deep(what: str, path: str, max_depth: int) -> TooLarge:

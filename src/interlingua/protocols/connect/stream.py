@@ -30,7 +30,7 @@ from ...model.events import (
     Said,
     blocked_warning,
     emission_json,
-    overheard,
+    thought_from_message,
 )
 from ...model.prompt_input import ContentCollector
 from ...model.status import Status
@@ -104,7 +104,7 @@ class Projection:
         if isinstance(body, RunBlocked):
             return self._custom_update(event.seq, msgspec.to_builtins(blocked_warning(body)))
         if isinstance(body, Said):
-            thought = overheard(body)
+            thought = thought_from_message(body)
             return [] if thought is None else self._custom_update(event.seq, msgspec.to_builtins(thought))
         if isinstance(body, EMISSIONS):
             self._given.feed(event)

@@ -30,7 +30,7 @@ from ...model import trace_context
 from ...model.card import AgentCard, Schema
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, read_part
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidAnswer
-from ...model.events import Plan, Said, Thought, ToolCall, Warned, overheard
+from ...model.events import Plan, Said, Thought, ToolCall, Warned, thought_from_message
 from ...model.prompt_input import file_name
 from ...model.question_forms import Choices, Form, choices, detail_lines, form, format_time
 from ...model.run import Instance, Question
@@ -252,7 +252,7 @@ def activity(body: Any) -> str | None:
         case Thought(text=text) | Warned(message=text):
             return text
         case Said():
-            thought = overheard(body)
+            thought = thought_from_message(body)
             return thought.text if thought is not None else None
         case ToolCall(title=title, status=status) if title or status:
             return " ".join(part for part in (title, f"({status})" if status else "") if part)

@@ -36,7 +36,7 @@ from ...model.events import (
     Warned,
     blocked_warning,
     emission_json,
-    overheard,
+    thought_from_message,
 )
 from ...model.events import (
     Said as SaidInTeam,
@@ -100,7 +100,7 @@ class Projection:
     def feed(self, event: Event) -> list[Act]:
         body: Any = event.body
         if isinstance(body, SaidInTeam):
-            body = overheard(body)
+            body = thought_from_message(body)
         match body:
             case OutputDelta(delta=delta):
                 return [*self._working(), *self._delta(event.seq, delta)]
