@@ -114,7 +114,7 @@ class Calls:
         with self._waits.busy():
             while True:
                 try:
-                    (event,) = await host.store.events(self._data.row.id, seq - 1, 1)
+                    (event,) = await host.store.runs.events(self._data.row.id, seq - 1, 1)
                 except InterlinguaError as error:
                     if not error.transient:
                         raise

@@ -117,7 +117,7 @@ class ChildRuns:
         version = version if isinstance(agent, str) else agent.card.version
         if isinstance(input_, str):
             input_ = as_text(name, (await self._submitter.card(name, version)).input_text, input_)
-        payload = {**(input_ or {}), **msgspec.to_builtins(inputs)}
+        payload = {**(input_ or {}), **json_values.to_plain(inputs)}
         payload = json_values.clean(payload, InvalidInput, what="input")
         digest = json_values.digest([name, version, payload, config])
         shown = show(payload)
@@ -210,7 +210,7 @@ class ChildRuns:
         except Exception as error:
             self._keys.pop(child, None)
             if call.notice is not None and isinstance(error, Invalid):
-                await self._data.host.store.undelegate(child)  # it never came to be, and counts for nothing
+                await self._data.host.store.delegations.uncount(child)  # it never came to be, and counts for nothing
             if isinstance(error, InterlinguaError) and not isinstance(error, StoreError):
                 self._never_began(call.place, error)
             raise

@@ -157,8 +157,8 @@ class Questions:
     async def close(self, question: Question, state: Literal["withdrawn", "expired"], reason: str) -> bool:
         """Close a question without an answer. False where an answer was first, and is on its way."""
         store = self._data.host.store
-        await store.close_question(question.id, state, now(), reason)
-        found = await store.question(question.id)
+        await store.questions.close(question.id, state, now(), reason)
+        found = await store.questions.get(question.id)
         if found is not None and found.state == "answered":
             return False
         self._waits.check_open()

@@ -50,9 +50,9 @@ class ThreadState:
         self.checkpoint, self.version, self._state = thread.checkpoint, thread.version, thread.values
         if self.checkpoint is not None and self._wants_history:
             store = self._data.host.store
-            checkpoint = await store.checkpoint(self.checkpoint)
+            checkpoint = await store.threads.checkpoint(self.checkpoint)
             upto = checkpoint.messages if checkpoint is not None else 0
-            self.history = await store.messages(thread.id, upto=upto)
+            self.history = await store.threads.messages(thread.id, upto=upto)
 
     async def load(self) -> str | None:
         """Read the thread. Returns the run that has it, where that is another one."""
@@ -63,16 +63,16 @@ class ThreadState:
         if replay.started:
             self.checkpoint, self.version = replay.checkpoint, replay.thread_version
         else:
-            thread = await store.thread(row.thread)
+            thread = await store.threads.get(row.thread)
             if thread is not None:
                 self.checkpoint, self.version, self._state = thread.checkpoint, thread.version, thread.values
                 taken_by = thread.active if thread.active != row.id else None
         if self.checkpoint is not None:
-            checkpoint = await store.checkpoint(self.checkpoint)
+            checkpoint = await store.threads.checkpoint(self.checkpoint)
             if checkpoint is not None:
                 self._state = checkpoint.values
                 if self._wants_history:
-                    self.history = await store.messages(row.thread, upto=checkpoint.messages)
+                    self.history = await store.threads.messages(row.thread, upto=checkpoint.messages)
         return taken_by
 
     @property

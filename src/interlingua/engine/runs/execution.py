@@ -284,7 +284,7 @@ class Execution:
         if not replay.started or not (lost or cancelling):
             return
         if agent is None:
-            stored = await self.worker.store.card(row.agent, row.version, row.origin)
+            stored = await self.worker.store.cards.get(row.agent, row.version, row.origin)
             if not replay.cancelled and mounted_run.is_mounted(stored.card if stored is not None else None):
                 # Only a process with the agent's code can tell the remote side. Whoever asks once more insists.
                 self.suspend(0)

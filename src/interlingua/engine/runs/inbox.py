@@ -131,7 +131,7 @@ class Inbox:
             self._pull_again = False
             after, last = 0, False
             while not last:
-                items = await self._data.host.store.inbox(self._data.row.id, after)
+                items = await self._data.host.store.runs.inbox(self._data.row.id, after)
                 last = is_last_page([len(item.body) for item in items], PAGE_ITEMS)
                 for item in items:
                     after = item.id

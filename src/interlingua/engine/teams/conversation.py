@@ -108,7 +108,7 @@ class Conversation:
     async def _send_to_member(self, place: str, authority: Authority, recipient: str, message: Message) -> None:
         host = self._data.host
         found = await self.find_participant(recipient)
-        run = await host.store.run(found.run)
+        run = await host.store.runs.get(found.run)
         self._waits.check_open()
         if run is None or run.status.final:
             raise AlreadyFinished(f"{recipient} has ended its part in {found.label}, and reads no more messages")

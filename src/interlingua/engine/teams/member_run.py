@@ -97,7 +97,7 @@ class MemberRun:
             given = input_
             if isinstance(given, str):
                 given = as_text(target, member.card.input_text if member is not None else "text", given)
-            payload = {**(given or {}), **msgspec.to_builtins(inputs)}
+            payload = {**(given or {}), **json_values.to_plain(inputs)}
             payload = json_values.clean(payload, InvalidInput, what="input")
             run_name = member.run_name if member is not None else target
             task = Task(target, member, run_name, payload, handover, config, thread, timeout)

@@ -49,7 +49,7 @@ class ReviewRequests:
         given = self._output.for_review or []
         shown = Result(
             output,
-            oversight.whole([body.artifact for body in given if isinstance(body, ArtifactAdded)]),
+            oversight.join_chunks([body.artifact for body in given if isinstance(body, ArtifactAdded)]),
             [body.message for body in given if isinstance(body, MessageSent)],
             self._thread.current(),
         )
