@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import datetime
+import os
 import statistics
 import sys
 import time
@@ -83,6 +84,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="only see that everything works; the numbers mean nothing")
     parser.add_argument("--only", action="append", choices=list(BENCHMARKS), metavar="NAME", help=", ".join(BENCHMARKS))
     options = parser.parse_args()
+    os.environ.setdefault("INTERLINGUA_PROJECT", "bench")  # stores outside of a project's folder need its name
     console = Console(width=None if sys.stdout.isatty() else 160)
     about = machine()
     pace = disk()

@@ -13,6 +13,7 @@ from ..model import json_values
 from ..model.errors import StoreError
 from ..security.auth import Authenticator
 from ..security.keys import KeyRecord
+from ..security.remembered_keys import RememberedKeys
 from ..store.ports import Store
 
 log = logging.getLogger("interlingua.http")
@@ -45,6 +46,13 @@ class StoredKeys:
 
     async def touch(self, key_id: str, at: int) -> None:
         await self._store.keys.change(key_id, lambda old: _changed(old, last_used_at=at))
+
+    def remembered(self) -> RememberedKeys:
+        """The key store for a server's requests. What this process changes counts at once, whichever part of it does
+        so."""
+        keys = RememberedKeys(self)
+        self._store.keys.on_change = keys.forget
+        return keys
 
 
 def _changed(old: bytes, **changes: int) -> bytes | None:

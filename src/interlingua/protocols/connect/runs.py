@@ -29,7 +29,7 @@ from ...model.errors import (
     Unavailable,
 )
 from ...model.filters import QuestionFilter, RunFilter
-from ...model.prompt_input import Given
+from ...model.prompt_input import ContentCollector
 from ...model.run import Callback, Caller, Run, RunRequest, Thread
 from ...model.status import Status
 from ...security import scopes
@@ -329,7 +329,7 @@ class Runs(Agents, Threads):
 
     async def _given(self, run: str) -> list[Message]:
         """What a run gave beside its output. Of one that has ended a moment ago, that is in memory."""
-        given, events = Given(), self.engine.at_hand(run)
+        given, events = ContentCollector(), self.engine.at_hand(run)
         if events is None:
             with contextlib.suppress(RunNotFound):  # deleted meanwhile
                 async for event in self.engine.events(run, follow=False):

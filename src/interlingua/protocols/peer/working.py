@@ -33,7 +33,7 @@ from ...model.errors import (
     Unavailable,
 )
 from ...model.prompt_input import prompt_input
-from ...model.question_forms import written_answer
+from ...model.question_forms import parse_answer
 from ...model.run import Caller, Question, RunRequest
 from . import frames, parts, skills
 from .peers import Peer
@@ -456,7 +456,7 @@ def answers(question: Question, given: list[dict[str, Any]]) -> list[Any]:
             found.append(content)
     text = parts.text_of(given)
     if text or not found:
-        found.append(written_answer(question, text))
+        found.append(parse_answer(question, text))
     return found
 
 

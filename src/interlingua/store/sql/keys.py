@@ -13,6 +13,7 @@ class SqlKeys:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.on_change: Callable[[str], None] = lambda id_: None
 
     async def put(self, id_: str, record: bytes) -> None:
         await self._database.write(
@@ -21,6 +22,7 @@ class SqlKeys:
                 (id_, record),
             )
         )
+        self.on_change(id_)
 
     async def change(self, id_: str, change: Callable[[bytes], bytes | None]) -> bool:
         """Read and write in one transaction: nothing that another process changes meanwhile is undone. Whether there
@@ -34,6 +36,7 @@ class SqlKeys:
             return new is not None
 
         done: bool = await self._database.write(apply)
+        self.on_change(id_)
         return done
 
     async def get(self, id_: str) -> bytes | None:
