@@ -6,8 +6,11 @@ a double, no lone surrogates, only string keys, limited nesting.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
+from collections.abc import Callable, Iterable
+from copy import copy as shallow_copy
 from math import isfinite
 from typing import Any
 
@@ -132,6 +135,50 @@ def canonical(value: Any) -> bytes:
 def digest(value: Any) -> str:
     """Hashes a JSON value, as hex. Answers and results of children are bound to it."""
     return hashlib.sha256(_ordered.encode(value)).hexdigest()
+
+
+def to_plain(value: Any) -> Any:
+    """`msgspec.to_builtins`, with the members of sets in an order that is the same in every process."""
+    return msgspec.to_builtins(_with_lists(value))
+
+
+def in_order(members: Iterable[Any]) -> list[Any]:
+    """The members of a set in an order that depends on nothing but them."""
+    return sorted(members, key=lambda member: canonical(msgspec.to_builtins(member)))
+
+
+def _with_lists(value: Any) -> Any:
+    """The same value with a list for each set in it. What holds no set is returned as it is."""
+    cls = type(value)
+    if cls in _SCALARS:
+        return value
+    if isinstance(value, set | frozenset):
+        return in_order(_with_lists(member) for member in value)
+    if isinstance(value, dict):
+        members = {key: _with_lists(member) for key, member in value.items()}
+        return members if any(members[key] is not member for key, member in value.items()) else value
+    if isinstance(value, list | tuple):
+        items = [_with_lists(item) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return cls._make(items) if hasattr(cls, "_make") else items
+    if isinstance(value, msgspec.Struct):
+        return _with_fields(value, value.__struct_fields__, msgspec.structs.force_setattr)
+    if dataclasses.is_dataclass(cls):
+        return _with_fields(value, [field.name for field in dataclasses.fields(cls)], object.__setattr__)
+    return value
+
+
+def _with_fields(value: Any, names: Iterable[str], put: Callable[[Any, str, Any], None]) -> Any:
+    changed = shallow_copy(value)
+    same = True
+    for name in names:
+        old = getattr(value, name, None)
+        new = _with_lists(old)
+        if new is not old:
+            put(changed, name, new)
+            same = False
+    return value if same else changed
 
 
 def copy(value: Any) -> Any:

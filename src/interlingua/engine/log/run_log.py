@@ -274,7 +274,7 @@ class LiveLog:
         self._since_pause += 1
         if not self._queued:
             self._queued = True
-            self._store.append(self)
+            self._store.runs.append(self)
 
     def _settle_fragments(self) -> None:
         if self._fragments is not None:

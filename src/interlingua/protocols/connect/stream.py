@@ -181,7 +181,7 @@ async def follow(
     told_at = 0.0
     # What the reader has is put together first, uncomposed: a composed event could begin before its place.
     cursor = 0
-    while cursor < seen[0] and (batch := await engine.store.events(run, cursor, seen[0] - cursor, _PAGE_BYTES)):
+    while cursor < seen[0] and (batch := await engine.store.runs.events(run, cursor, seen[0] - cursor, _PAGE_BYTES)):
         for event in batch:
             if event.seq <= seen[0]:
                 await _fed(engine, projection, event)
