@@ -196,7 +196,7 @@ class Engine(Teams):
 
     def _agents_changed(self) -> None:
         self.worker.spawn(self._publish_cards())
-        self.worker.gates.refresh()
+        self.worker.limits.refresh()
         self.worker.serve_soon()
         self.elsewhere.hint()
         self.worker.blocked_runs.hint()
@@ -366,7 +366,7 @@ class Engine(Teams):
 
     def _may_start(self, request: RunRequest, agent: Agent[..., Any] | None) -> bool:
         """Whether a run may start here as soon as it is written down."""
-        return agent is not None and agent.here and not request.delay and self.worker.may_start(agent)
+        return agent is not None and agent.here and not request.delay and self.worker.limits.may_start(agent)
 
     def _written(
         self, request: RunRequest, run: str, parent: RunRow | None, stored: StoredCard, agent: Agent[..., Any] | None

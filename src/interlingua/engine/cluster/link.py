@@ -61,8 +61,8 @@ class Between:
     def presence(self) -> Presence:
         worker = self._worker
         return Presence(
-            worker.id, socket.gethostname(), os.getpid(), worker.registry.queues(), worker.running, max(0, worker.room),
-            self._started_at,
+            worker.id, socket.gethostname(), os.getpid(), worker.registry.queues(), worker.running,
+            max(0, worker.limits.room), self._started_at,
         )  # fmt: skip
 
     # -- events -------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Between:
             self._bus.publish(WORK)
 
     async def room(self, queue: str) -> None:
-        while not self._worker.may_claim(queue):
+        while not self._worker.limits.may_claim(queue):
             self._slot.clear()
             # Slots also become free where nobody says so: agents that begin to wait.
             try:

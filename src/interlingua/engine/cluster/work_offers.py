@@ -36,13 +36,13 @@ class Offers:
         """Take one run of a queue that is due. Returns when the store has decided whose it is; false:
         there is no free slot here."""
         worker = self._worker
-        if worker.registry.serving(queue) is None or not worker.may_claim(queue):
+        if worker.registry.serving(queue) is None or not worker.limits.may_claim(queue):
             return False
         gathering = self._next.get(queue)
         if gathering is None:
             gathering = self._next[queue] = _Round()
             worker.spawn(self._claim(queue, gathering))
-        gathering.slots.append(worker.reserve(queue))
+        gathering.slots.append(worker.limits.reserve(queue))
         await asyncio.shield(gathering.decided)
         return True
 

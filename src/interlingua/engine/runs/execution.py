@@ -83,7 +83,7 @@ from .blocked_runs import is_unexpected
 
 if TYPE_CHECKING:
     from ..agents.agent import Agent
-    from .concurrency_limits import Gate
+    from .concurrency_limits import AgentLimit
     from .worker import Worker
 
 log_ = logging.getLogger("interlingua.engine")
@@ -118,7 +118,7 @@ class Execution(Operations):
     taken_over_from: int | None = None  # the time of its last event, where the worker died that had it
     task: asyncio.Task[None] | None = None
     ctx: Any = None
-    gate: Gate | None = None  # where the runs of its agent are counted
+    limit: AgentLimit | None = None  # of its agent, where its runs are counted
     listens = 0  # how many branches of the handler would miss something if it were set aside
     _entered = False
     _counted_idle = False
@@ -779,12 +779,7 @@ class Execution(Operations):
         """An agent that only waits takes no slot: others run, its own children for instance."""
         if idle is not self._counted_idle:
             self._counted_idle = idle
-            self.worker.idle += 1 if idle else -1
-            gate = self.gate
-            if gate is not None:
-                gate.free() if idle else gate.take()
-            if idle:
-                self.worker.slot_free(gate)
+            self.worker.set_idle(self.limit, idle)
 
     def _stir(self) -> None:
         """The handler does something while one of its branches waits: that is running, and no time to park."""

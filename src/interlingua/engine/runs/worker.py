@@ -11,7 +11,6 @@ import copy
 import logging
 import os
 import socket
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,8 +46,9 @@ from ..observe import run_logging
 from ..observe.run_metrics import Meters
 from ..settings import Settings
 from .blocked_runs import BlockedRuns
-from .concurrency_limits import Gate, Gates
+from .concurrency_limits import AgentLimit, ConcurrencyLimits
 from .execution import Execution
+from .finished_logs import FinishedLogs
 from .parking import Listeners
 
 if TYPE_CHECKING:
@@ -72,26 +72,22 @@ class Worker:
         self.settings = settings
         self.id = new_id()
         self._started_at = now()
-        self.running = 0  # handlers that are entered
-        self.reserved = 0  # slots for runs that are being claimed
         self.threads = 0  # plain functions that are running
         self.abandoned = 0  # handlers that would not stop
-        self.gates = Gates(registry, settings.agents)
+        self.limits = ConcurrencyLimits(registry, settings)
         self.listeners = Listeners(settings.max_listening)
         self.meters = Meters()
         self.clock = WallClock()
         self.processes = ProcessPool(settings.processes)
         self.others = Between(self, bus) if isinstance(bus, RemoteBus) else None
         self._executions: dict[str, Execution] = {}
-        self._finished: OrderedDict[str, LiveLog] = OrderedDict()
-        self._finished_bytes = 0
+        self._finished = FinishedLogs(settings)
         self._ready = asyncio.Event()
         self._foreign = asyncio.Event()
         self.foreign: list[Callable[[], None]] = []  # called, too, when others wrote, or may have
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[Any]] = []
         self._end_subscription: Callable[[], None] = lambda: None
-        self.idle = 0  # of the entered ones: those that only wait
         self.thread_slots = asyncio.Semaphore(settings.max_sync_threads)
         self._entering: set[str] = set()  # claimed, and on their way in
         self._on_the_way: dict[str, Found] = {}  # of those: what there was of them when they were claimed
@@ -103,7 +99,6 @@ class Worker:
         self._orphans: dict[str, float] = {}  # owned on paper, and not here: since when
         self._stopping = False
         self._trouble: str | None = None  # of the store, when it was looked at last
-        self._starved = False  # runs are waiting for a slot
         self._served: dict[str, int] = {}  # queues of which runs were claimed, by when that was: they take turns, too
         self._claims = 0
         self._suspects: set[str] = set()  # that are here; others may be claimed when it is none any more
@@ -126,7 +121,7 @@ class Worker:
 
     async def stop(self) -> None:
         """Finish what can be finished, and hand back the rest."""
-        self._stopping = True
+        self._stopping = self.limits.closed = True
         await close_all(
             [self._stop_looking, self._leave_runs, self._end_tasks, self.processes.close, self._leave_store]
         )
@@ -171,7 +166,7 @@ class Worker:
 
     async def abandon(self) -> None:
         """Drop what is entered here, and hand it back. Nobody is blamed for that."""
-        self._stopping = True
+        self._stopping = self.limits.closed = True
         for loop in self._loops:
             loop.cancel()
         for execution in list(self._executions.values()):
@@ -205,39 +200,9 @@ class Worker:
     # -- what is here -------------------------------------------------------------------------------------
 
     @property
-    def has_room(self) -> bool:
-        return self.room > 0 and not self._stopping
-
-    def may_start(self, agent: Agent[..., Any]) -> bool:
-        """Whether a new run may start here without getting in line: nobody is waiting for the slot."""
-        if self._starved or not self.has_room:
-            return False
-        gate = self.gates.of_agent(agent)
-        return gate is None or (gate.room > 0 and not gate.lined)
-
-    def may_claim(self, queue: str) -> bool:
-        """Whether there is a slot for a run of this queue."""
-        gate = self.gates.of(queue)
-        return self.has_room and (gate is None or gate.room > 0)
-
-    def reserve(self, queue: str) -> Callable[[], None]:
-        """Keep a slot for a run that is being claimed, until what is given back is called."""
-        gate = self.gates.of(queue)
-        self.reserved += 1
-        if gate is not None:
-            gate.take()
-
-        def let_go() -> None:
-            self.reserved -= 1
-            if gate is not None:
-                gate.free()
-
-        return let_go
-
-    @property
-    def room(self) -> int:
-        """Slots that are free. Agents that only wait take none."""
-        return self.settings.max_running - (self.running - self.idle) - self.reserved
+    def running(self) -> int:
+        """Handlers that are entered."""
+        return self.limits.running
 
     def execution(self, run: str) -> Execution | None:
         return self._executions.get(run)
@@ -247,25 +212,8 @@ class Worker:
         execution = self._executions.get(run)
         return execution.log if execution is not None else self._finished.get(run)
 
-    def _keep(self, run: str, log: LiveLog) -> None:
-        """For readers that come soon. Bounded in number and in bytes: the store has them all."""
-        self._finished[run] = log
-        self._finished_bytes += log.recent.bytes
-        limits = self.settings
-        while self._finished and (
-            len(self._finished) > limits.keep_finished or self._finished_bytes > limits.keep_finished_bytes
-        ):
-            self.forget(next(iter(self._finished)))
-
     def forget(self, run: str) -> None:
-        log = self._finished.pop(run, None)
-        if log is not None:
-            self._finished_bytes -= log.recent.bytes
-
-    def _forget_under(self, path: str) -> None:
-        """The runs that a run has called: they are forgotten with it."""
-        for run in [run for run, log in self._finished.items() if log.row.path.startswith(path)]:
-            self.forget(run)
+        self._finished.forget(run)
 
     @staticmethod
     def path_of(row: RunRow) -> str:
@@ -273,17 +221,10 @@ class Worker:
 
     # -- entering -----------------------------------------------------------------------------------------
 
-    def _gate(self, row: RunRow) -> Gate | None:
-        """Where the runs of its agent are counted, with one more of them."""
-        gate = self.gates.of(row.queue) if self.gates.any else None
-        if gate is not None:
-            gate.take()
-        return gate
-
     def expect(self, row: RunRow, *, reserve: bool) -> Callable[[asyncio.Future[Submitted]], None]:
         """A run is being written down: news for it is noted from now on, and a slot is kept for it where it may start
         here, until the returned function is called with what came of that."""
-        let_go = self.reserve(f"{row.agent}@{row.version}") if reserve else None
+        let_go = self.limits.reserve(row.queue) if reserve else None
         self._expected[row.id] = False
 
         def written(writing: asyncio.Future[Submitted]) -> None:
@@ -306,8 +247,7 @@ class Worker:
         execution = Execution(self, agent, log, Replay.of([first]))
         execution.submitted = done
         self._executions[row.id] = execution
-        self.running += 1
-        execution.gate = self._gate(row)
+        execution.limit = self.limits.enter(row.queue)
         execution.start()
         if self._expected.pop(row.id, True):  # where nobody noted news any more, there may be some
             self.spawn(execution.pull())
@@ -315,14 +255,11 @@ class Worker:
     async def enter(self, row: RunRow, found: Found | None = None) -> Execution | None:
         """A run that this worker has just claimed. None where it could not be entered: it is handed back then."""
         self._entering.add(row.id)
-        self.running += 1
-        gate = self._gate(row)
+        limit = self.limits.enter(row.queue)
         try:
-            return await self._enter(row, gate, found)
+            return await self._enter(row, limit, found)
         except BaseException as error:
-            self.running -= 1
-            if gate is not None:
-                gate.free()
+            self.limits.leave(limit)
             self.hand_back_soon(row.id, error)
             if not isinstance(error, Exception):
                 raise
@@ -331,7 +268,7 @@ class Worker:
         finally:
             self._entering.discard(row.id)
 
-    async def _enter(self, row: RunRow, gate: Gate | None, found: Found | None) -> Execution:
+    async def _enter(self, row: RunRow, limit: AgentLimit | None, found: Found | None) -> Execution:
         log, replay = await self._restored(row, found.events if found is not None else None)
         agent = self.registry.serving(row.queue)
         execution = Execution(self, agent, log, replay)
@@ -341,7 +278,7 @@ class Worker:
             early = False
         self._executions[row.id] = execution
         self._on_the_way.pop(row.id, None)  # news reaches it from now on
-        execution.gate = gate
+        execution.limit = limit
         if row.crashes:
             assert log.recent.last is not None
             execution.taken_over_from = log.recent.last.time
@@ -402,16 +339,19 @@ class Worker:
         return [event async for page in self._pages(run) for event in page]
 
     def ended(self, execution: Execution) -> None:
-        self.running -= 1
         self.listeners.left(execution)
-        gate, execution.gate = execution.gate, None
-        if gate is not None:
-            gate.free()
-        self.slot_free(gate)
+        limit, execution.limit = execution.limit, None
+        self.limits.leave(limit)
+        self._slot_free(limit)
 
-    def slot_free(self, gate: Gate | None) -> None:
-        """An agent has ended here, or begins to wait."""
-        if self._starved or (gate is not None and gate.lined):
+    def set_idle(self, limit: AgentLimit | None, idle: bool) -> None:
+        """A handler begins to wait, which takes no slot: others run, its own children for instance. Or it goes on."""
+        self.limits.set_idle(limit, idle)
+        if idle:
+            self._slot_free(limit)
+
+    def _slot_free(self, limit: AgentLimit | None) -> None:
+        if self.limits.has_line(limit):
             self._ready.set()
         if self.others is not None:
             self.others.slot_free()
@@ -428,9 +368,9 @@ class Worker:
             log.wake_readers()
             if log.finished is not None:
                 if execution.rollback or (sealed is not None and sealed.forgotten):
-                    self._forget_under(self.path_of(log.row))
+                    self._finished.forget_below(self.path_of(log.row))
                 else:
-                    self._keep(run, log)
+                    self._finished.keep(log)
                 caller = execution.request.caller
                 self.meters.finished(log.row.agent, caller, log.finished.status, log.row.ran / 1e6)
             else:
@@ -523,8 +463,7 @@ class Worker:
                 execution = Execution(self, self.registry.serving(row.queue), log, replay)
                 execution._resume_waits()
                 self._executions[run] = execution
-                self.running += 1
-                execution.gate = self._gate(row)
+                execution.limit = self.limits.enter(row.queue)
                 execution._finish(Status.FAILED, error=error)
 
         self.spawn(fail())
@@ -551,24 +490,24 @@ class Worker:
             queues = sorted(self.registry.queues(), key=lambda queue: self._served.get(queue, 0))
             if not queues:
                 return 60.0
-            queues = self.gates.open(queues)  # those that are full are looked at when a place gets free
+            queues = self.limits.with_room(queues)  # those that are full are looked at when a place gets free
             due = await self.store.next_wake(queues)  # a read: most of the time there is nothing to claim
             if due is None or due > now():
-                self._starved = False
-                self.gates.nobody_waits(queues)
+                self.limits.line_is_empty(queues)
                 return 60.0 if due is None else min(60.0, (due - now()) / 1e6)
-            self._starved = not self.has_room
-            if self._starved:
+            limits = self.limits
+            limits.starved = not limits.has_room
+            if limits.starved:
                 return 60.0
-            room = min(self.room, _CLAIM_AT_ONCE)
-            at_most = self.gates.at_most(queues)
-            slots = [self.reserve(some[0]) for some, places in at_most for _ in range(min(places, room))]
+            room = min(limits.room, _CLAIM_AT_ONCE)
+            at_most = limits.rooms(queues)
+            slots = [limits.reserve(some[0]) for some, places in at_most for _ in range(min(places, room))]
             beside = max(0, room - len(slots))
-            self.reserved += beside
+            limits.reserved += beside
             try:
                 rows, found = await self.claim(queues, room, at_most)
             finally:
-                self.reserved -= beside
+                limits.reserved -= beside
                 for let_go in slots:
                     let_go()
             mine = self.claimed(rows)
@@ -606,7 +545,7 @@ class Worker:
         return mine
 
     async def enter_all(self, rows: list[RunRow], found: dict[str, Found]) -> None:
-        waiting = {row.id: self.reserve(row.queue) for row in rows}
+        waiting = {row.id: self.limits.reserve(row.queue) for row in rows}
         self._entering |= waiting.keys()
         try:
             for row in rows:
@@ -621,11 +560,11 @@ class Worker:
 
     async def claim_blocked(self, line: BlockedLine, most: int, *, due: bool) -> int:
         """Take runs that other code could not go on with, and let them enter. Returns how many those are."""
-        gate = self.gates.of(line.queue)
-        room = min(self.room, most, gate.room if gate is not None else most) if self.has_room else 0
+        limits, limit = self.limits, self.limits.of_queue(line.queue)
+        room = min(limits.room, most, limit.room if limit is not None else most) if limits.has_room else 0
         if room <= 0:
             return 0
-        slots = [self.reserve(line.queue) for _ in range(room)]
+        slots = [limits.reserve(line.queue) for _ in range(room)]
         try:
             rows = await self.store.claim_blocked(self.id, line, now(), room, due=due)
             self._entering |= {row.id for row in rows}
