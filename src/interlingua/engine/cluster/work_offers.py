@@ -21,7 +21,7 @@ class _Round:
         self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
-class Offers:
+class WorkOffers:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._next: dict[str, _Round] = {}  # by queue

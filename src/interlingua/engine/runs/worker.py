@@ -35,8 +35,9 @@ from ..agents.agent import Agent, Registry
 from ..agents.process_pool import ProcessPool
 from ..clock import WallClock
 from ..closing import close_all
-from ..cluster.link import ANYBODY, Between
-from ..cluster.work_offers import Offers
+from ..cluster.link import ClusterLink
+from ..cluster.log_sources import Sources
+from ..cluster.no_cluster import NoCluster
 from ..handler import process_exits
 from ..handler.branches import no_branch
 from ..ids import new_id, now
@@ -46,6 +47,7 @@ from ..observe import run_logging
 from ..observe.run_metrics import Meters
 from ..settings import Settings
 from .blocked_runs import BlockedRuns
+from .cluster_port import ANYBODY, ClusterPort
 from .concurrency_limits import AgentLimit, ConcurrencyLimits
 from .execution import Execution
 from .finished_logs import FinishedLogs
@@ -79,7 +81,10 @@ class Worker:
         self.meters = Meters()
         self.clock = WallClock()
         self.processes = ProcessPool(settings.processes)
-        self.others = Between(self, bus) if isinstance(bus, RemoteBus) else None
+        self.cluster: ClusterPort = ClusterLink(self, bus) if isinstance(bus, RemoteBus) else NoCluster(self.id, bus)
+        self.sources = Sources(
+            store, bus, self.cluster, self.meters, engine.blocked_report, self.log_of, settings.sweep_every
+        )
         self._executions: dict[str, Execution] = {}
         self._finished = FinishedLogs(settings)
         self._ready = asyncio.Event()
@@ -93,7 +98,6 @@ class Worker:
         self._on_the_way: dict[str, Found] = {}  # of those: what there was of them when they were claimed
         self._claims_under_way = 0
         self._unread: set[str] = set()  # runs that are not here, and had news while some were being claimed
-        self.offers = Offers(self)
         self._expected: dict[str, bool] = {}  # being submitted here, and whether there is news for them
         self.blocked_runs = BlockedRuns(self)
         self._orphans: dict[str, float] = {}  # owned on paper, and not here: since when
@@ -116,8 +120,7 @@ class Worker:
             asyncio.create_task(self._sweep_loop()),
             asyncio.create_task(self._foreign_loop()),
         ]
-        if self.others is not None:
-            self.others.start()
+        self.cluster.start()
 
     async def stop(self) -> None:
         """Finish what can be finished, and hand back the rest."""
@@ -127,8 +130,7 @@ class Worker:
         )
 
     async def _stop_looking(self) -> None:
-        if self.others is not None:
-            self.others.stop()
+        self.cluster.stop()
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -161,8 +163,7 @@ class Worker:
 
     async def _leave_store(self) -> None:
         await self.store.leave(self.id)
-        if self.others is not None:
-            self.bus.publish(WORK)  # what was handed back waits for others
+        self.cluster.handed_back()
 
     async def abandon(self) -> None:
         """Drop what is entered here, and hand it back. Nobody is blamed for that."""
@@ -295,10 +296,7 @@ class Worker:
 
     def announce(self, row: RunRow) -> None:
         """A run that nobody owns has changed, and may be due for somebody."""
-        if self.others is None:
-            self.bus.publish(row.id)
-        else:
-            self.others.committed(row.id, None)
+        self.cluster.committed(row.id, None)
         self.submitted(row)
 
     def hand_back_soon(self, run: str, error: BaseException) -> None:
@@ -353,8 +351,7 @@ class Worker:
     def _slot_free(self, limit: AgentLimit | None) -> None:
         if self.limits.has_line(limit):
             self._ready.set()
-        if self.others is not None:
-            self.others.slot_free()
+        self.cluster.slot_free()
 
     def on_commit(self, log: LiveLog, sealed: Sealed | None) -> None:
         run = log.row.id
@@ -378,10 +375,7 @@ class Worker:
         if run in self._suspects and (log.lost is not None or sealed is None or _is_cleared(sealed.row)):
             self._suspects.discard(run)
             self._ready.set()  # the next suspect may be claimed
-        if self.others is None:
-            self.bus.publish(run)
-        else:
-            self.others.committed(run, sealed if log.lost is None else None)
+        self.cluster.committed(run, sealed if log.lost is None else None)
         if sealed is not None and log.lost is None:
             run_logging.committed(sealed)
         for change in sealed.changes if sealed is not None else ():
@@ -408,10 +402,8 @@ class Worker:
                 execution.pull_soon()
         elif run in self._expected:
             self._expected[run] = True
-        elif self.others is None:
-            self.bus.publish(WORK)
         else:
-            self.others.tell(run, owner)
+            self.cluster.tell_owner(run, owner)
 
     def heard(self, run: str) -> None:
         """As `told`, by another process."""
@@ -436,10 +428,7 @@ class Worker:
 
     def submitted(self, row: RunRow) -> None:
         """A run is due, and is not entered here at once."""
-        if self.others is None:
-            self.bus.publish(WORK)
-        else:
-            self.others.submitted(row)
+        self.cluster.offer(row)
 
     def look(self) -> None:
         """There may be runs to claim. Nobody else needs to know."""
