@@ -211,10 +211,22 @@ class Tasking:
                         if now is None:
                             raise NotFound(f"there is no task {task.id}")
                         task = now
-                        if task.status in states.TERMINAL or task.status == "input_required":
+                        if task.status in states.TERMINAL or await self.asks(task):
                             return task, True
                         await anext(news)
         return task, False
+
+    async def asks(self, task: Task) -> bool:
+        """Tells whether a task waits for input. It no longer does when its answer is on disk, although its run may
+        not have read the answer yet."""
+        if task.status != "input_required":
+            return False
+        if task.run is None or task.question is None:
+            return True
+        try:
+            return (await self._node.engine.questions.get(task.question["id"])).state == "open"
+        except NotFound:
+            return True
 
     # -- changing -----------------------------------------------------------------------------------------
 
