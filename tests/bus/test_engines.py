@@ -255,7 +255,7 @@ async def test_what_is_sent_to_a_run_between_its_claim_and_its_beginning_reaches
     store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with engine(store, nats_url, listen) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
-        claim, hear, heard = owner.store.claim, owner.worker.heard, asyncio.Event()
+        claim, hear, heard = owner.store.claim, owner.worker.notify_from_bus, asyncio.Event()
 
         def hears(run: str) -> None:
             hear(run)
@@ -268,7 +268,7 @@ async def test_what_is_sent_to_a_run_between_its_claim_and_its_beginning_reaches
                 await heard.wait()
             return rows
 
-        monkeypatch.setattr(owner.worker, "heard", hears)
+        monkeypatch.setattr(owner.worker, "notify_from_bus", hears)
         monkeypatch.setattr(owner.store, "claim", then_sent)
         run = await submit(eng, "listen")
         assert (await eng.wait(run)).output == {"text": "early"}

@@ -38,6 +38,7 @@ from ..model.run_identity import Origin
 from ..model.schemas import Validator
 from ..model.status import Status
 from ..model.team.oversight import Assignment
+from ..runtime.closing import Step, close_all
 from ..store import integrity
 from ..store.changes import Submission, Submitted
 from ..store.open import open_store
@@ -45,7 +46,6 @@ from ..store.ports import Store
 from ..store.rows import EventRow, MoveTo, RunRow, StoredCard
 from .agents import mount_path
 from .agents.agent import Agent, Registry
-from .closing import Step, close_all
 from .cluster.membership import Replicas
 from .cluster.remote_agents import AgentElsewhere, Elsewhere
 from .cluster.remote_wait import wait_elsewhere
@@ -149,8 +149,8 @@ class Engine(Teams):
         opened.append(self._close_tool_servers)
         self.server = await mount_path.server_id(self.store)
         self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
-        self.store.on_foreign_change = self.worker.foreign_change
-        self.store.on_lost = self.worker.lost
+        self.store.on_foreign_change = self.worker.store_changed
+        self.store.on_lost = self.worker.on_lease_lost
         await self._publish_cards()
         self.agents.listeners.append(self._agents_changed)
         opened.append(lambda: self.agents.listeners.remove(self._agents_changed))
@@ -190,7 +190,7 @@ class Engine(Teams):
 
     def _answered(self, run: str, owner: str | None) -> None:
         """Tell the owner of a run that an answer is there, and everybody that the questions changed."""
-        self.worker.told(run, owner=owner)
+        self.worker.notify_run(run, owner=owner)
         self.worker.cluster.questions_changed()
 
     def _agents_changed(self) -> None:
@@ -198,7 +198,7 @@ class Engine(Teams):
         self.worker.limits.refresh()
         self.worker.serve_soon()
         self.elsewhere.hint()
-        self.worker.blocked_runs.hint()
+        self.worker.claims.blocked.hint()
         self.worker.cluster.agents_changed()
 
     async def _publish_cards(self) -> None:
@@ -311,11 +311,11 @@ class Engine(Teams):
                 remote.release()
             return await self.run(done.row.id, sealed=parent is not None)
         if done.cancel is not None:
-            self.worker.told(done.cancel)
+            self.worker.notify_run(done.cancel)
             if self.worker.execution(done.cancel) is None:
                 await self.worker.claim_and_enter(done.cancel)
         if done.row.worker != self.worker.id:
-            self.worker.submitted(done.row)
+            self.worker.offer(done.row)
         return self.view(done.row, created)
 
     async def _write(
@@ -593,7 +593,7 @@ class Engine(Teams):
         if owner is None and self.worker.execution(run) is None:
             await self.worker.claim_and_enter(run)
         else:
-            self.worker.told(run, owner=owner)
+            self.worker.notify_run(run, owner=owner)
 
     async def send(
         self,
@@ -615,7 +615,7 @@ class Engine(Teams):
             most = self.settings.max_input_bytes
             raise TooLarge(f"the message is larger than {most} bytes: as JSON it has {len(body)}")
         _, owner = await self.store.deliver(run, kind, body, now())
-        self.worker.told(run, owner=owner)
+        self.worker.notify_run(run, owner=owner)
 
     async def move(self, run: str, origin: Origin | str, *, version: str | None = None, by: Caller = OWNER) -> None:
         """Give an unfinished run to the code of another origin, on purpose. `version`: of the agent there, where it is

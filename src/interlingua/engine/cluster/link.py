@@ -145,17 +145,17 @@ class ClusterLink:
             self._bus.publish(WORK)
 
     def told(self, run: str) -> None:
-        self._worker.heard(run)
+        self._worker.notify_from_bus(run)
 
     def missed(self) -> None:
-        self._worker.foreign_change()
+        self._worker.store_changed()
 
     # -- work ---------------------------------------------------------------------------------------------
 
     def offer(self, row: RunRow) -> None:
         due = row.worker is None and row.queued is None and row.wake_at == 0
         if due and self._bus.hand_out(row.queue, row.id, row.epoch):
-            self._worker.look()
+            self._worker.claims.wake()
         else:
             self._bus.publish(WORK)
 

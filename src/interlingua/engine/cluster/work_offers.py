@@ -51,7 +51,7 @@ class WorkOffers:
         try:
             async with self._claiming.setdefault(queue, asyncio.Lock()):
                 del self._next[queue]  # what is offered from now on is of the next round
-                rows, found = await worker.claim([queue], len(these.slots))
+                entries = await worker.claims.claim_for(queue, len(these.slots))
         except BaseException as error:
             if not these.decided.done():
                 these.decided.set_exception(error)
@@ -64,7 +64,6 @@ class WorkOffers:
                 del self._next[queue]
             for let_go in these.slots:
                 let_go()
-        mine = worker.claimed(rows)
         if not these.decided.done():
             these.decided.set_result(None)
-        await worker.enter_all(mine, found)
+        await worker.claims.enter(entries)
