@@ -149,8 +149,8 @@ class Engine(Teams):
         opened.append(self._close_tool_servers)
         self.server = await mount_path.server_id(self.store)
         self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
-        self.store.on_foreign_change = self.worker.store_changed
-        self.store.on_lost = self.worker.on_lease_lost
+        self.store.on_change = self.worker.store_changed
+        self.store.claims.on_lost = self.worker.on_lease_lost
         await self._publish_cards()
         self.agents.listeners.append(self._agents_changed)
         opened.append(lambda: self.agents.listeners.remove(self._agents_changed))
@@ -204,7 +204,7 @@ class Engine(Teams):
     async def _publish_cards(self) -> None:
         """Let every process of the store know what the agents are that are here."""
         if own := [*self.agents.own(), *self.agents.hidden()]:
-            await self.store.put_cards([self._stored(agent) for agent in own])
+            await self.store.cards.put([self._stored(agent) for agent in own])
 
     # -- agents -------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class Engine(Teams):
 
     async def _stored_card(self, name: str, version: str | None) -> StoredCard:
         """The card of an agent that is not here."""
-        stored = await self.store.card(name, version)
+        stored = await self.store.cards.get(name, version)
         if stored is None or MEMBER_OF in stored.card.metadata:
             known = ", ".join(sorted({agent.card.name for agent in self.agents})) or "none"
             wanted = name if version is None else f"{name} {version}"
@@ -249,7 +249,7 @@ class Engine(Teams):
         config = {} if config is None else config
         Validator(card.config or {"type": "object"}, what="config").check(config, InvalidConfig)
         made = Instance(new_id(), card.name, card.version, config, caller.id, now(), label, metadata or {})
-        await self.store.put_instance(made)
+        await self.store.instances.put(made)
         return made
 
     # -- runs ---------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class Engine(Teams):
 
     async def submit_child(self, request: RunRequest, run: str, parent: RunRow) -> None:
         """As `submit`, under a run. Submitting the same child again changes nothing."""
-        known = "run" if self.worker.log_of(run) is not None else await self.store.known(run)
+        known = "run" if self.worker.log_of(run) is not None else await self.store.runs.known(run)
         if known == "run":
             return
         if known == "tombstone":
@@ -344,7 +344,7 @@ class Engine(Teams):
 
         request, take = created.request, None if here is None else worker.id
         submission = Submission(row, request, _digest(request), [first], take, row.created_at)
-        writing = self.store.submit(submission, committed, None if witness is None else sealing)
+        writing = self.store.runs.submit(submission, committed, None if witness is None else sealing)
         writing.add_done_callback(worker.expect(row, reserve=here is not None))
         return await asyncio.shield(writing)
 
@@ -370,7 +370,7 @@ class Engine(Teams):
         """A request that is fine, as a run's row and its first event."""
         card = stored.card
         self._check(request, card, agent)
-        if self.store.backlog() > _BACKLOG:
+        if self.store.runs.backlog() > _BACKLOG:
             raise Overloaded("the store cannot keep up; try again in a moment")
         time = now()
         request = self.begin_task(request, time)
@@ -396,7 +396,7 @@ class Engine(Teams):
         """Refuse what would wait where too many do. A key that was used before makes no run: it gives that one."""
         if await self._pending_runs() < self.settings.max_pending:
             return
-        if key is None or not await self.store.is_key_known(caller, key):
+        if key is None or not await self.store.runs.is_key_known(caller, key):
             raise Overloaded(f"{self.settings.max_pending} runs are waiting already; try again later")
 
     async def _pending_runs(self) -> int:
@@ -412,7 +412,7 @@ class Engine(Teams):
         return self._counted
 
     async def _count_pending(self) -> None:
-        self._counted = await self.store.count_pending(self.settings.max_pending + 1)
+        self._counted = await self.store.runs.count_pending(self.settings.max_pending + 1)
 
     def _check_sizes(self, request: RunRequest, whole: int) -> None:
         """Each part may have the limit. The input is often the text of the messages, which must not count twice."""
@@ -464,7 +464,7 @@ class Engine(Teams):
                 )
 
     async def has_run(self, run: str) -> bool:
-        return self.worker.log_of(run) is not None or await self.store.run(run) is not None
+        return self.worker.log_of(run) is not None or await self.store.runs.get(run) is not None
 
     async def check_open(self, run: str) -> None:
         """Raise RunNotFound for a run that is sealed: only the owner may read it."""
@@ -485,7 +485,7 @@ class Engine(Teams):
         return await self.full_view(await self.row(run, sealed=sealed))
 
     async def row(self, run: str, *, sealed: bool = False) -> RunRow:
-        row = await self.store.run(run)
+        row = await self.store.runs.get(run)
         if row is None or (row.sealed and not sealed):
             raise RunNotFound(f"there is no run {run}")
         return row
@@ -494,7 +494,7 @@ class Engine(Teams):
         """Newest first."""
         if where.blocked:
             return await self.blocked_report.runs(where)
-        return [self.view(row, None) for row in await self.store.runs(where)]
+        return [self.view(row, None) for row in await self.store.runs.search(where)]
 
     async def wait(self, run: str, *, timeout: float | None = None, settled: bool = False, sealed: bool = False) -> Run:
         """Wait until a run has ended (`settled`: or waits for an answer). Raises TimeoutError.
@@ -589,7 +589,7 @@ class Engine(Teams):
         if not sealed:
             await self.check_open(run)
         body = json_values.encode({"by": by.id, "reason": reason, "rollback": rollback})
-        _, owner = await self.store.deliver(run, "cancel", body, now())
+        _, owner = await self.store.runs.deliver(run, "cancel", body, now())
         if owner is None and self.worker.execution(run) is None:
             await self.worker.claim_and_enter(run)
         else:
@@ -614,7 +614,7 @@ class Engine(Teams):
         if kind != "passed" and len(body) > self.settings.max_input_bytes:  # else it was weighed when it came
             most = self.settings.max_input_bytes
             raise TooLarge(f"the message is larger than {most} bytes: as JSON it has {len(body)}")
-        _, owner = await self.store.deliver(run, kind, body, now())
+        _, owner = await self.store.runs.deliver(run, kind, body, now())
         self.worker.notify_run(run, owner=owner)
 
     async def move(self, run: str, origin: Origin | str, *, version: str | None = None, by: Caller = OWNER) -> None:
@@ -622,7 +622,7 @@ class Engine(Teams):
         another. Refused while a worker has the run."""
         row = await self.row(run, sealed=True)
         to = MoveTo(str(origin), row.version if version is None else version, by.id, now())
-        self.worker.announce(await self.store.move(run, to))
+        self.worker.announce(await self.store.claims.move(run, to))
 
     async def retry(self, run: str, *, by: Caller = OWNER) -> Run:
         """Let a blocked run go on at once, or continue a failed one from its last good record, as a new run."""
@@ -635,21 +635,21 @@ class Engine(Teams):
         """
         if not sealed:
             await self.check_open(run)
-        for gone in await self.store.delete_run(run, now(), rollback=rollback):
+        for gone in await self.store.runs.delete(run, now(), rollback=rollback):
             self.worker.forget(gone)
 
     async def erase(self, run: str, seq: int, *, sealed: bool = False) -> None:
         """Forget what one event of a finished run said. Its hash stays, so the chain still verifies."""
         if not (await self.run(run, sealed=sealed)).status.final:
             raise Conflict(f"run {run} has not ended; only then can an event be erased")
-        await self.store.erase_event(run, seq)
+        await self.store.runs.erase(run, seq)
         self.worker.forget(run)
 
     async def verify(self, run: str, *, sealed: bool = False) -> int | None:
         """Check the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""
         if not sealed:
             await self.check_open(run)
-        return await integrity.verify(self.store, run)
+        return await integrity.verify(self.store.runs, run)
 
     # -- views --------------------------------------------------------------------------------------------
 
@@ -663,7 +663,7 @@ class Engine(Teams):
         return view
 
     async def full_view(self, row: RunRow) -> Run:
-        ends = await self.store.ends(row.id)
+        ends = await self.store.runs.ends(row.id)
         created = ends[0].body if ends and isinstance(ends[0].body, RunCreated) else None
         view = self.view(row, created)
         view.blocked = await self.blocked_report.reason(row)

@@ -94,7 +94,7 @@ class ClusterLink:
         if known is not None:
             about = known.about
         elif about is None:
-            first = await self._worker.store.events(run, 0, 1)
+            first = await self._worker.store.runs.events(run, 0, 1)
             about = About.of(first[0]) if first else About()
         return self._open(run, about)
 
@@ -174,7 +174,7 @@ class ClusterLink:
 
     async def offered(self, queue: str, run: str, *, again: bool) -> bool:
         if again:  # somebody may have taken it: that is seen at less cost than a claim
-            row = await self._worker.store.run(run)
+            row = await self._worker.store.runs.get(run)
             if row is None or row.worker is not None or row.status.final:
                 return True
         return await self.offers.take(queue)

@@ -65,6 +65,6 @@ class Sources:
 
     async def check_open(self, run: str) -> None:
         log = self.live(run)
-        row = log.row if log is not None else await self.store.run(run)
+        row = log.row if log is not None else await self.store.runs.get(run)
         if row is not None and row.sealed:
             raise RunNotFound(f"there is no run {run}")

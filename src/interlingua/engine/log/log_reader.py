@@ -107,7 +107,7 @@ class LogReader:
         return self._live
 
     async def _read_store(self, source: LogSource | None) -> list[Event]:
-        batch = await self._sources.store.events(self._run, self.cursor, _PAGE, _PIECE)
+        batch = await self._sources.store.runs.events(self._run, self.cursor, _PAGE, _PIECE)
         if batch:
             if batch[0].seq == 1:
                 self._first = batch[0]
@@ -120,7 +120,7 @@ class LogReader:
     async def _row(self, source: LogSource | None) -> RunRow | None:
         row = source.row() if source is not None else None
         if row is None:
-            row = await self._sources.store.run(self._run)
+            row = await self._sources.store.runs.get(self._run)
             if row is None and not self.cursor:
                 raise RunNotFound(f"there is no run {self._run}")
         return row
@@ -142,7 +142,7 @@ class LogReader:
         if log is not None:
             last = log.committed_seq
         else:
-            row = await self._sources.store.run(self._run)
+            row = await self._sources.store.runs.get(self._run)
             if row is None:
                 raise RunNotFound(f"there is no run {self._run}")
             last = row.next_seq - 1

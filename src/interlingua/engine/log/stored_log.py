@@ -15,7 +15,7 @@ async def pages(store: Store, run: str) -> AsyncIterator[list[Event]]:
     """The log of a run as it is in the store, never more of it at once than a page."""
     after, last = 0, False
     while not last:
-        page = await store.events(run, after, _PAGE)
+        page = await store.runs.events(run, after, _PAGE)
         last = is_last_page([event.size for event in page], _PAGE)
         if page:
             after = page[-1].seq

@@ -70,7 +70,7 @@ class BlockedRuns:
         if not self._there and time - self._looked_at < self._settings.sweep_every:
             return _NOTHING
         self._looked_at = time
-        lines = await self._store.blocked_lines()
+        lines = await self._store.claims.blocked_lines()
         self._there = bool(lines)
         codes = self._registry.codes()
         return min([_NOTHING, *[await self._claim(line, codes.get(line.queue)) for line in lines]])

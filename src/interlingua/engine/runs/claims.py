@@ -102,7 +102,7 @@ class Claims:
                 return _NOTHING_DUE
             limits = worker.limits
             queues = limits.with_room(queues)  # full ones are looked at when a slot gets free
-            due = await worker.store.next_wake(queues)  # a read: most of the time there is nothing to claim
+            due = await worker.store.claims.next_wake(queues)  # a read: most of the time there is nothing to claim
             if due is None or due > now():
                 limits.line_is_empty(queues)
                 return _NOTHING_DUE if due is None else min(_NOTHING_DUE, (due - now()) / 1e6)
@@ -143,7 +143,7 @@ class Claims:
         """Take what is due. Returns also the rows that were changed and not taken."""
         worker, found = self._worker, dict[str, Found]()
         with worker.inbox.claiming() as entries:
-            rows = await worker.store.claim(worker.id, queues, now(), room, at_most=at_most, found=found)
+            rows = await worker.store.claims.claim(worker.id, queues, now(), room, at_most=at_most, found=found)
             for row in rows:
                 if row.worker is not None:
                     known = found.get(row.id)
@@ -185,7 +185,7 @@ class Claims:
         slots = [limits.reserve(line.queue) for _ in range(room)]
         try:
             with worker.inbox.claiming() as entries:
-                rows = await worker.store.claim_blocked(worker.id, line, now(), room, due=due)
+                rows = await worker.store.claims.claim_blocked(worker.id, line, now(), room, due=due)
                 entries.extend(Entry(row) for row in rows if row.worker is not None)
         finally:
             for free in slots:
@@ -198,7 +198,7 @@ class Claims:
         """Take a run that no worker owns, to end it. The code of its agent is not needed for that."""
         worker = self._worker
         with worker.inbox.claiming() as entries:
-            row = await worker.store.claim_one(worker.id, run)
+            row = await worker.store.claims.claim_one(worker.id, run)
             if row is not None:
                 entries.append(Entry(row))
         for entry in entries:
@@ -206,7 +206,7 @@ class Claims:
 
     async def bury_dead(self) -> None:
         """Hand back the runs of workers that died."""
-        if dead := await self._worker.store.bury():
+        if dead := await self._worker.store.claims.bury():
             log.warning("gone without a word: worker %s; what it ran goes on elsewhere", ", ".join(dead))
             self._worker.bus.publish(WORK)  # a process with the agents of those runs may not have noticed
             self._worker.workers_died()
@@ -214,12 +214,12 @@ class Claims:
     async def find_orphans(self) -> None:
         """Hand back runs that this worker owns on paper and that are not here: the store refused something once."""
         worker = self._worker
-        owned = await worker.store.owned(worker.id)
+        owned = await worker.store.claims.owned(worker.id)
         time = asyncio.get_running_loop().time()
         self._orphans = {run: self._orphans.get(run, time) for run in owned if not worker.is_here(run)}
         lost = [run for run, since in self._orphans.items() if time - since > _ORPHANED]
         if lost:
-            await worker.store.release(worker.id, lost)
+            await worker.store.claims.release(worker.id, lost)
             worker.bus.publish(WORK)
 
 

@@ -71,7 +71,7 @@ class InboxRouter:
             await self._store_changed.wait()
             self._store_changed.clear()
             try:
-                for run in await self._store.runs_with_news(self._worker):
+                for run in await self._store.claims.owned_with_news(self._worker):
                     execution = self._execution(run)
                     if execution is None:
                         self._note(run)

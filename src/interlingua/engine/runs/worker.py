@@ -164,7 +164,7 @@ class Worker:
             await asyncio.sleep(0)
 
     async def _leave_store(self) -> None:
-        await self.store.leave(self.id)
+        await self.store.claims.leave(self.id)
         self.cluster.handed_back()
 
     async def abandon(self) -> None:
@@ -174,7 +174,7 @@ class Worker:
             loop.cancel()
         for execution in list(self._executions.values()):
             execution.drop()
-        await self.store.leave(self.id)
+        await self.store.claims.leave(self.id)
 
     @property
     def is_ending(self) -> bool:
@@ -265,7 +265,7 @@ class Worker:
         """When a delayed run starts that has only news; None: now. A cancel ends it at once."""
         row = execution.log.row
         starts = row.created_at + int(execution.request.delay * 1e6)
-        if execution.replay.started or starts <= now() or await self.store.has_news(row.id, "cancel"):
+        if execution.replay.started or starts <= now() or await self.store.runs.has_news(row.id, "cancel"):
             return None
         return starts
 
@@ -298,14 +298,14 @@ class Worker:
         self.claims.no_suspect(run)
         crashed = isinstance(error, Exception) and not isinstance(error, InterlinguaError)
         if not self._stopping:
-            self.spawn(self.store.release(self.id, [run], crashed=crashed))
+            self.spawn(self.store.claims.release(self.id, [run], crashed=crashed))
 
     def fail_soon(self, run: str, error: ErrorInfo) -> None:
         """End a run whose own ending the store refused."""
 
         async def fail() -> None:
             self._executions.pop(run, None)
-            row = await self.store.run(run)
+            row = await self.store.runs.get(run)
             if row is not None and row.worker == self.id and not row.status.final:
                 await self.enter(Entry(row, fail_with=error))
 
@@ -445,7 +445,7 @@ class Worker:
                 return
 
     async def _enter_store(self) -> None:
-        await self.store.enter(
+        await self.store.claims.enter(
             WorkerRow(self.id, socket.gethostname(), os.getpid(), self._started_at, self.registry.queues())
         )
 
@@ -454,7 +454,7 @@ class Worker:
 
         async def serve() -> None:
             with contextlib.suppress(InterlinguaError):
-                await self.store.serve(self.id, self.registry.queues())
+                await self.store.claims.serve(self.id, self.registry.queues())
 
         self.spawn(serve())
 

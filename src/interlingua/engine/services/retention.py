@@ -23,7 +23,7 @@ class Retention:
         if self._runs is None and self._threads is None:
             return
         time = now()
-        deleted = await self._store.expire(
+        deleted = await self._store.runs.expire(
             runs_before=None if self._runs is None else time - int(self._runs * 1e6),
             threads_before=None if self._threads is None else time - int(self._threads * 1e6),
             now=time,
