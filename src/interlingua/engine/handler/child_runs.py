@@ -140,7 +140,7 @@ class ChildRuns:
         mine = self._data.request
         trace = tracing.current(mine.trace)
         if mine.authority is None:  # else the child's authority says how much time is left
-            trace = carried_scope.aged(trace_context.read(trace), (now() - self._data.row.created_at) / 1e6)
+            trace = carried_scope.deduct_seconds(trace_context.read(trace), (now() - self._data.row.created_at) / 1e6)
         return RunRequest(name, version, payload, config, caller=mine.caller, trace=trace, **more)
 
     async def run_child(self, call: ChildCall) -> ChildEnded:

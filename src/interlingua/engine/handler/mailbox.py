@@ -142,7 +142,7 @@ class Mailbox:
                 self._waiting = []
             self._waiting.append(future)
             try:
-                await waits.wait(future, deadline, f"receive:{sender or ''}:{len(self._received)}:{deadline}")
+                await waits.wait(future, deadline)
             except TimeoutError:
                 waits.check_open()
                 calls.add(Recorded(late))

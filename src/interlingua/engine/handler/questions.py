@@ -73,6 +73,8 @@ class Questions:
         if asked is None:
             asked = self._new(question, codec, payload, digest, deadline, place, answerer)
             self._put(asked, remind)
+            if not remote:  # another branch may ask by the same key meanwhile
+                self._replay.questions[place] = PastQuestion(asked)
         if self._data.team is not None:
             self._data.team.asked(place, asked, attachments)
         answer = await self._await_answer(asked)
@@ -141,16 +143,23 @@ class Questions:
         deadline = question.deadline
         while True:
             try:
-                answer: Answer = await self._waits.wait(asyncio.shield(future), deadline, question.id, behind=future)
+                answer: Answer = await self._waits.wait(asyncio.shield(future), deadline, behind=future)
                 return answer
             except TimeoutError:
                 if future.done():
                     return future.result()
             with self._waits.busy():
                 if await self.close(question, "expired", EXPIRED):
+                    self._forget(question)
                     raise QuestionExpired(f"nobody answered {question.type} in time")
                 deadline = None  # an answer was first, and is on its way
                 await self._waits.pull_inbox()
+
+    def _forget(self, question: Question) -> None:
+        """Nobody answered in time: the same key again is another question."""
+        known = self._replay.questions.get(question.key)
+        if known is not None and known.question is question and not self._waits.branches.engine_code:
+            del self._replay.questions[question.key]
 
     # -- closing ------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import inspect
 import logging
 import typing
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -52,7 +52,7 @@ class StepCall(msgspec.Struct):
 
 
 class Steps:
-    __slots__ = ("_calls", "_data", "_output", "_patches", "_replay", "_threads", "_waits")
+    __slots__ = ("_calls", "_data", "_executing", "_output", "_patches", "_replay", "_threads", "_waits")
 
     def __init__(self, data: RunData, waits: Waits, calls: Calls, output: Output, threads: HandlerThreads) -> None:
         self._data = data
@@ -62,6 +62,7 @@ class Steps:
         self._output = output
         self._threads = threads
         self._patches: dict[str, bool] | None = None
+        self._executing: dict[str, asyncio.Future[None]] = {}  # steps that are executed, by key: done when they are over
 
     # -- steps --------------------------------------------------------------------------------------------
 
@@ -78,19 +79,32 @@ class Steps:
         """A step with a record of this key."""
         self._replay.reach(place)
         codec = _result_codec(call.fn, call.name)
+        while (over := self._executing.get(place)) is not None:  # another branch executes it, by the same key
+            await self._waits.wait(asyncio.shield(over), behind=over)
         past = self._replay.records.get(place)
         if past is not None:
             return await self._recalled(place, call.name, codec, *past)
-        record, cause = await self._attempt(place, call, codec)
-        self._waits.check_open()
-        record.digest, record.args = call.called_with
-        self._output.step_ended(place)
-        self._calls.add(record)  # the same key again: the same result
-        self._replay.forget(place)
+        with self._in_execution(place):
+            record, cause = await self._attempt(place, call, codec)
+            self._waits.check_open()
+            record.digest, record.args = call.called_with
+            self._output.step_ended(place)
+            self._calls.add(record)  # the same key again: the same result
+            self._replay.forget(place)
         try:
             return self._result(call.name, record, codec)
         except (StepFailed, AgentError) as failure:
             raise failure from cause
+
+    @contextlib.contextmanager
+    def _in_execution(self, place: str) -> Iterator[None]:
+        """Execute a step. Another branch that comes to it by the same key waits for the end."""
+        over = self._executing[place] = self._waits.loop.create_future()
+        try:
+            yield
+        finally:
+            del self._executing[place]
+            over.set_result(None)
 
     async def _recalled(self, place: str, name: str, codec: Codec | None, seq: int, record: Recorded) -> Any:
         """The result that the history has."""
@@ -192,7 +206,7 @@ class Steps:
             return
         if deadline > now():
             with contextlib.suppress(TimeoutError):
-                await waits.wait(waits.loop.create_future(), deadline, f"sleep:{deadline}")
+                await waits.wait(waits.loop.create_future(), deadline)
         else:
             await waits.turn_of_new()
         if waits.branches.living and not waits.branches.engine_code:

@@ -43,10 +43,8 @@ class ThreadState:
         assignment = self._data.request.assignment
         return self._data.row.thread is not None or (assignment is not None and assignment.lent)
 
-    async def take(self, thread: Thread | None) -> None:
-        """Begin with a thread as it is known from the submission of the run."""
-        if thread is None:
-            return
+    async def take(self, thread: Thread) -> None:
+        """Begin with a thread as it was when the run took it."""
         self.checkpoint, self.version, self._state = thread.checkpoint, thread.version, thread.values
         if self.checkpoint is not None and self._wants_history:
             store = self._data.host.store

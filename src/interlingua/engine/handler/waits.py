@@ -51,7 +51,7 @@ class Waits:
         self._data = data
         self._control: Control | None = control  # None: the handler has ended
         self._turns = Turns(loop)
-        self._deadlines: dict[str, int] = {}
+        self._deadlines: dict[asyncio.Future[Any], int] = {}
         self.branches = branches
         self.loop = loop
         self.awaited: dict[asyncio.Future[Any], asyncio.Future[Any]] = {}  # what each wait shields, or itself
@@ -127,16 +127,15 @@ class Waits:
             self._control.stir()
 
     async def wait(
-        self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "", *,
-        behind: asyncio.Future[Any] | None = None,
-    ) -> Any:  # fmt: skip
+        self, future: asyncio.Future[Any], deadline: int | None = None, *, behind: asyncio.Future[Any] | None = None
+    ) -> Any:
         """Wait for something that may take a month. `behind` is what is done first, where the future shields it."""
         self.check_open()
         self.waited = True
         if deadline is not None:
             if deadline <= now() and not future.done():
                 raise TimeoutError
-            self._deadlines[mark] = deadline
+            self._deadlines[future] = deadline
         self.blocked += 1
         self.awaited[future] = behind or future
         self.tick(asyncio.current_task())
@@ -159,7 +158,7 @@ class Waits:
             if self.blocked:
                 self.stir()  # this branch of the handler goes on, while another waits
             if self.leaving is None:  # else: its deadlines are what the run is suspended with
-                self._deadlines.pop(mark, None)
+                self._deadlines.pop(future, None)
             self.tick()
 
     @contextlib.contextmanager

@@ -28,7 +28,7 @@ from ...model.errors import (
 from ...model.events import BlockReason, CodeChanged, RunBlocked, RunStarted
 from ...model.run import RunRequest
 from ...model.status import Status
-from ...store.changes import Fenced, Submitted
+from ...store.changes import Fenced
 from ...store.rows import SUSPECT, InboxItem, RunRow
 from ..agents.process_pool import ProcessDied, ProcessPool
 from ..clock import Alarm
@@ -60,7 +60,8 @@ from .run_clock import RunClock
 
 if TYPE_CHECKING:
     from ..agents.agent import Agent
-    from .concurrency_limits import Gate
+    from .concurrency_limits import AgentLimit
+    from .entry import Entry
     from .worker import Worker
 
 log_ = logging.getLogger("interlingua.engine")
@@ -71,9 +72,9 @@ _A_TURN = 0.05  # seconds that a handler has to stop before its questions are wi
 class Execution:
     __slots__ = (
         "__weakref__", "_counted_idle", "_grace", "_last_call", "_member", "_news_at_leave", "agent", "blocked_by",
-        "bound", "calls", "children", "clock", "data", "ending", "exited", "gate", "inbox", "log", "loop", "mailbox",
-        "nothing_came", "output", "parking", "questions", "replay", "steps", "submitted", "taken_over_from", "task",
-        "thread", "threads", "use", "waits", "worker",
+        "bound", "calls", "children", "clock", "data", "ending", "entry", "exited", "inbox", "limit", "log", "loop",
+        "mailbox", "output", "parking", "questions", "replay", "steps", "taken_over_from", "task", "thread", "threads",
+        "use", "waits", "worker",
     )  # fmt: skip
 
     def __init__(self, worker: Worker, agent: Agent[..., Any] | None, log: LiveLog, replay: Replay) -> None:
@@ -100,11 +101,10 @@ class Execution:
             data, calls, self.output, self.questions, self.children, self.thread, self.clock, worker.id
         )
         self._member: MemberRun | None = None
-        self.submitted: Submitted | None = None  # just submitted here: its thread is known, and its inbox empty
-        self.nothing_came = False  # its inbox was empty when it was claimed, and nobody has said otherwise since
+        self.entry: Entry | None = None  # everything that was known of the run when it came in, until the handler begins
         self.taken_over_from: int | None = None  # the time of its last event, where the worker died that had it
         self.task: asyncio.Task[None] | None = None
-        self.gate: Gate | None = None  # where the runs of its agent are counted
+        self.limit: AgentLimit | None = None  # of its agent, where its runs are counted
         self.bound = False
         self.blocked_by: RunBlocked | None = None  # why the code cannot go on, where it cannot
         self.exited: ErrorInfo | None = None  # a task of the handler tried to end the process
@@ -112,7 +112,6 @@ class Execution:
         self._news_at_leave = 0
         self._grace: asyncio.TimerHandle | None = None
         self._last_call: Alarm | None = None  # the deadline of the task that this run is part of
-        log.on_commit = worker.on_commit
         log.bound(worker.settings, self._log_is_full)
         replay.bound(worker.settings.keep_live_bytes)
         log.callback = data.request.callback
@@ -338,14 +337,13 @@ class Execution:
 
     async def _load(self) -> None:
         """Read the thread and the inbox, as far as they are not known."""
-        if self.submitted is not None:
-            thread, self.submitted = self.submitted.thread, None
-            await self.thread.take(thread)
-            return
-        taken_by = await self.thread.load()
-        if self.nothing_came:
-            self.nothing_came = False
+        entry, self.entry = self.entry, None
+        taken_by = None
+        if entry is not None and entry.thread is not None:
+            await self.thread.take(entry.thread)
         else:
+            taken_by = await self.thread.load()
+        if entry is None or not entry.inbox_empty:
             await self.pull_inbox()
         if taken_by is not None and not self.data.cancelling:
             thread_id = self.row.thread
@@ -606,9 +604,4 @@ class Execution:
         """An agent that only waits takes no slot: others run, its own children for instance."""
         if idle is not self._counted_idle:
             self._counted_idle = idle
-            self.worker.idle += 1 if idle else -1
-            gate = self.gate
-            if gate is not None:
-                gate.free() if idle else gate.take()
-            if idle:
-                self.worker.slot_free(gate)
+            self.worker.set_idle(self.limit, idle)

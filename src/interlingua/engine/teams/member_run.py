@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from ...model import json_values
 from ...model.content import Message, Part, TextPart
 from ...model.errors import InvalidInput, InvalidRequest
