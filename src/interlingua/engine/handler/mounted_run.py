@@ -1,7 +1,7 @@
-"""What agents that stand for remote ones need of the engine, and no other agent does.
+"""Runs of agents that stand for remote ones: what their handlers may do beyond the context.
 
-`Mounted` goes beyond the context: asking what no class was declared for, finding what was shown before a crash, and
-knowing why the handler is left. `LeftRun` is for telling the remote side when a run ends without its handler.
+They ask what no class was declared for, find what was shown before a crash, and know why the handler is left. `LeftRun`
+is for telling the remote side when a run ends without its handler.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,30 +20,26 @@ from ...model.content import DataPart, Part, TextPart
 from ...model.errors import Denied, ErrorInfo, InterlinguaError, Invalid, InvalidInput, RunError, RunNotFound
 from ...model.events import Emission, Recorded, Warned
 from ...model.prompt_input import prompt_input
-from ...model.run import Option, RunRequest
+from ...model.run import Option
 from ...model.run import Question as AskedQuestion
 from ...model.team import carried_scope
 from ...model.team.carried_scope import CarriedScope
+from ..agents.left_run import LeftRun as LeftRun
+from ..agents.left_run import OnCancel as OnCancel
+from ..agents.mount_path import MOUNTED_FROM as MOUNTED_FROM
 from ..agents.mount_path import VIA
 from ..agents.question_types import EXPIRED, Question, QuestionCodec
 from ..agents.question_types import Gone as Gone
 from ..ids import now
-from ..log.record_keys import place_of
+from ..log.record_keys import step_place as step_place
 from ..observe import tracing
-from . import process_exits
 from .suspension import Leaving
 
 if TYPE_CHECKING:
     from ..engine import Engine
-    from ..log.replay import Replay
     from .context import Context
 
 log_ = logging.getLogger("interlingua.engine")
-
-MOUNTED_FROM = "mounted_from"
-"""The member of a card's metadata that says where a mounted agent comes from. Every mount sets it: a process without
-the agent's code leaves such a run to one that has it, and can tell the remote side."""
-
 
 LOOK_EVERY = 600.0
 """Seconds after which a run that was set aside with a question looks whether the remote side still asks it: at first,
@@ -51,9 +47,6 @@ and later less often."""
 
 _LOOK_WITHIN = 1.0
 _LOOKS = 10  # in the time that a question has waited so far, once that is long
-
-Offer = Callable[[bytes, str, str | None], tuple[str, Awaitable[object]]]
-"""Offers a file: bytes, media type, name → an address, and what to wait for before it is told to anybody."""
 
 
 class RemoteError(RunError):
@@ -372,11 +365,6 @@ def _passed_on(key: str) -> str:
     return f"heard-{key}"  # the step in which an editor's agent is given an answer
 
 
-def step_place(key: str) -> str:
-    """What the log calls a step that was given this key."""
-    return f"step:{key}"
-
-
 # -- questions ------------------------------------------------------------------------------------------------
 
 _PROMPTS = ("message", "prompt", "question", "text", "title")
@@ -425,57 +413,3 @@ class RemoteCodec(QuestionCodec):
         self.type = type_
         self.payload = _FreeForm({})  # type: ignore[assignment]  # the remote side vouches for what it asks
         self.answer = _FreeForm(answer)  # type: ignore[assignment]
-
-
-# -- ending without the handler -------------------------------------------------------------------------------
-
-
-class LeftRun:
-    """A run that ends while its handler is not in memory: it was parked, or its process is gone."""
-
-    def __init__(
-        self, run: str, thread: str | None, request: RunRequest, why: Literal["cancelled", "lost"], replay: Replay
-    ) -> None:
-        self.id = run
-        self.thread = thread
-        self.request = request
-        self.why = why
-        self._records = replay.records
-
-    def recorded(self, step: str) -> Any:
-        """What a step gave, by its key or (for its first use) its name; None where it was never recorded."""
-        if step_place(step) in self._records:
-            return self._records[step_place(step)][1].value
-        for key, (_, record) in self._records.items():
-            place = place_of(key)
-            if place is not None and (place.kind, place.name) == ("step", step):
-                return record.value
-        return None
-
-
-OnCancel = Callable[[LeftRun], Awaitable[None]]
-"""Tells the remote side that a run is over.
-
-Called when a run is cancelled, or given up after crashes, while its handler is not in memory. (A handler that is in
-memory gets CancelledError, and tells it itself.) The run ends when this returns, fails or takes too long; where the
-process dies meanwhile, it is called again, so it may be called more than once.
-"""
-
-
-async def tell(hook: OnCancel, left: LeftRun, seconds: float) -> None:
-    """Call the hook. Whatever goes wrong in it is logged, and keeps nobody from ending the run."""
-    try:
-        async with asyncio.timeout(seconds):
-            await hook(left)
-    except TimeoutError:
-        log_.warning("run %s ends here; its remote side could not be told within %g s", left.id, seconds)
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:
-        if process_exits.is_signal(error):
-            raise
-        log_.warning("run %s ends here; its remote side could not be told: %s", left.id, error, exc_info=error)
-
-
-def is_mounted(card: AgentCard | None) -> bool:
-    return card is not None and MOUNTED_FROM in card.metadata

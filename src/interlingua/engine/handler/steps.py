@@ -62,7 +62,9 @@ class Steps:
         self._output = output
         self._threads = threads
         self._patches: dict[str, bool] | None = None
-        self._executing: dict[str, asyncio.Future[None]] = {}  # steps that are executed, by key: done when they are over
+        self._executing: dict[
+            str, asyncio.Future[None]
+        ] = {}  # steps that are executed, by key: done when they are over
 
     # -- steps --------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@ the end."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -14,8 +14,11 @@ from ...model.run import Thread
 from ...model.team.oversight import Assignment, Exchange, Proposal
 from .run_data import RunData
 
-if TYPE_CHECKING:
-    from .context import Context, SyncContext
+
+class HasState(Protocol):
+    """The context of a handler."""
+
+    state: Any
 
 
 class ThreadState:
@@ -27,7 +30,7 @@ class ThreadState:
         self.checkpoint: str | None = None
         self.version = 0
         self.history: list[Message] = []
-        self.context: Context[Any, Any] | SyncContext[Any, Any] | None = None  # of a handler that takes one
+        self.context: HasState | None = None  # of a handler that takes one
 
     # -- the thread ---------------------------------------------------------------------------------------
 

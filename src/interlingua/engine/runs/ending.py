@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -13,6 +14,7 @@ from ...model.errors import (
     AgentError,
     ChildFailed,
     ErrorInfo,
+    InterlinguaError,
     Invalid,
     InvalidOutput,
     RunCancelled,
@@ -23,8 +25,10 @@ from ...model.events import CancelRequested, Recorded, RunBlocked, RunFinished, 
 from ...model.status import Status
 from ...model.whole_text import whole
 from ...store.changes import BlockRun, Change, ChildNews, CommitThread, DeleteRun, PutInbox
+from ..agents.left_run import LeftRun, OnCancel
+from ..agents.mount_path import is_mounted
 from ..error_text import describe
-from ..handler import mounted_run
+from ..handler import process_exits
 from ..handler.calls import Calls
 from ..handler.child_runs import ChildRuns
 from ..handler.output import Output
@@ -104,7 +108,7 @@ class Ending:
         if self._task_is_over and (isinstance(error, ChildFailed) or info.code == RunTimedOut.code):
             # Whom it called was told a moment earlier than itself.
             return Status.TIMED_OUT, RunTimedOut(self._why_late()).info()
-        if info.code == RunCancelled.code and data.agent is not None and mounted_run.is_mounted(data.agent.card):
+        if info.code == RunCancelled.code and data.agent is not None and is_mounted(data.agent.card):
             # Somebody cancelled it where it really runs: then it is cancelled here too.
             data.log.append(CancelRequested(reason=info.message))
             return Status.CANCELLED, info
@@ -200,3 +204,30 @@ class Ending:
             warning = Warned(said, {"blocked": body.reason, "run": row.id}, f"{LATE}blocked")  # no handler repeats it
             changes.append(PutInbox(row.parent, "relay", encode(warning)))
         data.log.append(body, *changes)
+
+
+def is_unexpected(error: BaseException) -> bool:
+    """Whether an error tells of code that does not fit, rather than of work that failed.
+
+    Errors of our own tree end a run; but a value that the code does not take says the same as any other exception.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return any(is_unexpected(one) for one in error.exceptions)
+    if isinstance(error, InterlinguaError):
+        return isinstance(error, Invalid) and not isinstance(error, TooLarge)
+    return not isinstance(error, asyncio.CancelledError)
+
+
+async def tell_remote_side(hook: OnCancel, left: LeftRun, seconds: float) -> None:
+    """Call the hook. Any error of it is logged, and keeps no run from ending."""
+    try:
+        async with asyncio.timeout(seconds):
+            await hook(left)
+    except TimeoutError:
+        log_.warning("run %s ends here; its remote side could not be told within %g s", left.id, seconds)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        if process_exits.is_signal(error):
+            raise
+        log_.warning("run %s ends here; its remote side could not be told: %s", left.id, error, exc_info=error)

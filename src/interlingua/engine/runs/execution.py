@@ -30,12 +30,15 @@ from ...model.run import RunRequest
 from ...model.status import Status
 from ...store.changes import Fenced
 from ...store.rows import SUSPECT, InboxItem, RunRow
+from ..agents.left_run import LeftRun
+from ..agents.mount_path import is_mounted
 from ..agents.process_pool import ProcessDied, ProcessPool
 from ..clock import Alarm
-from ..handler import branches, handler_call, mounted_run, process_exits
+from ..handler import branches, handler_call, process_exits
 from ..handler.branches import Branch, Branches, Watched, no_branch
 from ..handler.calls import Calls
 from ..handler.child_runs import ChildRuns
+from ..handler.context import Context
 from ..handler.context_use import ContextUse
 from ..handler.mailbox import Mailbox
 from ..handler.output import Output
@@ -52,8 +55,8 @@ from ..log.replay import Replay
 from ..log.run_log import LiveLog
 from ..observe import run_logging, tracing
 from ..teams.member_run import MemberRun
-from .blocked_runs import is_unexpected
-from .ending import FOR_GOOD, ITSELF, REASON_HAS, Ending
+from .ending import FOR_GOOD, ITSELF, REASON_HAS, Ending, is_unexpected, tell_remote_side
+from .execution_host import ExecutionHost
 from .inbox import Inbox
 from .parking import Parking
 from .run_clock import RunClock
@@ -62,7 +65,6 @@ if TYPE_CHECKING:
     from ..agents.agent import Agent
     from .concurrency_limits import AgentLimit
     from .entry import Entry
-    from .worker import Worker
 
 log_ = logging.getLogger("interlingua.engine")
 
@@ -77,7 +79,7 @@ class Execution:
         "use", "waits", "worker",
     )  # fmt: skip
 
-    def __init__(self, worker: Worker, agent: Agent[..., Any] | None, log: LiveLog, replay: Replay) -> None:
+    def __init__(self, worker: ExecutionHost, agent: Agent[..., Any] | None, log: LiveLog, replay: Replay) -> None:
         self.worker = worker
         self.agent = agent
         self.log = log
@@ -101,7 +103,9 @@ class Execution:
             data, calls, self.output, self.questions, self.children, self.thread, self.clock, worker.id
         )
         self._member: MemberRun | None = None
-        self.entry: Entry | None = None  # everything that was known of the run when it came in, until the handler begins
+        self.entry: Entry | None = (
+            None  # everything that was known of the run when it came in, until the handler begins
+        )
         self.taken_over_from: int | None = None  # the time of its last event, where the worker died that had it
         self.task: asyncio.Task[None] | None = None
         self.limit: AgentLimit | None = None  # of its agent, where its runs are counted
@@ -284,7 +288,7 @@ class Execution:
             return
         if agent is None:
             stored = await self.worker.store.cards.get(row.agent, row.version, row.origin)
-            if not replay.cancelled and mounted_run.is_mounted(stored.card if stored is not None else None):
+            if not replay.cancelled and is_mounted(stored.card if stored is not None else None):
                 # Only a process with the agent's code can tell the remote side. Whoever asks once more insists.
                 self.suspend(0)
             return
@@ -299,8 +303,8 @@ class Execution:
             await self.log.flush()  # everyone can see that it is stopping
         if self.over:
             return
-        left = mounted_run.LeftRun(row.id, row.thread, self.request, "cancelled" if cancelling else "lost", replay)
-        await self.worker.spawn(mounted_run.tell(agent.on_cancel, left, self.worker.settings.cancel_grace))
+        left = LeftRun(row.id, row.thread, self.request, "cancelled" if cancelling else "lost", replay.records)
+        await self.worker.spawn(tell_remote_side(agent.on_cancel, left, self.worker.settings.cancel_grace))
 
     # -- entering -----------------------------------------------------------------------------------------
 
@@ -318,7 +322,8 @@ class Execution:
         await self._write_entry(agent, entered, due)
         self._take_assignment()
         if agent.ctx_param is not None:
-            self.thread.context = agent.ctx_type(self, self.thread.decoded(), self._decoded_config(agent))
+            make = agent.ctx_type or Context
+            self.thread.context = make(self, self.thread.decoded(), self._decoded_config(agent))
         self.tick()
         self.waits.entered = True
         process_exits.contain(self)
@@ -326,7 +331,7 @@ class Execution:
         if not tracing.wanted():
             return await handler_call.invoke(self)
         before = tracing.Before(entered, None if replay.started else due, self.taken_over_from)
-        with tracing.invoke_agent(row, self.request.trace, before, remote=mounted_run.is_mounted(agent.card)):
+        with tracing.invoke_agent(row, self.request.trace, before, remote=is_mounted(agent.card)):
             return await handler_call.invoke(self)
 
     def _resume(self) -> None:
@@ -435,7 +440,7 @@ class Execution:
     def _fell_short(self, error: BaseException | None) -> bool:
         """Whether the code failed before it came as far as the run had come: that is no end of the run."""
         replay, agent = self.replay, self.agent
-        if not replay.started or agent is None or mounted_run.is_mounted(agent.card):
+        if not replay.started or agent is None or is_mounted(agent.card):
             return False
         # Mail that it has yet to come to is what it waited for, and what woke it.
         unread = self.mailbox.has_mail and not self.waits.waited

@@ -22,8 +22,8 @@ from ...model.status import Status
 from ...model.team.manifest import USER
 from ...model.team.oversight import Assignment, Exchange, Proposal, Result, ReviewVerdict, read_verdict, verdict_schema
 from ..agents.agent import Agent
+from ..agents.mount_path import MOUNTED_FROM
 from ..agents.question_types import Question, question_codec
-from ..handler.mounted_run import MOUNTED_FROM
 from ..observe import tracing
 from ..runs.finished_work import Work
 from .conversation import RESULT_HASH, result_message, unverified, verdict_message
