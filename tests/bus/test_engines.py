@@ -17,6 +17,7 @@ import interlingua as il
 from interlingua.app.local_nats import LocalNats
 from interlingua.bus.nats.nats_bus import NatsBus
 from interlingua.bus.port import BusSettings
+from interlingua.engine.cluster.link import ClusterLink
 from interlingua.model.errors import AgentNotFound, RunNotFound
 from interlingua.model.events import OutputDelta
 from interlingua.model.filters import QuestionFilter
@@ -35,7 +36,7 @@ async def engine(
     store: Path, bus: Any, *agents: il.Agent[..., Any], settings: il.Settings = SETTINGS
 ) -> AsyncIterator[il.Engine]:
     async with il.Engine(store, agents=agents, bus=bus, settings=settings) as made:
-        made.store.on_foreign_change = lambda: None  # the file tells nothing
+        made.store.on_change = lambda: None  # the file tells nothing
         yield made
 
 
@@ -79,15 +80,15 @@ def contiguous(log: list[il.Event]) -> bool:
 
 
 def counting(eng: il.Engine, monkeypatch: pytest.MonkeyPatch, name: str = "events") -> list[tuple[Any, ...]]:
-    """Every call of a method of the store from now on."""
+    """Every call of a method of the store's runs from now on."""
     calls: list[tuple[Any, ...]] = []
-    asked = getattr(eng.store, name)
+    asked = getattr(eng.store.runs, name)
 
     async def call(*args: Any, **kwargs: Any) -> Any:
         calls.append(args)
         return await asked(*args, **kwargs)
 
-    monkeypatch.setattr(eng.store, name, call)
+    monkeypatch.setattr(eng.store.runs, name, call)
     return calls
 
 
@@ -98,7 +99,7 @@ async def test_a_run_of_another_process_is_streamed_and_the_store_is_not_read_fo
     store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with working(store, nats_url), engine(store, nats_url) as eng:
-        reads, looks = counting(eng, monkeypatch), counting(eng, monkeypatch, "run")
+        reads, looks = counting(eng, monkeypatch), counting(eng, monkeypatch, "get")
         async with asyncio.timeout(SOON):
             run = await submit(eng, "talk", n=300, pause=0.001)
             log = await events(eng, run)
@@ -113,7 +114,7 @@ async def test_what_is_submitted_to_be_waited_for_is_told_whole_and_the_store_is
     store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with working(store, nats_url), engine(store, nats_url) as eng:
-        reads = [counting(eng, monkeypatch, name) for name in ("events", "run", "ends")]
+        reads = [counting(eng, monkeypatch, name) for name in ("events", "get", "ends")]
         caller = il.Caller("key:1", "laptop")
         request = il.RunRequest("talk", input={"n": 300}, metadata={"a": [1]}, caller=caller)
         async with asyncio.timeout(SOON):
@@ -133,7 +134,7 @@ async def test_what_is_submitted_to_be_read_is_told_from_its_beginning(
     store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with working(store, nats_url), engine(store, nats_url) as eng:
-        reads = [counting(eng, monkeypatch, name) for name in ("events", "run", "ends")]
+        reads = [counting(eng, monkeypatch, name) for name in ("events", "get", "ends")]
         async with asyncio.timeout(SOON):
             made = await eng.submit(il.RunRequest("talk", input={"n": 300, "pause": 0.001}), follow=True)
             log = await events(eng, made.id)
@@ -208,7 +209,7 @@ async def test_an_answer_wakes_a_run_that_nobody_has_in_memory(store: Path, nats
         async with asyncio.timeout(SOON):
             run = await submit(owner, "ask")
             view = await owner.wait(run, settled=True)
-            while (row := await owner.store.run(run)) is not None and row.worker is not None:
+            while (row := await owner.store.runs.get(run)) is not None and row.worker is not None:
                 await asyncio.sleep(0.01)
             await other.questions.answer(view.questions[0].id, {"approved": False})
             assert (await other.wait(run)).output == {"text": "False"}
@@ -230,17 +231,20 @@ async def test_runs_that_are_offered_while_others_are_claimed_are_claimed_togeth
 ) -> None:
     limits: list[int] = []
     async with engine(store, nats_url, talk) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
-        claim = owner.store.claim
+        claim = owner.store.claims.claim
+        assert isinstance(owner.worker.cluster, ClusterLink)
+        offers = owner.worker.cluster.offers
 
         async def held_up(worker: str, queues: list[str], time: int, limit: int, **more: Any) -> Any:
-            if limit <= 10:  # else it looks for what was forgotten, as it does now and then
-                limits.append(limit)
+            if limit > 10:  # the worker looks for forgotten runs, as it does now and then: it would take all ten
+                return []
+            limits.append(limit)
             # Whatever came before it was looked at is claimed at first, which is one as a rule.
-            while len(limits) == 1 and limit + owner.worker.offers.waiting(owner.agents.queue(talk)) < 10:
+            while len(limits) == 1 and limit + offers.waiting(owner.agents.queue(talk)) < 10:
                 await asyncio.sleep(0.01)
             return await claim(worker, queues, time, limit, **more)
 
-        monkeypatch.setattr(owner.store, "claim", held_up)
+        monkeypatch.setattr(owner.store.claims, "claim", held_up)
         runs = [await submit(eng, "talk", n=3) for _ in range(10)]
         for run in runs:
             assert (await eng.wait(run)).output == {"text": words(3)}
@@ -251,7 +255,7 @@ async def test_what_is_sent_to_a_run_between_its_claim_and_its_beginning_reaches
     store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with engine(store, nats_url, listen) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
-        claim, hear, heard = owner.store.claim, owner.worker.heard, asyncio.Event()
+        claim, hear, heard = owner.store.claims.claim, owner.worker.notify_from_bus, asyncio.Event()
 
         def hears(run: str) -> None:
             hear(run)
@@ -264,8 +268,8 @@ async def test_what_is_sent_to_a_run_between_its_claim_and_its_beginning_reaches
                 await heard.wait()
             return rows
 
-        monkeypatch.setattr(owner.worker, "heard", hears)
-        monkeypatch.setattr(owner.store, "claim", then_sent)
+        monkeypatch.setattr(owner.worker, "notify_from_bus", hears)
+        monkeypatch.setattr(owner.store.claims, "claim", then_sent)
         run = await submit(eng, "listen")
         assert (await eng.wait(run)).output == {"text": "early"}
 
@@ -280,7 +284,7 @@ async def test_whoever_watches_questions_hears_of_those_that_are_asked_and_answe
                 await asyncio.sleep(0.01)
             run = await submit(other, "ask")
             await hint
-            (asked,) = await eng.store.questions(QuestionFilter(run=run))
+            (asked,) = await eng.store.questions.search(QuestionFilter(run=run))
             hint = eng.next_hint("questions")
             await other.questions.answer(asked.question.id, {"approved": True})
             await hint
@@ -294,8 +298,8 @@ async def test_readers_of_one_run_share_what_is_told_of_it(
             run = await submit(eng, "talk", n=200, pause=0.001)
             logs = await asyncio.gather(*(events(eng, run) for _ in range(20)))
         assert all(contiguous(log) and spoken(log) == words(200) for log in logs)
-        assert eng.worker.others is not None
-        assert eng.worker.others._mirrors == {}  # nobody reads any more
+        assert isinstance(eng.worker.cluster, ClusterLink)
+        assert eng.worker.cluster._remote_logs == {}  # nobody reads any more
 
 
 async def test_a_reader_takes_up_where_another_left_in_another_process(store: Path, nats_url: str) -> None:
@@ -657,6 +661,6 @@ async def test_what_is_told_of_a_run_is_what_is_in_the_store(store: Path, nats_u
             while not reader.over:
                 told += await reader.read()
             reader.close()
-        rows: dict[int, EventRow] = {row.seq: row for row in await owner.store.event_rows(run, 0, 1000)}
+        rows: dict[int, EventRow] = {row.seq: row for row in await owner.store.runs.event_rows(run, 0, 1000)}
         assert [event.hash for event in told] == [rows[event.seq].hash for event in told]
         assert [event.time for event in told] == [rows[event.seq].time for event in told]

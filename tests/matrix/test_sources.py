@@ -292,8 +292,8 @@ async def test_a_question_with_a_form_has_its_fields_here_and_they_arrive_filled
         question = await there.asked(run)
         assert question.prompt == does.WHO
         shown = form(question.answer_schema)
-        assert shown.flat
-        assert {name: field["type"] for name, field in shown.shown["properties"].items()} == {
+        assert shown.exact
+        assert {name: field["type"] for name, field in shown.schema["properties"].items()} == {
             "name": "string", "age": "integer",
         }  # fmt: skip
         await there.engine.questions.answer(question.id, {"name": "Ada", "age": 36})

@@ -85,7 +85,7 @@ def test_halves_of_characters_are_let_through_or_replaced_where_that_is_wanted(c
     assert values.check(odd, halves=True)
     assert not values.check({"a": ["fine", "\U0001f600"]}, halves=True)
     assert values.clean(odd, what="the result") == {"a": ["fine", "x\ufffd"], "\ufffd": 1}
-    assert "the result: half a character became U+FFFD" in caplog.text
+    assert "the result: a lone surrogate was replaced by U+FFFD" in caplog.text
     whole = {"a": "\U0001f600"}
     assert values.clean(whole) is whole
 

@@ -16,9 +16,9 @@ import msgspec
 from ..bus.nats import address
 from ..bus.port import BusSettings
 from ..engine.agents.agent import Agent
-from ..engine.closing import close_all
 from ..engine.engine import Engine
 from ..engine.settings import Settings
+from ..runtime.closing import close_all
 from ..security.auth import Authenticator
 from ..store.open import shown
 from .keys import StoredKeys, close_when_keyed
@@ -66,7 +66,7 @@ async def working(
     probes = Probes(engine)
     probes.mounts = kept.views
     keys = StoredKeys(engine.store)
-    auth = Authenticator(keys, open_to_all=not await keys.any())
+    auth = Authenticator(keys.remembered(), open_to_all=not await keys.any())
     closing = asyncio.get_running_loop().create_task(close_when_keyed(engine, keys, auth))
     try:
         await kept.change(mounts)

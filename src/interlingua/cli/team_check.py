@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from ..app.teams import HANDLERS
-from ..model.error_numbers import Code
+from ..model.error_numbers import ErrorNumber
 from ..model.errors import InterlinguaError
-from ..model.pointers import escaped
+from ..model.pointers import escape
 from ..model.team.authority import DEFAULT_LIMITS, Limits, Policy, Step
 from ..model.team.manifest import OURS, USER, Manifest, Problem, Server, Team, entry_of
 from .render import clean
@@ -201,7 +201,7 @@ def describe(team: Team, folder: Path, model: str | None = None) -> dict[str, An
         "entry": entry.id if entry is not None else None,
         "agents": [_agent(team, team.manifests[id_], thinking[id_]) for id_ in _in_order(team, entry)],
         "servers": {id_: _server(server) for id_, server in team.servers.items()},
-        "limits": msgspec.to_builtins(team.limits.over(DEFAULT_LIMITS)),
+        "limits": msgspec.to_builtins(team.limits.filled_from(DEFAULT_LIMITS)),
         "policy": {str(code): [_step(step) for step in steps] for code, steps in _table(team.policy)},
     }
 
@@ -314,7 +314,7 @@ def _limits(given: dict[str, Any]) -> str:
 def _code(code: str) -> str:
     if not code.isdigit():
         return "any other"
-    names = {int(one): one.name.lower() for one in Code}
+    names = {int(one): one.name.lower() for one in ErrorNumber}
     return f"{code} {names.get(int(code), '')}".strip()
 
 
@@ -329,7 +329,7 @@ async def probe(team: Team, servers: Any) -> tuple[dict[str, list[str]], list[Pr
         try:
             offered[id_] = [tool.name for tool in await servers.list(id_, server)]
         except InterlinguaError as error:
-            found.append(Problem(team.file, f"/servers/{escaped(id_)}", error.message))
+            found.append(Problem(team.file, f"/servers/{escape(id_)}", error.message))
     for manifest in team.manifests.values():
         for index, binding in enumerate(manifest.mcp_bindings):
             tools = offered.get(binding.server_id)

@@ -38,6 +38,7 @@ from ..model.run_identity import Origin
 from ..model.schemas import Validator
 from ..model.status import Status
 from ..model.team.oversight import Assignment
+from ..runtime.closing import Step, close_all
 from ..store import integrity
 from ..store.changes import Submission, Submitted
 from ..store.open import open_store
@@ -45,14 +46,14 @@ from ..store.ports import Store
 from ..store.rows import EventRow, MoveTo, RunRow, StoredCard
 from .agents import mount_path
 from .agents.agent import Agent, Registry
-from .closing import Step, close_all
 from .cluster.membership import Replicas
 from .cluster.remote_agents import AgentElsewhere, Elsewhere
 from .cluster.remote_wait import wait_elsewhere
 from .handler.mounted_run import Offer
 from .handler.workspace import Editor
 from .ids import new_id, now
-from .log.log_reader import Reader
+from .log.log_reader import LogReader
+from .log.log_source import next_hint
 from .log.run_log import LiveLog, Witness, encode, tell_witness
 from .observe import run_logging
 from .observe.loop_watchdog import StallWatch
@@ -148,8 +149,8 @@ class Engine(Teams):
         opened.append(self._close_tool_servers)
         self.server = await mount_path.server_id(self.store)
         self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
-        self.store.on_foreign_change = self.worker.foreign_change
-        self.store.on_lost = self.worker.lost
+        self.store.on_change = self.worker.store_changed
+        self.store.claims.on_lost = self.worker.on_lease_lost
         await self._publish_cards()
         self.agents.listeners.append(self._agents_changed)
         opened.append(lambda: self.agents.listeners.remove(self._agents_changed))
@@ -189,24 +190,21 @@ class Engine(Teams):
 
     def _answered(self, run: str, owner: str | None) -> None:
         """Tell the owner of a run that an answer is there, and everybody that the questions changed."""
-        if owner == self.worker.id or owner is None or self.worker.others is not None:
-            self.worker.told(run, owner=owner)
-        if self.worker.others is not None:
-            self.worker.others.questions_changed()
+        self.worker.notify_run(run, owner=owner)
+        self.worker.cluster.questions_changed()
 
     def _agents_changed(self) -> None:
         self.worker.spawn(self._publish_cards())
-        self.worker.gates.refresh()
+        self.worker.limits.refresh()
         self.worker.serve_soon()
         self.elsewhere.hint()
-        self.worker.blocked_runs.hint()
-        if self.worker.others is not None:
-            self.worker.others.agents_changed()
+        self.worker.claims.blocked.hint()
+        self.worker.cluster.agents_changed()
 
     async def _publish_cards(self) -> None:
         """Let every process of the store know what the agents are that are here."""
         if own := [*self.agents.own(), *self.agents.hidden()]:
-            await self.store.put_cards([self._stored(agent) for agent in own])
+            await self.store.cards.put([self._stored(agent) for agent in own])
 
     # -- agents -------------------------------------------------------------------------------------------
 
@@ -223,7 +221,7 @@ class Engine(Teams):
 
     async def _stored_card(self, name: str, version: str | None) -> StoredCard:
         """The card of an agent that is not here."""
-        stored = await self.store.card(name, version)
+        stored = await self.store.cards.get(name, version)
         if stored is None or MEMBER_OF in stored.card.metadata:
             known = ", ".join(sorted({agent.card.name for agent in self.agents})) or "none"
             wanted = name if version is None else f"{name} {version}"
@@ -251,7 +249,7 @@ class Engine(Teams):
         config = {} if config is None else config
         Validator(card.config or {"type": "object"}, what="config").check(config, InvalidConfig)
         made = Instance(new_id(), card.name, card.version, config, caller.id, now(), label, metadata or {})
-        await self.store.put_instance(made)
+        await self.store.instances.put(made)
         return made
 
     # -- runs ---------------------------------------------------------------------------------------------
@@ -270,7 +268,7 @@ class Engine(Teams):
 
     async def submit_child(self, request: RunRequest, run: str, parent: RunRow) -> None:
         """As `submit`, under a run. Submitting the same child again changes nothing."""
-        known = "run" if self.worker.log_of(run) is not None else await self.store.known(run)
+        known = "run" if self.worker.log_of(run) is not None else await self.store.runs.known(run)
         if known == "run":
             return
         if known == "tombstone":
@@ -299,27 +297,25 @@ class Engine(Teams):
         row.head = first.hash = hash_chain.link(row.head, run, 1, kind, row.created_at, hash_chain.body_hash(body))
         row.wake_at = row.created_at + int(request.delay * 1e6) if request.delay > 0 else 0
         here = agent if self._may_start(request, agent) else None
-        mirror = None
-        if follow and here is None and self.worker.others is not None:
-            mirror = self.worker.others.expect(row, created, first)
+        remote = self.worker.cluster.follow_new(row, created, first) if follow and here is None else None
         try:
             done = await self._write(row, created, first, here, witness)
         except BaseException:
-            if mirror is not None:
-                mirror.let_go()
+            if remote is not None:
+                remote.release()
             raise
-        if mirror is not None:
-            mirror.submitted = done.row, created
+        if remote is not None:
+            remote.submitted = done.row, created
         if done.existing:
-            if mirror is not None:
-                mirror.let_go()
+            if remote is not None:
+                remote.release()
             return await self.run(done.row.id, sealed=parent is not None)
         if done.cancel is not None:
-            self.worker.told(done.cancel)
+            self.worker.notify_run(done.cancel)
             if self.worker.execution(done.cancel) is None:
                 await self.worker.claim_and_enter(done.cancel)
         if done.row.worker != self.worker.id:
-            self.worker.submitted(done.row)
+            self.worker.offer(done.row)
         return self.view(done.row, created)
 
     async def _write(
@@ -348,7 +344,7 @@ class Engine(Teams):
 
         request, take = created.request, None if here is None else worker.id
         submission = Submission(row, request, _digest(request), [first], take, row.created_at)
-        writing = self.store.submit(submission, committed, None if witness is None else sealing)
+        writing = self.store.runs.submit(submission, committed, None if witness is None else sealing)
         writing.add_done_callback(worker.expect(row, reserve=here is not None))
         return await asyncio.shield(writing)
 
@@ -366,7 +362,7 @@ class Engine(Teams):
 
     def _may_start(self, request: RunRequest, agent: Agent[..., Any] | None) -> bool:
         """Whether a run may start here as soon as it is written down."""
-        return agent is not None and agent.here and not request.delay and self.worker.may_start(agent)
+        return agent is not None and agent.here and not request.delay and self.worker.limits.may_start(agent)
 
     def _written(
         self, request: RunRequest, run: str, parent: RunRow | None, stored: StoredCard, agent: Agent[..., Any] | None
@@ -374,7 +370,7 @@ class Engine(Teams):
         """A request that is fine, as a run's row and its first event."""
         card = stored.card
         self._check(request, card, agent)
-        if self.store.backlog() > _BACKLOG:
+        if self.store.runs.backlog() > _BACKLOG:
             raise Overloaded("the store cannot keep up; try again in a moment")
         time = now()
         request = self.begin_task(request, time)
@@ -400,7 +396,7 @@ class Engine(Teams):
         """Refuse what would wait where too many do. A key that was used before makes no run: it gives that one."""
         if await self._pending_runs() < self.settings.max_pending:
             return
-        if key is None or not await self.store.is_key_known(caller, key):
+        if key is None or not await self.store.runs.is_key_known(caller, key):
             raise Overloaded(f"{self.settings.max_pending} runs are waiting already; try again later")
 
     async def _pending_runs(self) -> int:
@@ -416,7 +412,7 @@ class Engine(Teams):
         return self._counted
 
     async def _count_pending(self) -> None:
-        self._counted = await self.store.count_pending(self.settings.max_pending + 1)
+        self._counted = await self.store.runs.count_pending(self.settings.max_pending + 1)
 
     def _check_sizes(self, request: RunRequest, whole: int) -> None:
         """Each part may have the limit. The input is often the text of the messages, which must not count twice."""
@@ -468,14 +464,11 @@ class Engine(Teams):
                 )
 
     async def has_run(self, run: str) -> bool:
-        return self.worker.log_of(run) is not None or await self.store.run(run) is not None
+        return self.worker.log_of(run) is not None or await self.store.runs.get(run) is not None
 
     async def check_open(self, run: str) -> None:
         """Raise RunNotFound for a run that is sealed: only the owner may read it."""
-        log = self.worker.log_of(run)
-        row = log.row if log is not None else await self.store.run(run)
-        if row is not None and row.sealed:
-            raise RunNotFound(f"there is no run {run}")
+        await self.worker.sources.check_open(run)
 
     async def run(self, run: str, *, sealed: bool = False) -> Run:
         """A run as it is now. `sealed`, here and elsewhere, is for the owner: also one of an overseen agent."""
@@ -492,7 +485,7 @@ class Engine(Teams):
         return await self.full_view(await self.row(run, sealed=sealed))
 
     async def row(self, run: str, *, sealed: bool = False) -> RunRow:
-        row = await self.store.run(run)
+        row = await self.store.runs.get(run)
         if row is None or (row.sealed and not sealed):
             raise RunNotFound(f"there is no run {run}")
         return row
@@ -501,7 +494,7 @@ class Engine(Teams):
         """Newest first."""
         if where.blocked:
             return await self.blocked_report.runs(where)
-        return [self.view(row, None) for row in await self.store.runs(where)]
+        return [self.view(row, None) for row in await self.store.runs.search(where)]
 
     async def wait(self, run: str, *, timeout: float | None = None, settled: bool = False, sealed: bool = False) -> Run:
         """Wait until a run has ended (`settled`: or waits for an answer). Raises TimeoutError.
@@ -514,8 +507,8 @@ class Engine(Teams):
         async with asyncio.timeout(timeout):
             while True:
                 log, row = self.worker.log_of(run), None
-                if log is None and self.worker.others is not None:
-                    ended = await wait_elsewhere(self, run, self.worker.others, settled=settled, sealed=sealed)
+                if log is None and (remote := await self.worker.cluster.remote_log(run)) is not None:
+                    ended = await wait_elsewhere(self, run, remote, settled=settled, sealed=sealed)
                     if ended is not None:
                         return ended
                     continue  # it is here now
@@ -559,9 +552,7 @@ class Engine(Teams):
     def at_hand(self, run: str) -> list[Event] | None:
         """All events of a run, where that is here, or was followed here from its beginning to its end; None: they must
         be read."""
-        log, others = self.worker.log_of(run), self.worker.others
-        if log is None and others is not None:
-            return others.at_hand(run)
+        log = self.worker.log_of(run) or self.worker.cluster.followed(run)
         return log.since(0) if log is not None else None
 
     async def events(
@@ -583,28 +574,13 @@ class Engine(Teams):
         finally:
             reader.close()
 
-    def reader(self, run: str, after: int = 0, *, sealed: bool = False) -> Reader:
+    def reader(self, run: str, after: int = 0, *, sealed: bool = False) -> LogReader:
         """As `events`, read piece by piece, and with a time to wait."""
-        return Reader(self, run, after, sealed=sealed)
+        return LogReader(self.worker.sources, run, after, sealed=sealed)
 
     def next_hint(self, run: str) -> asyncio.Future[None]:
         """Done at the next news of a run, or when it is time to look anyway."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-
-        def fire() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        end = self.bus.subscribe(run, fire)
-        timer = loop.call_later(self.settings.sweep_every, fire)  # hints may get lost: look anyway
-
-        def clean(_: object) -> None:
-            end()
-            timer.cancel()
-
-        future.add_done_callback(clean)
-        return future
+        return next_hint(self.bus, run, self.settings.sweep_every)
 
     async def cancel(
         self, run: str, *, reason: str = "", by: Caller = OWNER, rollback: bool = False, sealed: bool = False
@@ -613,11 +589,11 @@ class Engine(Teams):
         if not sealed:
             await self.check_open(run)
         body = json_values.encode({"by": by.id, "reason": reason, "rollback": rollback})
-        _, owner = await self.store.deliver(run, "cancel", body, now())
+        _, owner = await self.store.runs.deliver(run, "cancel", body, now())
         if owner is None and self.worker.execution(run) is None:
             await self.worker.claim_and_enter(run)
         else:
-            self.worker.told(run, owner=owner)
+            self.worker.notify_run(run, owner=owner)
 
     async def send(
         self,
@@ -638,15 +614,15 @@ class Engine(Teams):
         if kind != "passed" and len(body) > self.settings.max_input_bytes:  # else it was weighed when it came
             most = self.settings.max_input_bytes
             raise TooLarge(f"the message is larger than {most} bytes: as JSON it has {len(body)}")
-        _, owner = await self.store.deliver(run, kind, body, now())
-        self.worker.told(run, owner=owner)
+        _, owner = await self.store.runs.deliver(run, kind, body, now())
+        self.worker.notify_run(run, owner=owner)
 
     async def move(self, run: str, origin: Origin | str, *, version: str | None = None, by: Caller = OWNER) -> None:
         """Give an unfinished run to the code of another origin, on purpose. `version`: of the agent there, where it is
         another. Refused while a worker has the run."""
         row = await self.row(run, sealed=True)
         to = MoveTo(str(origin), row.version if version is None else version, by.id, now())
-        self.worker.announce(await self.store.move(run, to))
+        self.worker.announce(await self.store.claims.move(run, to))
 
     async def retry(self, run: str, *, by: Caller = OWNER) -> Run:
         """Let a blocked run go on at once, or continue a failed one from its last good record, as a new run."""
@@ -659,21 +635,21 @@ class Engine(Teams):
         """
         if not sealed:
             await self.check_open(run)
-        for gone in await self.store.delete_run(run, now(), rollback=rollback):
+        for gone in await self.store.runs.delete(run, now(), rollback=rollback):
             self.worker.forget(gone)
 
     async def erase(self, run: str, seq: int, *, sealed: bool = False) -> None:
         """Forget what one event of a finished run said. Its hash stays, so the chain still verifies."""
         if not (await self.run(run, sealed=sealed)).status.final:
             raise Conflict(f"run {run} has not ended; only then can an event be erased")
-        await self.store.erase_event(run, seq)
+        await self.store.runs.erase(run, seq)
         self.worker.forget(run)
 
     async def verify(self, run: str, *, sealed: bool = False) -> int | None:
         """Check the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""
         if not sealed:
             await self.check_open(run)
-        return await integrity.verify(self.store, run)
+        return await integrity.verify(self.store.runs, run)
 
     # -- views --------------------------------------------------------------------------------------------
 
@@ -687,7 +663,7 @@ class Engine(Teams):
         return view
 
     async def full_view(self, row: RunRow) -> Run:
-        ends = await self.store.ends(row.id)
+        ends = await self.store.runs.ends(row.id)
         created = ends[0].body if ends and isinstance(ends[0].body, RunCreated) else None
         view = self.view(row, created)
         view.blocked = await self.blocked_report.reason(row)

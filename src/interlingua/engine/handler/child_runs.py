@@ -145,7 +145,7 @@ class Calling(Speaking):
     def _request(self, name: str, version: str | None, payload: Any, config: Any, **more: Any) -> RunRequest:
         trace = tracing.current(self.request.trace)
         if self.authority is None:  # else the child's authority says how much time is left
-            trace = carried_scope.aged(trace_context.read(trace), (now() - self.log.row.created_at) / 1e6)
+            trace = carried_scope.deduct_seconds(trace_context.read(trace), (now() - self.log.row.created_at) / 1e6)
         return RunRequest(name, version, payload, config, caller=self.request.caller, trace=trace, **more)
 
     async def _child(
@@ -201,7 +201,7 @@ class Calling(Speaking):
                 except Exception as error:
                     self._child_keys.pop(child, None)
                     if notice is not None and isinstance(error, Invalid):
-                        await engine.store.undelegate(child)  # it never came to be, and counts for nothing
+                        await engine.store.delegations.uncount(child)  # it never came to be, and counts for nothing
                     if isinstance(error, InterlinguaError) and not isinstance(error, StoreError):
                         self._never_began(place, error)
                     raise

@@ -158,16 +158,16 @@ class Mounted:
         trace = trace_context.read(tracing.current(self._run.request.trace))
         scope = self._scope(trace)
         more = {carried_scope.SCOPE: carried_scope.write(scope)} if scope is not None else {}
-        return trace_context.onward(trace, self.engine.settings.max_hops, more)
+        return trace_context.next_hop(trace, self.engine.settings.max_hops, more)
 
     def _scope(self, trace: trace_context.Carrier | None) -> CarriedScope | None:
         """The scope and the limits that go on to the remote side. Raises Denied where somebody narrowed the call, and
         the remote side is none that keeps to that: servers that tell the way of their agents do."""
         run, scope = self._run, carried_scope.read(trace)
         if run.authority is not None:
-            scope = carried_scope.left_of(run.authority, now())
+            scope = carried_scope.remaining_scope(run.authority, now())
         elif scope is not None:
-            scope = carried_scope.later(scope, (now() - run.log.row.created_at) / 1e6)
+            scope = carried_scope.after(scope, (now() - run.log.row.created_at) / 1e6)
         card = run.agent.card if run.agent is not None else None
         if scope is not None and scope.narrowed and card is not None and not card.metadata.get(VIA):
             raise Denied(

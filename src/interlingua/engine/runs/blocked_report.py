@@ -19,7 +19,7 @@ from .blocked_runs import read_reason
 
 if TYPE_CHECKING:
     from ..engine import Engine
-    from ..log.log_reader import Reader
+    from ..log.log_source import BlockedReader
 
 log = logging.getLogger("interlingua.runs")
 
@@ -32,7 +32,7 @@ class BlockedReport:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._served: dict[str, tuple[float, bool]] = {}  # queues: when somebody looked, and whether one is served
-        self._readers: dict[str, set[Reader]] = {}  # of runs that nobody executes here
+        self._readers: dict[str, set[BlockedReader]] = {}  # of runs that nobody executes here
         self._unserved: set[str] = set()  # queues with runs that were due, and that nobody served at the last look
 
     async def reason(self, row: RunRow) -> Blocked | None:
@@ -49,9 +49,9 @@ class BlockedReport:
     async def counts(self) -> dict[str, int]:
         """How many runs are blocked, by reason."""
         found = dict.fromkeys(REASONS, 0)
-        for reason, count in await self._engine.store.blocked_reasons():
+        for reason, count in await self._engine.store.claims.blocked_reasons():
             found[read_reason(reason).reason if reason is not None else "no_code"] += count
-        for queue, count in await self._engine.store.due_counts(now()):
+        for queue, count in await self._engine.store.claims.due_counts(now()):
             if not await self._is_served(queue):
                 found["no_code"] += count
         return found
@@ -59,10 +59,10 @@ class BlockedReport:
     async def runs(self, where: RunFilter) -> list[Run]:
         """Blocked runs, newest first."""
         store = self._engine.store
-        rows = await store.runs(where)
-        for queue, _ in await store.due_counts(now()):
+        rows = await store.runs.search(where)
+        for queue, _ in await store.claims.due_counts(now()):
             if not await self._is_served(queue):
-                rows += await store.due_runs(queue, now(), where.limit)
+                rows += await store.claims.due_runs(queue, now(), where.limit)
         wanted = [row for row in rows if where.agent in (None, row.agent) and where.thread in (None, row.thread)]
         if where.status is not None:
             wanted = [row for row in wanted if row.status in where.status]
@@ -71,11 +71,11 @@ class BlockedReport:
 
     # -- readers ------------------------------------------------------------------------------------------
 
-    def watch(self, run: str, reader: Reader) -> None:
+    def watch(self, run: str, reader: BlockedReader) -> None:
         """A reader waits for news of a run that nobody executes here."""
         self._readers.setdefault(run, set()).add(reader)
 
-    def unwatch(self, run: str, reader: Reader) -> None:
+    def unwatch(self, run: str, reader: BlockedReader) -> None:
         self._readers[run].discard(reader)
         if not self._readers[run]:
             del self._readers[run]
@@ -87,11 +87,11 @@ class BlockedReport:
         if not self._readers:
             return
         store = self._engine.store
-        for queue, _ in await store.due_counts(now()):
+        for queue, _ in await store.claims.due_counts(now()):
             if not await self._is_served(queue):
                 self._unserved.add(queue)
         for queue in self._unserved & before:
-            for row in await store.due_runs(queue, now(), _AT_ONCE):
+            for row in await store.claims.due_runs(queue, now(), _AT_ONCE):
                 for reader in list(self._readers.get(row.id, ())):
                     reader.tell_blocked(_no_code(row))
 
@@ -105,13 +105,13 @@ class BlockedReport:
     async def _unexecutable(self) -> list[str]:
         store, codes = self._engine.store, self._engine.agents.codes()
         found: list[str] = []
-        for one in await store.open_queues():
+        for one in await store.claims.open_queues():
             queue = run_identity.queue(one.origin, one.agent, one.version)
             if queue not in codes and not await self._is_served(queue):
                 what = f"{_counted(one.runs, 'waits', 'wait')} for {_shown(one.origin, one.agent, one.version)}"
                 move = f"interlingua runs move --from '{one.origin}' --to TARGET"
                 found.append(f"{what}, which nobody serves. Serve it, or: {move}")
-        for line in await store.blocked_lines():
+        for line in await store.claims.blocked_lines():
             if line.reason and (line.queue not in codes or codes[line.queue] in line.codes.split()):
                 why = read_reason(line.reason).message
                 key = run_identity.split_queue(line.queue)[1]

@@ -66,14 +66,14 @@ class Mover:
         await engine.move(run, to.origin, version=to.card.version, by=by)
         moved = [Moved(run, row.agent, to.origin)]
         tree = RunFilter(root=row.path.split("/")[1] if row.path else run, status=_OPEN, sealed=True, limit=100_000)
-        for child in await engine.store.runs(tree):
+        for child in await engine.store.runs.search(tree):
             if child.path.startswith(engine.worker.path_of(row)) and child.origin == row.origin:
                 moved.append(await self._one(child.id, child.agent, child.version, child.origin, by))
         return moved
 
     async def open_queues(self, origin: str) -> list[QueueCount]:
         """The queues with unfinished runs of an origin. `origin`: PROJECT SOURCE, or the source alone."""
-        queues = await self._engine.store.open_queues()
+        queues = await self._engine.store.claims.open_queues()
         found = [one for one in queues if origin in (one.origin, Origin.parse(one.origin).source)]
         if not found:
             known = ", ".join(sorted({one.origin.strip() for one in queues})) or "none"
@@ -85,7 +85,7 @@ class Mover:
         return [
             await self._one(run, one.agent, one.version, one.origin, by)
             for one in queues
-            for run in await self._engine.store.open_runs(one.queue)
+            for run in await self._engine.store.claims.open_runs(one.queue)
         ]
 
     async def _one(self, run: str, agent: str, version: str, origin: str, by: Caller) -> Moved:

@@ -59,10 +59,10 @@ async def retry(engine: Engine, run: str, by: Caller) -> Run:
     """Returns the run that goes on: the run itself where it was blocked, its one continuation where it had failed."""
     row = await engine.row(run, sealed=True)
     if not row.status.final:
-        if not await engine.store.unblock(run, now()):
+        if not await engine.store.claims.unblock(run, now()):
             why = await engine.blocked_report.reason(row)
             raise Conflict(f"run {run} {f'cannot go on: {why.message}' if why else 'is not blocked'}")
-        engine.worker.submitted(row)
+        engine.worker.offer(row)
         log.info("run %s of %s goes on again, as %s wants", row.id, row.agent, by.id)
         return await engine.run(run, sealed=True)
     if row.status not in _RETRIED:
@@ -100,12 +100,12 @@ async def _continue(engine: Engine, failed: RunRow, by: Caller) -> Run:
     )  # fmt: skip
     # It waits for its thread where another run has that: nobody is told to give way for it once more.
     asks = request if request.when_busy == "reject" else msgspec.structs.replace(request, when_busy="enqueue")
-    done = await engine.store.submit(Submission(row, asks, "", rows, None, time, continues=failed.id))
+    done = await engine.store.runs.submit(Submission(row, asks, "", rows, None, time, continues=failed.id))
     if done.existing:
         return await engine.run(done.row.id, sealed=True)
     run_logging.created(done.row)
     log.info("run %s of %s continues run %s, as %s wants", run, row.agent, failed.id, by.id)
-    engine.worker.submitted(done.row)
+    engine.worker.offer(done.row)
     return engine.view(done.row, began)
 
 

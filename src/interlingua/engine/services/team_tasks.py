@@ -70,7 +70,7 @@ class Tasks:
         if not is_task(label):
             return []
         whole = label.partition(".")[0]
-        first = await self.store.labelled(whole)
+        first = await self.store.delegations.labelled(whole)
         root = next((row.path.strip("/").rpartition("/")[2] for row in first if row.label == whole), "")
         return [_task(row, root) for row in first if row.label == label or row.label.startswith(f"{label}.")]
 
@@ -89,13 +89,13 @@ class Tasks:
     async def participant(self, label: str, id_: str) -> DelegationRow:
         """The run of an instance that takes part in a task, now or before. Waits for one that is just beginning."""
         for _ in range(_LOOKS):
-            rows = await self.store.labelled(label)
+            rows = await self.store.delegations.labelled(label)
             named = [row for row in rows if instance_id(row.agent, row.instance) == id_]
             if not named:
                 break
             begins = self.next_hint(named[-1].run)
             try:
-                runs = [(row, await self.store.run(row.run)) for row in reversed(named)]
+                runs = [(row, await self.store.runs.get(row.run)) for row in reversed(named)]
                 begun = [(row, run) for row, run in runs if run is not None]
                 if begun:
                     return next((row for row, run in begun if not run.status.final), begun[0][0])
@@ -125,8 +125,8 @@ class Tasks:
         """Somebody outside tried to have an agent of a task work, and may not: that is on record there."""
         body = body_encoder.encode(DelegationRefused(agent, reason, key=f"outside:{new_id()}"))
         with contextlib.suppress(AlreadyFinished, NotFound):
-            _, owner = await self.store.deliver(root, "relay", body, now())
-            self.worker.told(root, owner=owner)
+            _, owner = await self.store.runs.deliver(root, "relay", body, now())
+            self.worker.notify_run(root, owner=owner)
 
 
 def _task(row: DelegationRow, root: str) -> Task:

@@ -158,7 +158,7 @@ class Teams(Tasks):
         granted = gates.begin(team.name, entry.id, team.limits, now=moment)
         came = carried_scope.read(request.trace)
         if came is not None:
-            granted = carried_scope.under(granted, came, moment)
+            granted = carried_scope.restrict_to(granted, came, moment)
         return msgspec.structs.replace(request, authority=granted)
 
     async def is_member(self, name: str) -> bool:
@@ -168,7 +168,7 @@ class Teams(Tasks):
         if any(name.startswith(f"{team}/") for team in self.teams):
             return True
         known = any(member == name.partition("#")[0] for _, member in self._members)
-        return known and await self.store.card(name, None) is None
+        return known and await self.store.cards.get(name, None) is None
 
     def member(self, authority: Authority | None, name: str) -> Member | None:
         if authority is None:
@@ -198,7 +198,7 @@ class Teams(Tasks):
             raise Denied(f"{row.agent} may not call {name}: it is a member of a team, which only its team may call")
         target = _target(authority, name)
         lineage = await self._lineage(row, authority)
-        started = await self.store.started(authority.root or row.id, [run for run, _ in lineage])
+        started = await self.store.delegations.started(authority.root or row.id, [run for run, _ in lineage])
         _decide(started, lineage, authority, target)
 
     async def count_delegation(self, row: RunRow, authority: Authority, member: Member) -> CountDelegation:
@@ -226,7 +226,7 @@ class Teams(Tasks):
     ) -> Authority:
         """Count a delegation where that is not done yet, and give the child its authority. Raises what refuses it."""
         wanted = await self.count_delegation(row, authority, member)
-        found = await self.store.delegate(msgspec.structs.replace(wanted, run=run))
+        found = await self.store.delegations.count(msgspec.structs.replace(wanted, run=run))
         return gates.shrink(
             authority, member.manifest, member.team.limits_of(member.manifest), now=now(), scope=scope,
             instance=found.row.instance, started=found.started, task=found.row.label,
@@ -237,7 +237,7 @@ class Teams(Tasks):
     ) -> Authority:
         """An overseer's authority for a verdict."""
         wanted = await self.count_review(row, judged, overseer, label)
-        found = await self.store.delegate(msgspec.structs.replace(wanted, run=run))
+        found = await self.store.delegations.count(msgspec.structs.replace(wanted, run=run))
         limits = overseer.team.limits_of(overseer.manifest)
         granted = gates.shrink(judged, overseer.manifest, limits, now=now(), task=found.row.label)
         return self.review_authority(judged, granted)
@@ -257,7 +257,7 @@ class Teams(Tasks):
             execution = self.worker.execution(run)
             if execution is not None:
                 return execution.request.authority
-            first = await self.store.events(run, 0, 1)
+            first = await self.store.runs.events(run, 0, 1)
             created = first[0].body if first else None
             if len(self._authorities) >= _REMEMBERED:
                 self._authorities.clear()

@@ -21,11 +21,11 @@ import msgspec
 
 from ... import extras
 from ...model import json_values
-from ...model.error_numbers import Code
+from ...model.error_numbers import ErrorNumber
 from ...model.errors import DefinitionError, Invalid
-from ...model.pointers import escaped
+from ...model.pointers import escape
 from ...model.team.authority import DEFAULT_POLICY, Limits, Policy, Step
-from ...model.team.manifest import Problem, Server, Team, check, fits, manifest_problems, read_manifest
+from ...model.team.manifest import Problem, Server, Team, check, manifest_problems, read_manifest, type_problems
 
 SUFFIXES: Final = (".json", ".yaml", ".yml", ".toml")
 MAX_BYTES = 4_000_000  # of one file
@@ -143,7 +143,7 @@ class _Reader:
             return
         self.problems.extend(msgspec.structs.replace(one, path=path + one.path) for one in problems)
         if isinstance(value, dict) and isinstance(value.get("id"), str):
-            self.team.unread.add(value["id"])  # others may name it all the same
+            self.team.invalid_ids.add(value["id"])  # others may name it all the same
 
     def config(self, value: Any, file: str) -> bool:
         """What belongs to the team as a whole. Returns whether it says where the manifests are."""
@@ -157,19 +157,17 @@ class _Reader:
         if "limits" in value and not self._wrong(value["limits"], Limits, "/limits"):
             self.team.limits = msgspec.convert(value["limits"], Limits)
         for id_, server in self._members(value, "servers").items():
-            if not self._wrong(server, Server, f"/servers/{escaped(id_)}"):
+            if not self._wrong(server, Server, f"/servers/{escape(id_)}"):
                 self.team.servers[id_] = msgspec.convert(server, Server)
         if "policy" in value:
             self.team.policy = self._policy(self._members(value, "policy"))
         self.team.extra = {name: given for name, given in value.items() if name not in _MEMBERS}
         for name in self.team.extra:
-            self.problem(
-                file, f"/{escaped(name)}", f"is not known here (known are {', '.join(_MEMBERS)})", warning=True
-            )
+            self.problem(file, f"/{escape(name)}", f"is not known here (known are {', '.join(_MEMBERS)})", warning=True)
         return "agents" in value and self._listed(value["agents"], file)
 
     def _wrong(self, value: Any, kind: Any, path: str) -> bool:
-        found = fits(value, kind, path, self.team.file)
+        found = type_problems(value, kind, path, self.team.file)
         self.problems.extend(found)
         return bool(found)
 
@@ -194,18 +192,16 @@ class _Reader:
     def _policy(self, table: dict[str, Any]) -> Policy:
         """The default policy with the codes that are given. A code is a number, or its name."""
         steps, default = dict(DEFAULT_POLICY.steps), DEFAULT_POLICY.default
-        names = {code.name.lower(): int(code) for code in Code}
+        names = {code.name.lower(): int(code) for code in ErrorNumber}
         for key, value in table.items():
             number = names.get(key.lower()) or (int(key) if key.isascii() and key.isdigit() and len(key) < 6 else None)
             if number is None and key != _DEFAULT:
                 known = ", ".join([*names, _DEFAULT])
-                self.problem(
-                    self.team.file, f"/policy/{escaped(key)}", f"is no error code: a number, or one of {known}"
-                )
+                self.problem(self.team.file, f"/policy/{escape(key)}", f"is no error code: a number, or one of {known}")
                 continue
             listed = value if isinstance(value, list) else [value]
             found = [
-                self._step(one, f"/policy/{escaped(key)}" + f"/{i}" * isinstance(value, list))
+                self._step(one, f"/policy/{escape(key)}" + f"/{i}" * isinstance(value, list))
                 for i, one in enumerate(listed)
             ]
             taken = tuple(step for step in found if step is not None)
@@ -220,7 +216,7 @@ class _Reader:
         if isinstance(value, str):
             do, _, to = value.partition(" ")
             value = {"do": do, **({"to": to} if to else {})}
-            if fits(value, Step, path):
+            if type_problems(value, Step, path):
                 self.problem(
                     self.team.file, path, f"is retry, reassign [AGENT], escalate WHOM or fail, got {do[:80]!r}"
                 )

@@ -156,7 +156,7 @@ class CapDoor:
         try:
             run = await self.engine.run(part.run)
         except RunNotFound:  # of an overseen agent: nobody sees what it does
-            row = await self.engine.store.run(part.run)
+            row = await self.engine.store.runs.get(part.run)
             if row is None:
                 raise
             run = self.engine.view(row, None)
@@ -263,7 +263,7 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
 
 def unread(error: InterlinguaError) -> dict[str, Any]:
     """What can be read of a message that could not be read as a whole."""
-    return json_text.members(error.unread, "task_id", "sender_id") if isinstance(error, Invalid) else {}
+    return json_text.members(error.refused_message, "task_id", "sender_id") if isinstance(error, Invalid) else {}
 
 
 def addressed(value: Any) -> tuple[str, str]:
