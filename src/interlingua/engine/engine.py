@@ -38,6 +38,7 @@ from ..model.run_identity import Origin
 from ..model.schemas import Validator
 from ..model.status import Status
 from ..model.team.oversight import Assignment
+from ..runtime.closing import Step, close_all
 from ..store import integrity
 from ..store.changes import Submission, Submitted
 from ..store.open import open_store
@@ -45,14 +46,14 @@ from ..store.ports import Store
 from ..store.rows import EventRow, MoveTo, RunRow, StoredCard
 from .agents import mount_path
 from .agents.agent import Agent, Registry
-from .closing import Step, close_all
 from .cluster.membership import Replicas
 from .cluster.remote_agents import AgentElsewhere, Elsewhere
 from .cluster.remote_wait import wait_elsewhere
 from .handler.mounted_run import Offer
 from .handler.workspace import Editor
 from .ids import new_id, now
-from .log.log_reader import Reader
+from .log.log_reader import LogReader
+from .log.log_source import next_hint
 from .log.run_log import LiveLog, Witness, encode, tell_witness
 from .observe import run_logging
 from .observe.loop_watchdog import StallWatch
@@ -148,8 +149,8 @@ class Engine(Teams):
         opened.append(self._close_tool_servers)
         self.server = await mount_path.server_id(self.store)
         self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
-        self.store.on_change = self.worker.foreign_change
-        self.store.claims.on_lost = self.worker.lost
+        self.store.on_change = self.worker.store_changed
+        self.store.claims.on_lost = self.worker.on_lease_lost
         await self._publish_cards()
         self.agents.listeners.append(self._agents_changed)
         opened.append(lambda: self.agents.listeners.remove(self._agents_changed))
@@ -189,19 +190,16 @@ class Engine(Teams):
 
     def _answered(self, run: str, owner: str | None) -> None:
         """Tell the owner of a run that an answer is there, and everybody that the questions changed."""
-        if owner == self.worker.id or owner is None or self.worker.others is not None:
-            self.worker.told(run, owner=owner)
-        if self.worker.others is not None:
-            self.worker.others.questions_changed()
+        self.worker.notify_run(run, owner=owner)
+        self.worker.cluster.questions_changed()
 
     def _agents_changed(self) -> None:
         self.worker.spawn(self._publish_cards())
-        self.worker.gates.refresh()
+        self.worker.limits.refresh()
         self.worker.serve_soon()
         self.elsewhere.hint()
-        self.worker.blocked_runs.hint()
-        if self.worker.others is not None:
-            self.worker.others.agents_changed()
+        self.worker.claims.blocked.hint()
+        self.worker.cluster.agents_changed()
 
     async def _publish_cards(self) -> None:
         """Let every process of the store know what the agents are that are here."""
@@ -299,27 +297,25 @@ class Engine(Teams):
         row.head = first.hash = hash_chain.link(row.head, run, 1, kind, row.created_at, hash_chain.body_hash(body))
         row.wake_at = row.created_at + int(request.delay * 1e6) if request.delay > 0 else 0
         here = agent if self._may_start(request, agent) else None
-        mirror = None
-        if follow and here is None and self.worker.others is not None:
-            mirror = self.worker.others.expect(row, created, first)
+        remote = self.worker.cluster.follow_new(row, created, first) if follow and here is None else None
         try:
             done = await self._write(row, created, first, here, witness)
         except BaseException:
-            if mirror is not None:
-                mirror.let_go()
+            if remote is not None:
+                remote.release()
             raise
-        if mirror is not None:
-            mirror.submitted = done.row, created
+        if remote is not None:
+            remote.submitted = done.row, created
         if done.existing:
-            if mirror is not None:
-                mirror.let_go()
+            if remote is not None:
+                remote.release()
             return await self.run(done.row.id, sealed=parent is not None)
         if done.cancel is not None:
-            self.worker.told(done.cancel)
+            self.worker.notify_run(done.cancel)
             if self.worker.execution(done.cancel) is None:
                 await self.worker.claim_and_enter(done.cancel)
         if done.row.worker != self.worker.id:
-            self.worker.submitted(done.row)
+            self.worker.offer(done.row)
         return self.view(done.row, created)
 
     async def _write(
@@ -366,7 +362,7 @@ class Engine(Teams):
 
     def _may_start(self, request: RunRequest, agent: Agent[..., Any] | None) -> bool:
         """Whether a run may start here as soon as it is written down."""
-        return agent is not None and agent.here and not request.delay and self.worker.may_start(agent)
+        return agent is not None and agent.here and not request.delay and self.worker.limits.may_start(agent)
 
     def _written(
         self, request: RunRequest, run: str, parent: RunRow | None, stored: StoredCard, agent: Agent[..., Any] | None
@@ -472,10 +468,7 @@ class Engine(Teams):
 
     async def check_open(self, run: str) -> None:
         """Raise RunNotFound for a run that is sealed: only the owner may read it."""
-        log = self.worker.log_of(run)
-        row = log.row if log is not None else await self.store.runs.get(run)
-        if row is not None and row.sealed:
-            raise RunNotFound(f"there is no run {run}")
+        await self.worker.sources.check_open(run)
 
     async def run(self, run: str, *, sealed: bool = False) -> Run:
         """A run as it is now. `sealed`, here and elsewhere, is for the owner: also one of an overseen agent."""
@@ -514,8 +507,8 @@ class Engine(Teams):
         async with asyncio.timeout(timeout):
             while True:
                 log, row = self.worker.log_of(run), None
-                if log is None and self.worker.others is not None:
-                    ended = await wait_elsewhere(self, run, self.worker.others, settled=settled, sealed=sealed)
+                if log is None and (remote := await self.worker.cluster.remote_log(run)) is not None:
+                    ended = await wait_elsewhere(self, run, remote, settled=settled, sealed=sealed)
                     if ended is not None:
                         return ended
                     continue  # it is here now
@@ -559,9 +552,7 @@ class Engine(Teams):
     def at_hand(self, run: str) -> list[Event] | None:
         """All events of a run, where that is here, or was followed here from its beginning to its end; None: they must
         be read."""
-        log, others = self.worker.log_of(run), self.worker.others
-        if log is None and others is not None:
-            return others.at_hand(run)
+        log = self.worker.log_of(run) or self.worker.cluster.followed(run)
         return log.since(0) if log is not None else None
 
     async def events(
@@ -583,28 +574,13 @@ class Engine(Teams):
         finally:
             reader.close()
 
-    def reader(self, run: str, after: int = 0, *, sealed: bool = False) -> Reader:
+    def reader(self, run: str, after: int = 0, *, sealed: bool = False) -> LogReader:
         """As `events`, read piece by piece, and with a time to wait."""
-        return Reader(self, run, after, sealed=sealed)
+        return LogReader(self.worker.sources, run, after, sealed=sealed)
 
     def next_hint(self, run: str) -> asyncio.Future[None]:
         """Done at the next news of a run, or when it is time to look anyway."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-
-        def fire() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        end = self.bus.subscribe(run, fire)
-        timer = loop.call_later(self.settings.sweep_every, fire)  # hints may get lost: look anyway
-
-        def clean(_: object) -> None:
-            end()
-            timer.cancel()
-
-        future.add_done_callback(clean)
-        return future
+        return next_hint(self.bus, run, self.settings.sweep_every)
 
     async def cancel(
         self, run: str, *, reason: str = "", by: Caller = OWNER, rollback: bool = False, sealed: bool = False
@@ -617,7 +593,7 @@ class Engine(Teams):
         if owner is None and self.worker.execution(run) is None:
             await self.worker.claim_and_enter(run)
         else:
-            self.worker.told(run, owner=owner)
+            self.worker.notify_run(run, owner=owner)
 
     async def send(
         self,
@@ -639,7 +615,7 @@ class Engine(Teams):
             most = self.settings.max_input_bytes
             raise TooLarge(f"the message is larger than {most} bytes: as JSON it has {len(body)}")
         _, owner = await self.store.runs.deliver(run, kind, body, now())
-        self.worker.told(run, owner=owner)
+        self.worker.notify_run(run, owner=owner)
 
     async def move(self, run: str, origin: Origin | str, *, version: str | None = None, by: Caller = OWNER) -> None:
         """Give an unfinished run to the code of another origin, on purpose. `version`: of the agent there, where it is

@@ -355,7 +355,7 @@ class Mounted:
             pause = max(LOOK_EVERY, waited / _LOOKS)
             with contextlib.suppress(TimeoutError):
                 never = asyncio.get_running_loop().create_future()
-                await self._run._wait(never, now() + int(pause * 1e6), f"look:{key}")
+                await self._run._wait(never, now() + int(pause * 1e6))
 
     def _asks(self, key: str) -> AskedQuestion | None:
         """What is asked by a key, and open."""

@@ -62,7 +62,7 @@ async def retry(engine: Engine, run: str, by: Caller) -> Run:
         if not await engine.store.claims.unblock(run, now()):
             why = await engine.blocked_report.reason(row)
             raise Conflict(f"run {run} {f'cannot go on: {why.message}' if why else 'is not blocked'}")
-        engine.worker.submitted(row)
+        engine.worker.offer(row)
         log.info("run %s of %s goes on again, as %s wants", row.id, row.agent, by.id)
         return await engine.run(run, sealed=True)
     if row.status not in _RETRIED:
@@ -105,7 +105,7 @@ async def _continue(engine: Engine, failed: RunRow, by: Caller) -> Run:
         return await engine.run(done.row.id, sealed=True)
     run_logging.created(done.row)
     log.info("run %s of %s continues run %s, as %s wants", run, row.agent, failed.id, by.id)
-    engine.worker.submitted(done.row)
+    engine.worker.offer(done.row)
     return engine.view(done.row, began)
 
 

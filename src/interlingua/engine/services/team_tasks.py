@@ -126,7 +126,7 @@ class Tasks:
         body = body_encoder.encode(DelegationRefused(agent, reason, key=f"outside:{new_id()}"))
         with contextlib.suppress(AlreadyFinished, NotFound):
             _, owner = await self.store.runs.deliver(root, "relay", body, now())
-            self.worker.told(root, owner=owner)
+            self.worker.notify_run(root, owner=owner)
 
 
 def _task(row: DelegationRow, root: str) -> Task:
