@@ -180,7 +180,7 @@ class Worker:
     def is_ending(self) -> bool:
         """Whether a run that is cut short here ends with the process: the engine stops, or our own tasks are cancelled,
         as when the event loop ends."""
-        return self._stopping or self._loops.is_cancelling
+        return self._stopping or self._loops.was_cancelled
 
     def _working(self) -> list[Execution]:
         """Handlers that do something now: those that only wait are handed back at once."""
