@@ -25,6 +25,13 @@ class CannotOpen(InvalidRequest):
         self.hint = "choose another one with --store or INTERLINGUA_STORE"
 
 
+class NoStore(CannotOpen):
+    """There is nothing to read at this place."""
+
+    def __init__(self, where: str | Path) -> None:
+        super().__init__(where, "there is no store")
+
+
 def is_postgres(where: str | Path) -> bool:
     return _POSTGRES.match(str(where)) is not None
 

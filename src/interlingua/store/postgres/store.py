@@ -18,8 +18,8 @@ class PostgresStore(SqlStore):
         self.liveness = LeaseLiveness(database)
         super().__init__(database, self.liveness, opening.shown(url))
 
-    async def open(self) -> None:
-        await self.database.open(lambda: self.on_change(), self.waits_for_server)
+    async def open(self, *, read_only: bool = False) -> None:
+        await self.database.open(lambda: self.on_change(), self.waits_for_server, read_only=read_only)
         self.liveness.leases = Leases(self.database.where, self._tell_lost)
 
     async def close(self) -> None:
