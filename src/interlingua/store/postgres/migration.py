@@ -6,7 +6,7 @@ from psycopg import sql as text
 
 from ...model import json_values
 from .. import schema
-from ..open import NoStore
+from ..address import NoStore
 from ..rows import WorkerRow
 from .connection import Place, PostgresConnection, connect
 from .leases import RUN_OUT

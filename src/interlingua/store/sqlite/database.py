@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from ..open import CannotOpen, NoStore
+from ..address import CannotOpen, NoStore
 from ..sql.database import Database, NoWriter
 from ..sql.dialect import Connection
 from .connection import SQLITE, SQLiteConnection, connect, connect_read_only

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...model import json_values
 from ...model.errors import Conflict
 from .. import schema
-from ..open import NoStore
+from ..address import NoStore
 from ..rows import WorkerRow
 from ..sql.dialect import Connection
 from .connection import SQLiteConnection, begin, connect
