@@ -20,6 +20,7 @@ class JobGroup:
     def __init__(self, name: str) -> None:
         self.name = name
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._cancelled = False
 
     def spawn(
         self, work: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
@@ -31,13 +32,14 @@ class JobGroup:
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
+        self._cancelled = self._cancelled or task.cancelled()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: a background job failed", self.name, exc_info=error)
 
     @property
-    def is_cancelling(self) -> bool:
-        """Whether one of the jobs is being cancelled, by `close` or as when the event loop ends."""
-        return any(task.cancelling() for task in self._tasks)
+    def was_cancelled(self) -> bool:
+        """Tells whether a job was cancelled, by `close` or because the event loop ends."""
+        return self._cancelled or any(task.cancelling() for task in self._tasks)
 
     async def wait(self, timeout: float) -> None:
         """Wait until all jobs have ended, for so many seconds at most."""
