@@ -261,6 +261,7 @@ class Worker:
         log = self._finished.pop(run, None)
         if log is not None:
             self._finished_bytes -= log.recent.bytes
+            log.leave_memory()
 
     def _forget_under(self, path: str) -> None:
         """The runs that a run has called: they are forgotten with it."""
