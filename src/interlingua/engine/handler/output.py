@@ -15,9 +15,9 @@ from ...model.content import Artifact, Message
 from ...model.delta import DeltaError, Joiner
 from ...model.errors import InterlinguaError, Invalid, InvalidOutput
 from ...model.events import ArtifactAdded, Emission, MessageSent, OutputDelta, RunRestarted
+from ..log.split_text import Pieces
 from ..log.step_attempts import Attempt, Attempts
 from .run_data import RunData
-from .split_text import Pieces
 from .waits import Waits
 
 

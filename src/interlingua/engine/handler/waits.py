@@ -18,14 +18,6 @@ from .suspension import SUSPENDING, Leaving, Suspended
 class Control(Protocol):
     """The run as a whole, as its parts need it."""
 
-    def tick(self, waits: asyncio.Task[Any] | None = None) -> None:
-        """Note that the handler begins to wait or goes on. `waits`: the task that is about to wait."""
-        ...
-
-    def stir(self) -> None:
-        """Note that the handler does something while one of its branches waits."""
-        ...
-
     def leave(self, how: Leaving) -> None:
         """Ask the handler to stop."""
         ...
@@ -39,17 +31,30 @@ class Control(Protocol):
         ...
 
 
+class Activity(Protocol):
+    """Notes whether the handler does something or only waits."""
+
+    def tick(self, waits: asyncio.Task[Any] | None = None) -> None:
+        """Note that the handler begins to wait or goes on. `waits`: the task that is about to wait."""
+        ...
+
+    def stir(self) -> None:
+        """Note that the handler does something while one of its branches waits."""
+        ...
+
+
 class Waits:
     """What the branches of a handler wait for, and whether the handler may still do anything."""
 
     __slots__ = (
-        "_control", "_data", "_deadlines", "_turns", "active", "awaited", "blocked", "branches", "entered", "leaving",
-        "loop", "over", "waited",
+        "_control", "_data", "_deadlines", "_turns", "active", "activity", "awaited", "blocked", "branches", "entered",
+        "leaving", "loop", "over", "waited",
     )  # fmt: skip
 
     def __init__(self, data: RunData, branches: Branches, control: Control, loop: asyncio.AbstractEventLoop) -> None:
         self._data = data
         self._control: Control | None = control  # None: the handler has ended
+        self.activity: Activity | None = None  # made after this; None, too, when the handler has ended
         self._turns = Turns(loop)
         self._deadlines: dict[asyncio.Future[Any], int] = {}
         self.branches = branches
@@ -64,7 +69,7 @@ class Waits:
 
     def close(self) -> None:
         """Forget the run as a whole, whose handler has ended."""
-        self._control = None
+        self._control = self.activity = None
 
     # -- whether the handler may go on --------------------------------------------------------------------
 
@@ -119,12 +124,12 @@ class Waits:
     # -- waiting ------------------------------------------------------------------------------------------
 
     def tick(self, waits: asyncio.Task[Any] | None = None) -> None:
-        if self._control is not None:
-            self._control.tick(waits)
+        if self.activity is not None:
+            self.activity.tick(waits)
 
     def stir(self) -> None:
-        if self._control is not None:
-            self._control.stir()
+        if self.activity is not None:
+            self.activity.stir()
 
     async def wait(
         self, future: asyncio.Future[Any], deadline: int | None = None, *, behind: asyncio.Future[Any] | None = None

@@ -30,8 +30,8 @@ from ..handler.run_data import RunData
 from ..handler.waits import Waits
 from ..log.received_messages import PASSED
 from ..log.record_keys import is_named
-from ..runs.finished_work import Work
 from .conversation import RESULT_HASH, Conversation, error_message, result_message, unclaimed, unverified
+from .finished_work import Work
 from .gate import TeamGate, TeamHost, TeamMember
 
 _INNER = "inner:"

@@ -25,9 +25,9 @@ from ..agents.agent import Agent
 from ..agents.mount_path import MOUNTED_FROM
 from ..agents.question_types import Question, question_codec
 from ..observe import tracing
-from ..runs.finished_work import Work
 from .conversation import RESULT_HASH, result_message, unverified, verdict_message
 from .delegation import Handover, Task
+from .finished_work import Work
 from .gate import TeamMember
 from .member_run import MemberRun
 
