@@ -130,8 +130,8 @@ class Ending:
         return Status.FAILED, info
 
     def fell_short(self, error: BaseException | None, *, bound: bool) -> bool:
-        """Whether the code failed before it came as far as the run had come: that is no end of the run. `bound`: the
-        input has become the arguments of the handler."""
+        """Tells whether the code failed before it came as far as the run had come: that is no end of the run. `bound`:
+        the input has become the arguments of the handler."""
         replay, agent = self._data.replay, self._data.agent
         if not replay.started or agent is None or is_mounted(agent.card):
             return False
@@ -235,7 +235,7 @@ class Ending:
 
 
 def is_unexpected(error: BaseException) -> bool:
-    """Whether an error tells of code that does not fit, rather than of work that failed.
+    """Tells errors of code that does not fit from those of work that failed.
 
     Errors of our own tree end a run; but a value that the code does not take says the same as any other exception.
     """

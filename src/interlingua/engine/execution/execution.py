@@ -137,12 +137,12 @@ class Execution:
 
     @property
     def over(self) -> bool:
-        """Whether nothing that the handler does counts any more."""
+        """True when nothing that the handler does counts any more."""
         return self.waits.over
 
     @property
     def member(self) -> MemberRun:
-        """What the run does in its team. It is made on first use: most runs have none."""
+        """The run in its team. It is made on first use: most runs have none."""
         if self._member is None:
             self._member = MemberRun(
                 self.data, self.waits, self.calls, self.output, self.steps, self.questions, self.mailbox,

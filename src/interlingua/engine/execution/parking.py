@@ -40,7 +40,7 @@ class Listeners:
         self._asked_at: dict[Parked, int] = {}
 
     def stays(self, run: Parked, asked_at: int) -> bool:
-        """Whether a run that could be parked stays. Then another one may have to go."""
+        """Keep a run that could be parked, or not. Where it stays, another one may have to go."""
         self._asked_at[run] = asked_at
         if len(self._asked_at) <= self._most:
             return True
@@ -188,7 +188,7 @@ class Activity:
         self._parking.end()
 
     def _executes_beside(self, waits: asyncio.Task[Any] | None) -> bool:
-        """Whether another branch executes while one waits: it may be what kills the process."""
+        """Tells whether another branch executes while one waits: it may be what kills the process."""
         if self._waits.branches.engine_code or self._data.in_thread:
             return False
         return any(branch.task is not waits for branch in self._waits.busy_branches())

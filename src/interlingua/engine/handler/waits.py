@@ -44,7 +44,7 @@ class Activity(Protocol):
 
 
 class Waits:
-    """What the branches of a handler wait for, and whether the handler may still do anything."""
+    """The waits of all branches of a handler. They also say whether the handler may still do anything."""
 
     __slots__ = (
         "_control", "_data", "_deadlines", "_turns", "active", "activity", "awaited", "blocked", "branches", "entered",
@@ -84,12 +84,12 @@ class Waits:
 
     @property
     def suspending(self) -> bool:
-        """Whether the handler is left, and the run goes on later."""
+        """True when the handler is left, and the run goes on later."""
         return self.leaving in SUSPENDING and not self.branches.engine_code
 
     @property
     def process_ends(self) -> bool:
-        """Whether the task was cancelled with the process, or the event loop, and not by us or by the agent."""
+        """True when the task was cancelled with the process, or the event loop, and not by us or by the agent."""
         task = self.branches.root.task
         return self.leaving is None and task is not None and task.cancelling() > 0 and self._data.host.is_ending
 
@@ -196,17 +196,17 @@ class Waits:
 
     @property
     def only_waiting(self) -> bool:
-        """Whether the handler does nothing but wait."""
+        """True when the handler does nothing but wait."""
         return self.blocked > 0 and self.active == 0
 
     @property
     def goes_on(self) -> bool:
-        """Whether a branch is about to go on, because what it waited for has come."""
+        """True when a branch is about to go on, because what it waited for has come."""
         return any(one.done() for one in self.awaited.values())
 
     @property
     def at_rest(self) -> bool:
-        """Whether only somebody else can wake the run: not time, and not what has come in already."""
+        """True when only somebody else can wake the run: not time, and not what has come in already."""
         return self.only_waiting and not self.goes_on and self.next_deadline() is None
 
     def busy_branches(self) -> list[Branch]:

@@ -39,7 +39,7 @@ _REFUSALS: dict[str, type[InterlinguaError]] = {cls.code: cls for cls in (Denied
 
 
 class Handover(msgspec.Struct):
-    """What a delegation says besides its input."""
+    """A delegation besides its input."""
 
     messages: list[Message] = []
     summary: str | None = None
