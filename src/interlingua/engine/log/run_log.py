@@ -73,7 +73,7 @@ _MOVES: dict[type, Callable[..., Move]] = {
 
 
 def move_of(body: Body) -> Move | None:
-    """What an event means to the status of its run."""
+    """The move of a run's status that an event makes."""
     move = _MOVES.get(type(body))
     return None if move is None else move(body)
 
@@ -259,7 +259,7 @@ class LiveLog:
 
     @property
     def heavy(self) -> bool:
-        """Whether so much waits for the disk that the next of it should wait, too."""
+        """True when so much waits for the disk that the next of it should wait, too."""
         return self._unwritten + self._in_flight > self.recent.most_bytes
 
     def touch(self, *changes: Change, close: bool = False) -> None:

@@ -37,6 +37,8 @@ from ..clock import WallClock
 from ..cluster.link import ClusterLink
 from ..cluster.log_sources import Sources
 from ..cluster.no_cluster import NoCluster
+from ..execution.execution import Execution
+from ..execution.parking import Listeners
 from ..handler import process_exits
 from ..handler.branches import no_branch
 from ..ids import new_id, now
@@ -50,11 +52,9 @@ from .cluster_port import ANYBODY, ClusterPort
 from .commit_fanout import CommitFanout
 from .concurrency_limits import AgentLimit, ConcurrencyLimits
 from .entry import Entry
-from .execution import Execution
 from .execution_factory import ExecutionFactory
 from .finished_logs import FinishedLogs
 from .inbox_router import InboxRouter
-from .parking import Listeners
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -274,7 +274,7 @@ class Worker:
         entry = execution.entry
         self._executions[row.id] = execution
         self.inbox.coming.pop(row.id, None)  # from now on, news reaches the execution
-        execution.limit = limit
+        execution.activity.limit = limit
         if entry is not None and entry.fail_with is not None:
             execution.fail_unentered(entry.fail_with)
         elif starts is not None:
@@ -319,7 +319,7 @@ class Worker:
     # -- leaving ------------------------------------------------------------------------------------------
 
     def ended(self, execution: Execution) -> None:
-        limit, execution.limit = execution.limit, None
+        limit, execution.activity.limit = execution.activity.limit, None
         self.limits.leave(limit)
         self._slot_free(limit)
 
