@@ -121,8 +121,7 @@ async def test_an_agent_of_a_process_that_dies_is_unavailable(store: Path) -> No
     await worker.elsewhere.start(looks=False)
     async with doors(store) as eng:
         assert available(eng, "talk")
-        assert worker.elsewhere._loop is not None
-        worker.elsewhere._loop.cancel()
+        await worker.elsewhere.jobs.close()
         await crash(worker)
         await until(eng, lambda: not available(eng, "talk"))
 

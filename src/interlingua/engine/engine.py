@@ -49,8 +49,7 @@ from .agents.agent import Agent, Registry
 from .cluster.membership import Replicas
 from .cluster.remote_agents import AgentElsewhere, Elsewhere
 from .cluster.remote_wait import wait_elsewhere
-from .handler.mounted_run import Offer
-from .handler.workspace import Editor
+from .handler.workspace import Editor, Offer
 from .ids import new_id, now
 from .log.log_reader import LogReader
 from .log.log_source import next_hint

@@ -31,6 +31,10 @@ _PATIENCE = 4  # turns of the loop in which nothing is added to a batch that wai
 _MOST_TURNS = 8  # that it waits at all
 
 
+class InDoubt(StoreError):
+    """The store went away while it committed. The writer tells who asked when it knows whether it was written."""
+
+
 class Batch:
     def __init__(self, sealed: list[Sealed], calls: list[Asked], new: int = 0) -> None:
         self.sealed = sealed
@@ -164,14 +168,19 @@ class Writer:
                 self._guarded(sealed.log.committed, sealed)
             else:
                 self._guarded(sealed.log.refused, sealed, error)
-        for (_, future, then, _, _), (result, error) in zip(batch.calls, batch.results, strict=True):
-            if then is not None and error is None:
-                self._guarded(then, result)
-            settle(future, result, error)
+        self._answer(batch.calls, batch.results)
         if self.backlog():
             self._schedule()
         elif not self._kick_due:
             self._idle.set()
+
+    def _answer(self, calls: list[Asked], results: list[tuple[Any, BaseException | None]]) -> None:
+        for (_, future, then, _, _), (result, error) in zip(calls, results, strict=True):
+            if isinstance(error, InDoubt):
+                continue
+            if then is not None and error is None:
+                self._guarded(then, result)
+            settle(future, result, error)
 
     @staticmethod
     def _guarded(tell: Callable[..., None], *args: Any) -> None:
@@ -192,7 +201,7 @@ class Writer:
         calls: list[Asked],
         results: list[tuple[Any, BaseException | None]],
     ) -> None:
-        """Write all of it, or raise and have written nothing."""
+        """Write all of it, or raise and have written nothing; with InDoubt, that is known later."""
         raise NotImplementedError
 
     def _hopeless(self, error: Exception) -> bool:

@@ -22,10 +22,9 @@ from ...model.card import AgentCard, Schema
 from ...model.errors import AgentError, Conflict, DefinitionError, InvalidInput, InvalidOutput
 from ...model.run_identity import Origin, check_project, module_source, queue
 from ...model.schemas import Validator
-from ..handler.context import Context, SyncContext
-from ..handler.mounted_run import OnCancel
 from .code_digest import code_digest
 from .codec import Codec, Params
+from .left_run import OnCancel
 from .logins import Login
 from .question_types import QuestionCodec
 
@@ -50,7 +49,7 @@ class Agent(Generic[P, R]):
         shape: Shape,
         params: Params | None = None,
         ctx_param: str | None = None,
-        ctx_type: type[Context[Any, Any]] | type[SyncContext[Any, Any]] = Context,
+        ctx_type: Callable[..., Any] | None = None,
         output: OutputCodec | None = None,
         state: Codec | None = None,
         config: Codec | None = None,
@@ -64,7 +63,11 @@ class Agent(Generic[P, R]):
         max_running: int | None = None,
         source: str = "",
     ) -> None:
-        """`source`: the place of the code, as in `run_identity`; by default the module of the function."""
+        """Creates an agent.
+
+        `ctx_type` makes the context of a handler from its run, state and config; by default a `Context`. `source` is the
+        place of the code, as in `run_identity`; by default the module of the function.
+        """
         self.card = card
         self.fn = fn
         self.shape: Shape = shape

@@ -16,6 +16,10 @@ from ..ids import new_id
 if TYPE_CHECKING:
     from ...store.ports import Store
 
+MOUNTED_FROM = "mounted_from"
+"""The member of a card's metadata that says where a mounted agent comes from. Every mount sets it: a process without
+the agent's code leaves such a run to one that has it, and can tell the remote side."""
+
 VIA = "via"
 """The member of a mounted card's metadata with the mount path: the agent's own server first, the mounted server last.
 Servers that send no path are not counted."""
@@ -70,3 +74,7 @@ def refusal(card: AgentCard, server: str, max_hops: int) -> str | None:
     if len(via) > max_hops:
         return f"more than {max_hops} mounts away (limits.max_hops)"
     return None
+
+
+def is_mounted(card: AgentCard | None) -> bool:
+    return card is not None and MOUNTED_FROM in card.metadata

@@ -13,15 +13,15 @@ import os
 import signal
 import struct
 import sys
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ...model import json_values
 from ...model.errors import AgentCrashed, ErrorInfo, RunError, RunLost
-from ...model.events import OutputDelta
 from ...transports.children import Guard
 
 if TYPE_CHECKING:
-    from ..runs.execution import Execution
+    from .agent import Agent
 
 _HEAD = struct.Struct("!I")
 
@@ -95,10 +95,8 @@ class ProcessPool:
         self._current: set[_WorkerProcess] = set()  # processes started since the last change of files
         self._slots = asyncio.Semaphore(size)
 
-    async def run(self, execution: Execution, kwargs: dict[str, Any]) -> Any:
-        """The output of the agent, or None where it is the join of what was yielded."""
-        agent = execution.agent
-        assert agent is not None
+    async def run(self, agent: Agent[..., Any], input_: Any, show: Callable[[Any], Awaitable[None]]) -> Any:
+        """The output of the agent, or None where it is the join of what was yielded. `show` gets each yield."""
         async with self._slots:
             worker = await self._take()
             clean = False
@@ -107,14 +105,13 @@ class ProcessPool:
                     "file": agent.fn.__code__.co_filename,
                     "module": agent.fn.__module__,
                     "name": agent.fn.__qualname__,
-                    "input": execution.request.input,
+                    "input": input_,
                 }
                 await _send(worker.process, order)
                 while True:
                     news = await _receive(worker.process)
                     if "delta" in news:
-                        execution.emit(OutputDelta(news["delta"]))
-                        await execution.log.breathe()
+                        await show(news["delta"])
                     elif "error" in news:
                         clean = True
                         raise ProcessFailed(news["error"])

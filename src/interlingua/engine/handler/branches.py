@@ -148,12 +148,15 @@ class Step:
 class Branches:
     """The branches of one entry of a handler."""
 
-    __slots__ = ("_on_end", "gone", "living", "root")
+    __slots__ = ("_on_end", "engine_code", "gone", "living", "root")
 
     def __init__(self, on_end: Callable[[Branch, asyncio.Task[Any]], None]) -> None:
         self.root = Branch(self, "")
         self.living: dict[Branch, asyncio.Task[Any]] = {}  # but the root
         self.gone: list[str] = []  # paths of those that were cancelled: their history need not be used up
+        self.engine_code = False
+        """Whether the handler belongs to the engine, as of mounts: its records depend on what the remote side says, it
+        knows itself when it may be suspended, and it is cancelled for that."""
         self._on_end: Callable[[Branch, asyncio.Task[Any]], None] | None = on_end
 
     def ended(self, branch: Branch, task: asyncio.Task[Any]) -> None:
@@ -172,8 +175,24 @@ class Branches:
         branch = _branch.get()
         return branch if branch is not None and branch.run is self else self.root
 
+    def emitting(self) -> str | None:
+        """The path of the branch that what is emitted now belongs to; None: the handler itself."""
+        if self.engine_code or not self.living:
+            return None
+        return self.here().path or None
+
+    def number(self, kind: str) -> str:
+        """An id for what has no record: it stays the same when the handler is replayed."""
+        step = self.step()
+        if step is not None:
+            return f"{kind}:{step.place}:{step.number(kind)}"
+        branch = self.here()
+        return f"{kind}:{branch.path}:{branch.number(kind)}"
+
     def step(self) -> Step | None:
-        """The step that executes now."""
+        """The step that executes now. Connections of mounts outlive the step that opened them."""
+        if self.engine_code:
+            return None
         inside = _inside.get()
         return inside if isinstance(inside, Step) and inside.run is self else None
 

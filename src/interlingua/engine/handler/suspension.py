@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+Leaving = Literal["cancel", "timeout", "park", "hand_back", "block", "exit", "full"]
+"""Why a handler is left."""
+
 
 class Suspended(BaseException):
     """Raised in a handler whose run is suspended.

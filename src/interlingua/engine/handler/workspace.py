@@ -6,9 +6,13 @@ the caller's connection: an agent that is entered again elsewhere finds None, so
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import msgspec
+
+Offer = Callable[[bytes, str, str | None], tuple[str, Awaitable[object]]]
+"""Offers a file: bytes, media type, name → an address, and what to wait for before it is told to anybody."""
 
 
 class TerminalOutput(msgspec.Struct):

@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...model import json_values
 from ...model.content import Message
 from ...model.delta import ABSENT, DeltaError, Joiner, combine, compose_all, diff
 from ...model.events import Emission, MessageSent, OutputDelta
-from ..handler.step_attempts import copied
 
 Again = tuple[list[Emission], int | None]
 """Emissions to write, after a restart that keeps the log up to a seq; None: no restart."""
@@ -202,6 +203,11 @@ class Emissions:
         self._expected, self._since, self._kept = {}, [], keep
         self._rebuild()
         return again, keep
+
+
+def copied(body: Emission) -> Emission:
+    """The log joins fragments of output in the body that it was given."""
+    return replace(body) if isinstance(body, OutputDelta) else body
 
 
 def _same(old: Emission, new: Emission) -> bool:

@@ -35,6 +35,11 @@ class Place(NamedTuple):
         return f"{self.kind}@{self.branch}/{self.position}:{name}"
 
 
+def step_place(key: str) -> str:
+    """The key in the log of a step that was given this key."""
+    return f"step:{key}"
+
+
 def place_of(key: str) -> Place | None:
     """The place that a key names; None where it was given with `key=`."""
     found = _PLACE.match(key)

@@ -35,7 +35,7 @@ from ...model.events import (
 from ...model.run import Answer, Question
 from ..settings import Settings
 from .emissions import Emissions
-from .received_messages import Mailbox
+from .received_messages import ReceivedMessages
 from .record_keys import UNKNOWN, UNKNOWN_ARGUMENTS, Arguments, describe, kind_of, name_of, place_of, show
 
 STATE = "state"
@@ -102,7 +102,7 @@ class Replay:
         self.refused: dict[str, tuple[int, DelegationRefused | ToolRefused]] = {}
         self.said: dict[str, tuple[int, Said]] = {}  # by this run
         self.handled: dict[str, tuple[int, ErrorHandled]] = {}
-        self.received = Mailbox()
+        self.received = ReceivedMessages()
         self.emissions = Emissions()
 
     @classmethod

@@ -421,7 +421,10 @@ def weight(delta: Any) -> int:
     if isinstance(delta, str):
         return len(delta) + 2
     if isinstance(delta, dict):
-        return sum(len(name) + 4 + weight(member) for name, member in delta.items())
+        size = 0
+        for name, member in delta.items():  # most deltas are a text in an object: no call for that
+            size += len(name) + 4 + (len(member) + 2 if type(member) is str else weight(member))
+        return size
     if isinstance(delta, list):
         return sum(1 + weight(member) for member in delta)
     return 8

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from ...model.content import Message
 from ...model.errors import ErrorInfo
 from ...model.events import (
-    Body,
     CancelRequested,
     ChildEnded,
     DelegationRefused,
@@ -21,17 +21,17 @@ from ...model.events import (
     Warned,
     body_decoder,
 )
-from ...model.run import Answer, Question
+from ...model.run import Answer
 from ...model.status import Status
-from ...store.changes import Change, DropInbox, PutInbox
+from ...store.changes import DropInbox, PutInbox
 from ...store.rows import PAGE_ITEMS, InboxItem, is_last_page
-from ..log.replay import LATE
+from ..handler.child_runs import ChildRuns
+from ..handler.mailbox import Mailbox
+from ..handler.questions import Questions
+from ..handler.run_data import RunData
+from ..handler.waits import Waits
+from ..log.received_messages import MailKind
 from ..log.run_log import encode
-
-if TYPE_CHECKING:
-    from ..log.replay import Replay
-    from ..log.run_log import LiveLog
-    from .worker import Worker
 
 
 class _Answer(msgspec.Struct):
@@ -60,37 +60,25 @@ _messages = msgspec.json.Decoder(Message)
 
 
 class Inbox:
-    """The part of an Execution that reads its inbox, and what the handler waits for from there."""
+    """Moves what is put into the inbox of a run into its log, and hands it to the part of the run that it is for."""
 
-    worker: Worker
-    log: LiveLog
-    replay: Replay
-    loop: asyncio.AbstractEventLoop
-    over: bool
-    cancelling: bool
-    rollback: bool
-    news = 0  # how often something came in that the handler may wait for
-    leaving: Any = None
-    _entered: bool
-    _pulling: asyncio.Task[None] | None = None
-    _pull_again = False
+    __slots__ = ("_children", "_data", "_mailbox", "_pull_again", "_pulling", "_questions", "_seen", "_waits", "news")
 
-    def __init__(self) -> None:
-        self.open_questions: dict[str, Question] = {}
-        self._answers: dict[str, asyncio.Future[Answer]] = {}
-        self._children: dict[str, asyncio.Future[ChildEnded]] = {}  # by run
-        self._child_keys: dict[str, str] = {}
-        self._mail: list[asyncio.Future[None]] = []
-        self._seen: set[int] = set()  # items that are in the log, or on their way there
+    def __init__(
+        self, data: RunData, waits: Waits, questions: Questions, mailbox: Mailbox, children: ChildRuns
+    ) -> None:
+        self._data = data
+        self._waits = waits
+        self._questions = questions
+        self._mailbox = mailbox
+        self._children = children
+        self._seen: set[int] | None = None  # items that are in the log, or on their way there
+        self._pulling: asyncio.Task[None] | None = None
+        self._pull_again = False
+        self.news = 0  # how often something came in that the handler may wait for
 
-    if TYPE_CHECKING:
-
-        def leave(self, how: Any) -> None: ...
-        def relay(self, body: Body) -> list[Change]: ...
-        def take_message(self, message: Message, drop: DropInbox, kind: str) -> None: ...
-
-    async def _pull(self) -> None:
-        """Move what others want of this run into its log.
+    async def pull(self) -> None:
+        """Move all of it into the log.
 
         The work is a task of the worker's, so that a handler which gives up waiting for it does not stop it.
         """
@@ -98,7 +86,7 @@ class Inbox:
 
     def pull_soon(self) -> asyncio.Task[None]:
         if self._pulling is None or self._pulling.done():
-            self._pulling = self.worker.spawn(self._pull_all())
+            self._pulling = self._data.host.spawn(self._pull_all())
         else:
             self._pull_again = True
         return self._pulling
@@ -109,116 +97,91 @@ class Inbox:
         Nothing overtakes what came before it: where the inbox is being read, this is read with the rest.
         """
         if (
-            not self._entered
-            or self.leaving == "full"
-            or self.log.heavy
+            not self._waits.entered
+            or self._waits.leaving == "full"
+            or self._data.log.heavy
             or (self._pulling is not None and not self._pulling.done())
         ):
             return False
-        if item.id not in self._seen:
-            self._seen.add(item.id)
-            try:
-                self._take_in(item)
-            except Exception:
-                self._seen.discard(item.id)
-                return False
+        try:
+            self.take_in(item)
+        except Exception:
+            return False
         return True
 
+    def take_in(self, item: InboxItem) -> None:
+        """Move one item into the log, once."""
+        if self._seen is None:
+            self._seen = set()
+        if item.id in self._seen:
+            return
+        self._seen.add(item.id)
+        try:
+            if item.kind != "relay":
+                self.news += 1
+            if (take := _KINDS.get(item.kind)) is not None:
+                take(self, item, DropInbox([item.id]))
+        except Exception:
+            self._seen.discard(item.id)  # the next look tries again
+            raise
+
     async def _pull_all(self) -> None:
+        log, waits = self._data.log, self._waits
         while True:
             self._pull_again = False
             after, last = 0, False
             while not last:
-                items = await self.worker.store.runs.inbox(self.log.row.id, after)
+                items = await self._data.host.store.runs.inbox(self._data.row.id, after)
                 last = is_last_page([len(item.body) for item in items], PAGE_ITEMS)
                 for item in items:
                     after = item.id
-                    if item.id in self._seen or self.over or self.leaving == "full":
-                        continue
-                    self._seen.add(item.id)
-                    try:
-                        self._take_in(item)
-                    except Exception:
-                        self._seen.discard(item.id)  # the next look tries again
-                        raise
-                if self.log.heavy:
-                    await self.log.flush()
+                    if not waits.over and waits.leaving != "full":
+                        self.take_in(item)
+                if log.heavy:
+                    await log.flush()
             if not self._pull_again:
                 return
 
-    async def pull(self) -> None:
-        if not self.over:
-            await self._pull()
+    # -- by kind ------------------------------------------------------------------------------------------
 
-    def _take_in(self, item: InboxItem) -> None:
-        drop = DropInbox([item.id])
-        if item.kind != "relay":
-            self.news += 1
-        match item.kind:
-            case "answer":
-                self._take_answer(_answers.decode(item.body), drop)
-            case "message" | "told" | "passed":
-                self.take_message(_messages.decode(item.body), drop, item.kind)
-            case "cancel":
-                cancel = _cancels.decode(item.body)
-                self.rollback = self.rollback or cancel.rollback
-                self.log.append(CancelRequested(cancel.by, cancel.reason, cancel.rollback), drop)
-                self.cancelling = True
-                self.leave("cancel")
-            case "child_ended":
-                self._take_ending(_endings.decode(item.body), drop)
-            case "relay":
-                self._take_relay(body_decoder.decode(item.body), drop)
+    def _take_answer(self, item: InboxItem, drop: DropInbox) -> None:
+        given = _answers.decode(item.body)
+        self._questions.take_answer(given.question, given.answer, drop)
 
-    def _take_answer(self, given: _Answer, drop: DropInbox) -> None:
-        question = self.open_questions.pop(given.question, None)
-        if question is None:
-            # It was withdrawn while the answer was on its way: that is on record, and does not count.
-            by = f" (by {given.answer.by})" if given.answer.by else ""
-            said = f"the answer given here{by} came too late: the question had been withdrawn before"
-            self.log.append(Warned(said, {"question": given.question}, f"{LATE}{given.question}"), drop)
-            return
-        still_open = bool(self.open_questions or self.replay.relayed)
-        body = QuestionAnswered(given.question, given.answer, still_open)
-        self.log.append(body, drop, *self.relay(body))
-        past = self.replay.questions.get(question.key)
-        if past is not None and past.question.id == question.id:
-            past.open, past.answer = False, given.answer
-        future = self._answers.setdefault(given.question, self.loop.create_future())
-        if not future.done():
-            future.set_result(given.answer)
+    def _take_message(self, item: InboxItem, drop: DropInbox) -> None:
+        kind: MailKind = "told" if item.kind == "told" else "passed" if item.kind == "passed" else "message"
+        self._mailbox.take_message(_messages.decode(item.body), drop, kind)
 
-    def _take_ending(self, news: _Ended, drop: DropInbox) -> None:
-        key = self._child_keys.pop(news.run, None)
-        if key is None:
-            self.log.touch(drop)
-            return
-        ended = ChildEnded(key, news.run, news.status, news.head, news.output, news.error)
-        self.log.append(ended, drop)
-        if key in self.replay.children:
-            called, _, seq = self.replay.children[key]
-            self.replay.children[key] = (called, ended, seq)
-        future = self._children.setdefault(news.run, self.loop.create_future())
-        if not future.done():
-            future.set_result(ended)
+    def _take_cancel(self, item: InboxItem, drop: DropInbox) -> None:
+        cancel, data = _cancels.decode(item.body), self._data
+        data.rollback = data.rollback or cancel.rollback
+        data.log.append(CancelRequested(cancel.by, cancel.reason, cancel.rollback), drop)
+        data.cancelling = True
+        self._waits.leave("cancel")
 
-    def _take_relay(self, body: Body, drop: DropInbox) -> None:
-        relayed = self.replay.relayed
-        if isinstance(body, Said | DelegationRefused):
-            self.log.append(body, drop)
-            return
-        if isinstance(body, Warned):  # of a run below that is blocked
-            parent = self.log.row.parent
-            self.log.append(body, drop, *([PutInbox(parent, "relay", encode(body))] if parent is not None else []))
-            return
-        if isinstance(body, QuestionAsked):
-            relayed[body.question.id] = body.run or ""
-            if self.cancelling:
-                self.log.touch(drop)
-                return
-        elif isinstance(body, QuestionAnswered | QuestionWithdrawn):
-            if relayed.pop(body.question, None) is None:
-                self.log.touch(drop)
-                return
-            body.still_open = bool(self.open_questions or relayed)
-        self.log.append(body, drop, *self.relay(body))
+    def _take_ending(self, item: InboxItem, drop: DropInbox) -> None:
+        news = _endings.decode(item.body)
+        self._children.take_ending(ChildEnded("", news.run, news.status, news.head, news.output, news.error), drop)
+
+    def _take_relay(self, item: InboxItem, drop: DropInbox) -> None:
+        body, log = body_decoder.decode(item.body), self._data.log
+        if isinstance(body, QuestionAsked | QuestionAnswered | QuestionWithdrawn):
+            self._questions.take_relayed(body, drop)
+        elif isinstance(body, Warned):  # of a run below that is blocked
+            parent = self._data.row.parent
+            log.append(body, drop, *([PutInbox(parent, "relay", encode(body))] if parent is not None else []))
+        elif isinstance(body, Said | DelegationRefused):
+            log.append(body, drop)
+        else:
+            log.append(body, drop, *self._questions.relay(body))
+
+
+_KINDS: dict[str, Callable[[Inbox, InboxItem, DropInbox], None]] = {
+    "answer": Inbox._take_answer,
+    "message": Inbox._take_message,
+    "told": Inbox._take_message,
+    "passed": Inbox._take_message,
+    "cancel": Inbox._take_cancel,
+    "child_ended": Inbox._take_ending,
+    "relay": Inbox._take_relay,
+}

@@ -64,13 +64,13 @@ def _refuse_foreign(path: Path) -> None:
 def _version(path: Path, conn: Connection) -> int:
     """The schema version of the file; 0 for a new one. Raises where the file is not a store of this program."""
     version: int = conn.execute("PRAGMA user_version").fetchone()[0]
-    mark = conn.execute("PRAGMA application_id").fetchone()[0]
+    mark: int = conn.execute("PRAGMA application_id").fetchone()[0]
     if mark == _APPLICATION:
         return version
-    tables = {name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type='table'")}
-    if mark == _EARLY or {"runs", "events", "checkpoints"} <= tables:
+    names = {name for (name,) in conn.execute("SELECT name FROM sqlite_master")}
+    if mark == _EARLY or {"runs", "events", "checkpoints"} <= names:
         raise schema.too_old(str(path), "another file")
-    if tables or version:
+    if names or version or mark:
         raise Conflict(f"{path} is a SQLite file of another program; name another file for the store")
     return 0
 

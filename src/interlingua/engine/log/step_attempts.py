@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
-from msgspec.structs import replace
-
-from ...model.events import Emission, OutputDelta
+from ...model.events import Emission
+from .emissions import copied
 
 
 class Attempt:
@@ -31,18 +27,7 @@ class Attempts:
     """The attempts that are under way in one run. Usually there are none."""
 
     def __init__(self) -> None:
-        self.steps: dict[str, asyncio.Future[None]] = {}  # that are executed, by their keys: done when they are over
         self._under_way: list[Attempt] = []
-
-    @contextlib.contextmanager
-    def executing(self, place: str, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """While a step is executed. Another branch that comes to it by the same key waits for the end."""
-        over = self.steps[place] = loop.create_future()
-        try:
-            yield
-        finally:
-            del self.steps[place]
-            over.set_result(None)
 
     def begin(self, attempt: Attempt) -> None:
         self._under_way.append(attempt)
@@ -78,8 +63,3 @@ class Attempts:
             else:
                 other.others = [body for body in other.others if id(body) not in void]
         return [copied(body) for body in again]
-
-
-def copied(body: Emission) -> Emission:
-    """The log joins fragments of output in the body that it was given."""
-    return replace(body) if isinstance(body, OutputDelta) else body
