@@ -65,8 +65,8 @@ class Agent(Generic[P, R]):
     ) -> None:
         """Creates an agent.
 
-        `ctx_type` makes the context of a handler from its run, state and config; by default a `Context`. `source` is the
-        place of the code, as in `run_identity`; by default the module of the function.
+        `ctx_type` makes the context of a handler from its run, state and config; by default a `Context`. `source` is
+        the place of the code, as in `run_identity`; by default the module of the function.
         """
         self.card = card
         self.fn = fn
