@@ -55,6 +55,15 @@ def plan(where: str, found: int, known: list[Step], alive: Callable[[], list[Wor
     return Plan(found, len(known), ahead, alive() if alone else [])
 
 
+def check_readable(where: str, plan: Plan) -> None:
+    """Raises where a store cannot be read as it is: only a process that may write can migrate it."""
+    if plan.ahead:
+        raise Conflict(
+            f"{where} has schema {plan.found}, and this program reads schema {plan.known}; run `interlingua store "
+            "migrate` first"
+        )
+
+
 def too_old(where: str, instead: str) -> Conflict:
     """The error for a store of the time before the first release."""
     return Conflict(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import queue
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 from ..model.errors import InterlinguaError, StoreError
 from .changes import Appender, CommitThread, DeleteRun, Fenced, Sealed
 from .ports import settle
+from .sql.admission import AdmitRun, submit_certain
 from .sql.dialect import Call, Connection, LockList
 from .sql.log_side_effects import apply_change, rolled_back
 
@@ -251,12 +253,21 @@ class Writer:
 
 
 def answered(conn: Connection, calls: list[Asked], results: list[tuple[Any, BaseException | None]]) -> None:
-    """Do what was asked for, one after the other."""
-    for fn, *_ in calls:
-        try:
-            results.append((fn(conn), None))
-        except InterlinguaError as error:  # refused before anything was written
-            results.append((None, error))
+    """Do what was asked for, one after the other; neighbours whose admission is certain together."""
+    for certain, some in itertools.groupby((fn for fn, *_ in calls), key=_is_certain):
+        if certain:
+            submissions = [fn.submission for fn in some if isinstance(fn, AdmitRun)]
+            results.extend((submitted, None) for submitted in submit_certain(conn, submissions))
+            continue
+        for fn in some:
+            try:
+                results.append((fn(conn), None))
+            except InterlinguaError as error:  # refused before anything was written
+                results.append((None, error))
+
+
+def _is_certain(call: Call) -> bool:
+    return isinstance(call, AdmitRun) and call.is_certain
 
 
 def write_changes(conn: Connection, batch: list[Sealed]) -> None:

@@ -24,7 +24,7 @@ class Codec:
         self.type = type_
         self.what = what
         self._adapter = _pydantic_adapter(type_)
-        self.schema = self._schema()
+        self.schema: Schema = _with_ordered_defaults(self._schema())
         self._holds_sets = b'"uniqueItems"' in json_values.encode(self.schema)
 
     def decode(self, value: Any, kind: type[Invalid]) -> Any:
@@ -72,6 +72,18 @@ class Codec:
                 "dict, Literal, a dataclass, a TypedDict, a msgspec Struct or a pydantic model"
             ) from error
         return _inline_root(root, definitions)
+
+
+def _with_ordered_defaults(schema: Any) -> Any:
+    """A schema with the defaults of sets in an order that is the same in every process: cards are compared."""
+    if isinstance(schema, list):
+        return [_with_ordered_defaults(member) for member in schema]
+    if not isinstance(schema, dict):
+        return schema
+    ordered = {name: _with_ordered_defaults(member) for name, member in schema.items()}
+    if schema.get("uniqueItems") is True and isinstance(schema.get("default"), list):
+        ordered["default"] = json_values.in_order(schema["default"])
+    return ordered
 
 
 def _beside(typed: Any, plain: Any) -> Any:

@@ -8,6 +8,7 @@ from ..sql.claims import hand_back
 from ..sql.dialect import Connection
 from .database import PostgresDatabase
 from .leases import RUN_OUT, Leases, alive
+from .writer import PostgresWriter
 
 # Dead are those whose lease has run out, and those who own runs and have no row (any more). The workers that own runs
 # are found one after the other by the index, however many runs that are.
@@ -45,7 +46,9 @@ class LeaseLiveness:
 
         def enter(conn: Connection) -> None:
             conn.execute(_ENTER, given)
-            self._database.writer.be_found(alive(worker.id))
+            writer = self._database.writer
+            assert isinstance(writer, PostgresWriter), "a store that is open for reading calls nothing"
+            writer.be_found(alive(worker.id))
 
         await self._database.write(enter)
         self._entered.add(worker.id)

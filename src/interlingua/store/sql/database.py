@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from ...model.errors import InvalidRequest, StoreError
+from ...model.errors import Conflict, InvalidRequest, StoreError
 from ..changes import Appender
 from .dialect import Call, Connection, Dialect, LockList
 
@@ -33,6 +33,37 @@ class WriteQueue(Protocol):
     ) -> asyncio.Future[Any]: ...
 
     def backlog(self) -> int: ...
+
+    async def close(self) -> None: ...
+
+
+class NoWriter:
+    """The write queue of a store that is open for reading: refuses everything."""
+
+    batches = 0
+
+    def append(self, log: Appender) -> None:
+        raise self._refusal()
+
+    def call(
+        self, fn: Call, then: Callable[[Any], None] | None = None, locks: LockList = (), *,
+        passes_by: Callable[[], bool] | None = None,
+    ) -> asyncio.Future[Any]:  # fmt: skip
+        raise self._refusal()
+
+    def submit(
+        self, fn: Call, then: Callable[[Any], None] | None, locks: LockList, sealing: Callable[[], None] | None
+    ) -> asyncio.Future[Any]:
+        raise self._refusal()
+
+    def backlog(self) -> int:
+        return 0
+
+    async def close(self) -> None:
+        """Closes nothing."""
+
+    def _refusal(self) -> Conflict:
+        return Conflict("the store is open for reading, and takes no changes")
 
 
 class Database:

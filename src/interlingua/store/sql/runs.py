@@ -15,10 +15,10 @@ from ...model.filters import RunFilter
 from ...model.status import Status
 from ..changes import Appender, Submission, Submitted
 from ..rows import PAGE_BYTES, PAGE_ITEMS, EventRow, InboxItem, RunRow, Tombstone
-from .admission import submit as submit_run
+from .admission import AdmitRun
 from .claim_order import IN_LINE
 from .database import Database
-from .dialect import FINAL_SQL, RUN, RUN_COLUMNS, Connection, Flowing, Lead, Lock, run_row
+from .dialect import FINAL_SQL, RUN, RUN_COLUMNS, Connection, Lead, Lock, run_row
 from .inbox import put_inbox
 from .json_search import Judged, pages, select_runs
 from .log_side_effects import delete_run
@@ -70,8 +70,7 @@ class SqlRuns:
             locks.append(("key", " ".join(key)))
         if row.thread is not None:
             locks += [("turn", row.thread), ("thread", row.thread)]
-        call = Flowing(lambda conn: submit_run(conn, submission))
-        return self._database.writer.submit(call, then, locks, sealing)
+        return self._database.writer.submit(AdmitRun(submission), then, locks, sealing)
 
     async def get(self, run: str) -> RunRow | None:
         row = await self._database.read_row(

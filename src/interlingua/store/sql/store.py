@@ -36,7 +36,7 @@ class SqlStore:
         self.shown = shown
         self.waits_for_server = False
 
-    async def open(self) -> None:
+    async def open(self, *, read_only: bool = False) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ...model import json_values
 from ...model.errors import Conflict
 from .. import schema
+from ..address import NoStore
 from ..rows import WorkerRow
 from ..sql.dialect import Connection
 from .connection import SQLiteConnection, begin, connect
@@ -47,6 +48,14 @@ def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = 
     finally:
         conn.close()
     return plan
+
+
+def check_readable(path: Path, conn: Connection) -> None:
+    """Raises where a file is no store, or one of another schema than this program reads."""
+    plan = schema.plan(str(path), _version(path, conn), schema.steps("sqlite"), list)
+    if not plan.found:
+        raise NoStore(path)
+    schema.check_readable(str(path), plan)
 
 
 def _refuse_foreign(path: Path) -> None:

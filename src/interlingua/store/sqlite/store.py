@@ -19,8 +19,8 @@ class SQLiteStore(SqlStore):
         self.liveness = FileLiveness(database, folder_of(self.path))
         super().__init__(database, self.liveness, str(path))
 
-    async def open(self) -> None:
-        await self.database.open(lambda: self.on_change())
+    async def open(self, *, read_only: bool = False) -> None:
+        await self.database.open(lambda: self.on_change(), read_only=read_only)
 
     async def close(self) -> None:
         await self.database.stop_writing()
