@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import extras
 from ..model.errors import InvalidRequest, StoreError
+from ..runtime.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from .ports import Store
@@ -63,16 +64,16 @@ def migrate(where: str | Path, *, dry: bool = False) -> Plan:
         raise StoreError("the store cannot be opened", why=error) from error
 
 
-def open_store(where: str | Path) -> Store:
+def open_store(where: str | Path, clock: Clock = SYSTEM_CLOCK) -> Store:
     """The store at an address. It is opened by its `open`."""
     if not is_postgres(where):
         from .sqlite.store import SQLiteStore
 
-        return SQLiteStore(where)
+        return SQLiteStore(where, clock)
     _check_driver()
     from .postgres.store import PostgresStore
 
-    return PostgresStore(_whole(where))
+    return PostgresStore(_whole(where), clock)
 
 
 def _check_driver() -> None:

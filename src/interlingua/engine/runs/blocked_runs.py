@@ -16,7 +16,6 @@ from ...model.run import Blocked
 from ...store.ports import Store
 from ...store.rows import BlockedLine
 from ..agents.agent import Registry
-from ..ids import now
 from ..settings import Settings
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class BlockedRuns:
 
     async def claim_some(self) -> float:
         """Claim what may go on here, and say how long there is nothing to do."""
-        time = asyncio.get_running_loop().time()
+        time = self._store.clock.monotonic()
         if not self._settings.max_running:
             return _NOTHING
         if not self._there and time - self._looked_at < self._settings.sweep_every:
@@ -85,6 +84,6 @@ class BlockedRuns:
             # wherever it is seen.
             if line.wake_at is None or not (fits or line.reason or line.ending):
                 return _NOTHING
-            if line.wake_at > now():
-                return (line.wake_at - now()) / 1e6
+            if (left := line.wake_at - self._store.clock.now()) > 0:
+                return left / 1e6
         return 0.0 if await self._claims.claim_blocked(line, _AT_ONCE, due=due) else _LATER

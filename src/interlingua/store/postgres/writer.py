@@ -17,6 +17,7 @@ import psycopg
 
 from ...model.errors import InvalidRequest, StoreError
 from ...model.status import Status
+from ...runtime.clock import Clock
 from ..changes import CloseQuestion, CommitThread, CountDelegation, Fenced, PutCallback, PutInbox, PutQuestion, Sealed
 from ..rows import RunRow, receiver_of
 from ..sql.dialect import Flowing, Lock
@@ -70,8 +71,9 @@ _NOTE_BATCH = (
 
 
 class PostgresWriter(Writer):
-    def __init__(self, where: Place, id_: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, where: Place, id_: str, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         super().__init__(loop)
+        self._clock = clock
         self._where = where
         self._id = id_
         self._generation = 0
@@ -197,13 +199,13 @@ class PostgresWriter(Writer):
     def _reconnect(self) -> PostgresConnection:
         """Until it is there again, or patience is at an end: then every attempt counts, and none is waited for."""
         if self._away_since is None:
-            self._away_since = time.monotonic()
+            self._away_since = self._clock.monotonic()
         attempt = 0
         while True:
             try:
                 self._conn = self._connected()
             except psycopg.OperationalError as error:
-                if time.monotonic() - self._away_since > self._where.patience:
+                if self._clock.monotonic() - self._away_since > self._where.patience:
                     raise StoreError("the store cannot be reached", why=error) from error
                 time.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
                 attempt += 1

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from ...model.errors import InvalidRequest, StoreError
+from ...runtime.clock import Clock
 from ..changes import Appender
 from .dialect import Call, Connection, Dialect, LockList
 
@@ -40,8 +41,9 @@ class Database:
 
     writer: WriteQueue
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, clock: Clock) -> None:
         self.dialect = dialect
+        self.clock = clock
 
     # -- life ---------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from ...runtime.clock import Clock
 from ..open import CannotOpen
 from ..sql.database import Database
 from ..sql.dialect import Connection
@@ -26,8 +27,8 @@ T = TypeVar("T")
 class SQLiteDatabase(Database):
     writer: SQLiteWriter
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(SQLITE)
+    def __init__(self, path: Path, clock: Clock) -> None:
+        super().__init__(SQLITE, clock)
         self.path = path
         self._local = threading.local()
         self._connections: list[SQLiteConnection] = []
@@ -47,7 +48,7 @@ class SQLiteDatabase(Database):
                 raise CannotOpen(self.path, error) from error
             raise
         self._file = OpenedFile(self.path)
-        self.writer = SQLiteWriter(self._file, self.path, self.loop, on_change)
+        self.writer = SQLiteWriter(self._file, self.path, self.loop, self.clock, on_change)
         self._at_once = connect(self.path, read_only=True)
         self._at_once.execute("PRAGMA busy_timeout=0")
         self._connections.append(self._at_once)
