@@ -341,7 +341,7 @@ class Unreliable(NatsBus):
         self._late: list[tuple[str, bytes]] = []
         self.spoilt = 0
 
-    def _on_news(self, run: str, data: bytes) -> None:
+    def _receive(self, run: str, data: bytes) -> None:
         chance = self._chance.random()
         if chance < self._share:
             self.spoilt += 1
@@ -350,12 +350,12 @@ class Unreliable(NatsBus):
             self.spoilt += 1
             self._late.append((run, data))  # told later, and after others
             return
-        super()._on_news(run, data)
+        super()._receive(run, data)
         if chance > 0.8:
             self.spoilt += 1
-            super()._on_news(run, data)
+            super()._receive(run, data)
         while self._late and self._chance.random() < 0.4:
-            super()._on_news(*self._late.pop(self._chance.randrange(len(self._late))))
+            super()._receive(*self._late.pop(self._chance.randrange(len(self._late))))
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ class Deaf(NatsBus):
     def __init__(self, url: str) -> None:
         super().__init__(BusSettings(url=url, hand_out="off"))
 
-    def _say(self, subject: str, payload: bytes, **more: Any) -> bool:
+    def _send(self, subject: str, payload: bytes, **more: Any) -> bool:
         return True
 
 
@@ -413,10 +413,10 @@ async def test_what_is_missing_on_the_bus_is_read_from_the_store(
     class Holed(NatsBus):
         told = 0
 
-        def _on_news(self, run: str, data: bytes) -> None:
+        def _receive(self, run: str, data: bytes) -> None:
             self.told += data.count(b"delta") > 0
             if self.told != 20:  # by then nobody has to be told any more that somebody listens
-                super()._on_news(run, data)
+                super()._receive(run, data)
 
     bus = Holed(BusSettings(url=nats_url))
     async with working(store, nats_url), engine(store, bus) as eng:

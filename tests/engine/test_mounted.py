@@ -96,7 +96,7 @@ async def test_a_handler_in_memory_sees_to_the_remote_side_itself(store: Path, e
         else:
             run = (await submit(eng, "far")).id
         async with asyncio.timeout(20):
-            while (execution := eng.worker.execution(run)) is None or not execution.blocked:
+            while (execution := eng.worker.execution(run)) is None or not execution.waits.blocked:
                 await asyncio.sleep(0)
         await eng.cancel(run)
         assert (await eng.wait(run, timeout=20)).status is il.Status.CANCELLED
@@ -508,7 +508,7 @@ async def asked_of(eng: il.Engine) -> str:
 async def listens(eng: il.Engine, run: str) -> None:
     """Until it is decided that it stays."""
     async with asyncio.timeout(20):
-        while eng.worker.execution(run) not in eng.worker.listeners:
+        while (here := eng.worker.execution(run)) is None or here.parking not in eng.worker.listeners:
             await asyncio.sleep(0)
 
 

@@ -179,9 +179,18 @@ async def test_a_store_from_before_the_first_release_is_refused_and_not_changed(
     assert sqlite.path.read_bytes() == before
 
 
-async def test_a_sqlite_file_of_another_program_is_refused_and_not_changed(sqlite: SQLiteStore) -> None:
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        "CREATE TABLE songs (id TEXT)",
+        "CREATE VIEW songs AS SELECT 1",
+        "PRAGMA application_id=12345",
+        "PRAGMA user_version=7",
+    ],
+)
+async def test_a_sqlite_file_of_another_program_is_refused_and_not_changed(sqlite: SQLiteStore, theirs: str) -> None:
     with sqlite3.connect(sqlite.path) as conn:
-        conn.execute("CREATE TABLE songs (id TEXT)")
+        conn.execute(theirs)
     conn.close()
     sqlite.path.chmod(0o644)
     before = sqlite.path.read_bytes()

@@ -49,8 +49,7 @@ from .agents.agent import Agent, Registry
 from .cluster.membership import Replicas
 from .cluster.remote_agents import AgentElsewhere, Elsewhere
 from .cluster.remote_wait import wait_elsewhere
-from .handler.mounted_run import Offer
-from .handler.workspace import Editor
+from .handler.workspace import Editor, Offer
 from .ids import new_id, now
 from .log.log_reader import LogReader
 from .log.log_source import next_hint
@@ -210,7 +209,7 @@ class Engine(Teams):
 
     def way(self, card: AgentCard) -> list[str]:
         """The servers that an agent has come by, this one last: for whoever mounts it from here."""
-        return mount_path.way(card, self.server)
+        return mount_path.path_through(card, self.server)
 
     async def card(self, name: str, version: str | None = None) -> AgentCard:
         """The card of an agent, here or in any process that ever shared this store."""

@@ -31,8 +31,7 @@ from ...store.changes import CountDelegation, Tally
 from ...store.rows import RunRow
 from ..agents.agent import Agent, OutputCodec, Registry
 from ..agents.code_digest import code_digest, files_digest
-from ..agents.mount_path import VIA
-from ..handler.mounted_run import MOUNTED_FROM
+from ..agents.mount_path import MOUNTED_FROM, VIA
 from ..ids import now
 from ..services.team_tasks import Tasks
 from . import oversight

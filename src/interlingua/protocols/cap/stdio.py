@@ -84,7 +84,7 @@ class StdioDoor:
         for row in left:  # nothing is waited for from here on, so that nothing changes
             here = worker.execution(row.id)
             owned = row.status is Status.PENDING or row.worker is not None or row.wake_at is not None
-            if owned if here is None else not here.at_rest:
+            if owned if here is None else not here.waits.at_rest:
                 return False
         return True
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from ...model import json_values
 from ...model.errors import Conflict
 from .. import schema
+from ..address import NoStore
 from ..rows import WorkerRow
 from ..sql.dialect import Connection
 from .connection import SQLiteConnection, begin, connect
@@ -49,6 +50,14 @@ def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = 
     return plan
 
 
+def check_readable(path: Path, conn: Connection) -> None:
+    """Raises where a file is no store, or one of another schema than this program reads."""
+    plan = schema.plan(str(path), _version(path, conn), schema.steps("sqlite"), list)
+    if not plan.found:
+        raise NoStore(path)
+    schema.check_readable(str(path), plan)
+
+
 def _refuse_foreign(path: Path) -> None:
     """Raise where the file is not a store, before anything of it is changed: a connection of ours sets its journal."""
     if not path.exists() or not path.stat().st_size:
@@ -64,13 +73,13 @@ def _refuse_foreign(path: Path) -> None:
 def _version(path: Path, conn: Connection) -> int:
     """The schema version of the file; 0 for a new one. Raises where the file is not a store of this program."""
     version: int = conn.execute("PRAGMA user_version").fetchone()[0]
-    mark = conn.execute("PRAGMA application_id").fetchone()[0]
+    mark: int = conn.execute("PRAGMA application_id").fetchone()[0]
     if mark == _APPLICATION:
         return version
-    tables = {name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type='table'")}
-    if mark == _EARLY or {"runs", "events", "checkpoints"} <= tables:
+    names = {name for (name,) in conn.execute("SELECT name FROM sqlite_master")}
+    if mark == _EARLY or {"runs", "events", "checkpoints"} <= names:
         raise schema.too_old(str(path), "another file")
-    if tables or version:
+    if names or version or mark:
         raise Conflict(f"{path} is a SQLite file of another program; name another file for the store")
     return 0
 
