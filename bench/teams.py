@@ -125,15 +125,15 @@ class Bench:
     def __init__(self, engine: il.Engine, store: Path) -> None:
         self.engine = engine
         self.store = store
-        engine.add_team(make_team(), HANDLERS)
+        engine.teams.add_team(make_team(), HANDLERS)
 
     async def task(self, side: Side, count: int, at_once: int = 1) -> tuple[str, Took]:
         """One run that makes so many calls."""
         agent, target = (calling.card.name, trivial.card.name) if side == "plain" else (TEAM, side)
-        run = await self.engine.submit(
+        run = await self.engine.runs.submit(
             il.RunRequest(agent, input={"target": target, "count": count, "at_once": at_once})
         )
-        done = await self.engine.wait(run.id)
+        done = await self.engine.runs.wait(run.id)
         assert done.status is il.Status.SUCCEEDED, done.error
         return run.id, msgspec.convert(done.output, Took)
 

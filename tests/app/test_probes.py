@@ -50,10 +50,10 @@ def test_what_is_no_address_is_refused_before_anything_begins(text: str) -> None
 
 async def test_a_worker_without_doors_tells_how_it_is_doing(store: Path) -> None:
     async with working(store, [echo], WorkSettings(metrics="127.0.0.1:0")) as place_, httpx2.AsyncClient() as http:
-        run = await place_.engine.submit(
+        run = await place_.engine.runs.submit(
             il.RunRequest("echo", input={"text": "x"}, caller=Caller("key:s3cret-id", 'lap"top'))
         )
-        await place_.engine.wait(run.id)
+        await place_.engine.runs.wait(run.id)
         assert place_.metrics is not None
         base = place_.metrics.removesuffix("/metrics")
         assert (await http.get(f"{base}/healthz")).text == "ok\n"
@@ -82,8 +82,8 @@ async def test_every_line_is_one_that_prometheus_reads_and_buckets_only_grow(sto
     async with il.Engine(store, agents=[echo]) as engine:
         for at in range(30):  # more callers than have numbers of their own
             caller = Caller(f"key:{at}", f"caller {at}")
-            run = await engine.submit(il.RunRequest("echo", input={"text": "x"}, caller=caller))
-            await engine.wait(run.id)
+            run = await engine.runs.submit(il.RunRequest("echo", input={"text": "x"}, caller=caller))
+            await engine.runs.wait(run.id)
         text = await render(engine)
     lines = text.splitlines()
     assert all(_SAMPLE.fullmatch(line) for line in lines), [line for line in lines if not _SAMPLE.fullmatch(line)]
@@ -121,8 +121,8 @@ async def test_what_a_process_knows_of_itself_is_told_while_its_store_is_away(
 
 async def _two_agents(engine: il.Engine) -> None:
     for name, caller in (("echo", "ada"), ("secret_agent", "bob")):
-        run = await engine.submit(il.RunRequest(name, input={"text": "x"}, caller=Caller(f"key:{caller}", caller)))
-        await engine.wait(run.id)
+        run = await engine.runs.submit(il.RunRequest(name, input={"text": "x"}, caller=Caller(f"key:{caller}", caller)))
+        await engine.runs.wait(run.id)
 
 
 @il.agent

@@ -88,7 +88,7 @@ async def test_a_stream_that_the_store_cuts_off_is_one_line_of_the_log(
             with pytest.raises(httpx2.RemoteProtocolError):
                 await asyncio.wait_for(read(), 20)
             monkeypatch.undo()
-            await worker.cancel(run)
+            await worker.runs.cancel(run)
     (said,) = [record for record in caplog.records if record.name == "uvicorn.error"]
     assert said.getMessage().startswith("a stream was cut off: the store could not be read: connection to server")
     assert said.exc_info is None

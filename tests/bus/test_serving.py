@@ -29,7 +29,7 @@ async def test_two_servers_on_one_store_hear_of_each_other(store: Path, nats_url
             server.engine.store.on_foreign_change = lambda: None
         async with asyncio.timeout(20):
             run = await submit(two.engine, "talk", n=3)
-            assert (await two.engine.wait(run)).output == {"text": "0 1 2 "}
+            assert (await two.engine.runs.wait(run)).output == {"text": "0 1 2 "}
         async with httpx2.AsyncClient() as http:
             told = (await http.get(f"{two.address}/metrics")).text
         assert "interlingua_bus_connected 1" in told
@@ -64,12 +64,12 @@ async def _works_beside_a_server(store: Path, named: Path | None, nats_url: str)
         async with asyncio.timeout(20), engine_at(named) as command:
             assert isinstance(command.bus, RemoteBus)
             run = await submit(command, "forever")
-            async for event in command.events(run):
+            async for event in command.runs.events(run):
                 if event.kind == "thought":
                     break
             server.engine.bus.subscribe(run, heard)
-            await command.cancel(run)
-            assert (await server.engine.wait(run)).status.value == "cancelled"
+            await command.runs.cancel(run)
+            assert (await server.engine.runs.wait(run)).status.value == "cancelled"
 
 
 def test_every_setting_of_the_bus_has_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

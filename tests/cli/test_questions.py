@@ -169,7 +169,7 @@ async def test_a_question_shows_who_answered_it_when_and_through_which_door(here
         run = await submit(eng, "top")
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"approved": True}, by=il.Caller(f"key:{record.id}"), door="peer")
-        await eng.wait(run.id, timeout=20)
+        await eng.runs.wait(run.id, timeout=20)
     shown = (await asyncio.to_thread(here, "questions", "show", asked.id)).out
     assert f"answered    by laptop (key:{record.id}) through peer, " in shown
     assert "top › middle › asker" in shown
@@ -233,8 +233,8 @@ async def test_the_watch_tells_what_happens_to_questions_of_every_process(
         told = await line(watch, "answered")
         assert (told["id"], told["answered_by"], told["answered_through"]) == (asked["id"], "owner", "cli")
         assert told["answer"] == {"approved": True}
-        await eng.wait(run.id, timeout=20)
-        await eng.cancel(before.run)
+        await eng.runs.wait(run.id, timeout=20)
+        await eng.runs.cancel(before.run)
         gone = await line(watch, "withdrawn")
         assert (gone["id"], gone["reason"]) == (before.id, "the run was cancelled")
         watch.send_signal(signal.SIGINT)
@@ -329,7 +329,7 @@ async def test_an_answer_is_said_to_be_enough_where_a_process_has_the_agent(here
         assert row is not None
         assert row.worker is None
         enough.set()
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
 
 
 @pytest.mark.parametrize("doors", [False, True], ids=["nobody is there", "a server that runs none"])

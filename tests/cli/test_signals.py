@@ -68,12 +68,12 @@ async def looking(env: dict[str, str]) -> AsyncIterator[il.Engine]:
 
 async def begin(eng: il.Engine, names: list[str]) -> dict[str, str]:
     """Start a run of each, and come back when all are at it."""
-    runs = {name: (await eng.submit(il.RunRequest(name, input={}))).id for name in names}
+    runs = {name: (await eng.runs.submit(il.RunRequest(name, input={}))).id for name in names}
     for run in runs.values():
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if event.kind == "thought":
                 break
-    await eng.wait(runs["asking"], timeout=PATIENCE, settled=True)
+    await eng.runs.wait(runs["asking"], timeout=PATIENCE, settled=True)
     return runs
 
 
@@ -96,16 +96,16 @@ async def nobody_is_hurt(env: dict[str, str], kind: str, runs: dict[str, str], *
         for name, run in runs.items():
             row = await eng.store.run(run)
             assert row is not None
-            assert row.status not in FINAL, (name, (await eng.run(run)).error)
+            assert row.status not in FINAL, (name, (await eng.runs.get(run)).error)
             assert blamed or row.crashes == 0, name
         with process(kind, env, 1.0, GO="1") as running:
             wait_until_up(running)
             for question in await eng.questions.open():
                 await eng.questions.answer(question.id, {"approved": True})
             for name, run in runs.items():
-                done = await eng.wait(run, timeout=PATIENCE)
+                done = await eng.runs.wait(run, timeout=PATIENCE)
                 assert done.output == {"text": "done"}, (name, done.error)
-                assert await eng.verify(run) is None
+                assert await eng.runs.verify(run) is None
 
 
 INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
@@ -167,10 +167,10 @@ async def test_a_callback_that_calls_sys_exit_ends_neither_a_server_nor_its_runs
     with process("serve", env, 0.2) as running:
         wait_until_up(running)
         async with looking(env) as eng:
-            other = (await eng.submit(il.RunRequest("waiting", input={}))).id
+            other = (await eng.runs.submit(il.RunRequest("waiting", input={}))).id
             for _ in range(2):
-                run = (await eng.submit(il.RunRequest("callback", input={}))).id
-                assert (await eng.wait(run, timeout=PATIENCE)).output == {"text": "done"}
+                run = (await eng.runs.submit(il.RunRequest("callback", input={}))).id
+                assert (await eng.runs.wait(run, timeout=PATIENCE)).output == {"text": "done"}
             row = await eng.store.run(other)
             assert row is not None
             assert (row.status, row.crashes) == (il.Status.RUNNING, 0)
@@ -196,9 +196,9 @@ async def test_a_second_signal_ends_the_command_and_leaves_its_runs(
 ) -> None:
     with _run(env, "stubborn") as running:
         async with looking(env) as eng:
-            (own,) = await eng.runs(RunFilter())
-            other = (await eng.submit(il.RunRequest("waiting", input={}))).id
-            async for event in eng.events(other):
+            (own,) = await eng.runs.search(RunFilter())
+            other = (await eng.runs.submit(il.RunRequest("waiting", input={}))).id
+            async for event in eng.runs.events(other):
                 if event.kind == "thought":
                     break
             code = await asyncio.to_thread(send_until_it_ends, running, numbers)

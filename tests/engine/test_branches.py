@@ -46,7 +46,7 @@ class Gate:
 async def blocked(eng: il.Engine, run: str) -> RunBlocked:
     """Wait until the run is blocked, and say why."""
     async with asyncio.timeout(20):
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if isinstance(event.body, RunBlocked):
                 return event.body
     raise AssertionError("it ended")
@@ -55,7 +55,7 @@ async def blocked(eng: il.Engine, run: str) -> RunBlocked:
 async def both_recorded(eng: il.Engine, run: str, count: int) -> None:
     async with asyncio.timeout(20):
         while len(await bodies(eng, run, Recorded)) < count:
-            await eng.next_hint(run)
+            await eng.runs.next_hint(run)
 
 
 @pytest.mark.parametrize("how", ["gather", "group", "tasks", "wait_for"])
@@ -100,11 +100,11 @@ async def test_branches_get_their_own_records_in_whatever_order_they_come(store:
     async with engine(store, billing) as eng:
         async with asyncio.timeout(20):
             while len(await eng.questions.open()) < 2:
-                await eng.next_hint(run.id)
+                await eng.runs.next_hint(run.id)
         asked = {one.payload["message"]: one for one in await eng.questions.open()}
         await eng.questions.answer(asked["Send to bob?"].id, {"approved": True})
         await eng.questions.answer(asked["Send to ada?"].id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
         assert len(await bodies(eng, run.id, QuestionAsked)) == 2
     assert set(mailed) == {"ada: invoice of ada", "bob: invoice of bob"}
     assert done == {"ada": 1, "bob": 1}
@@ -133,7 +133,7 @@ async def test_branches_get_their_own_records_after_every_park(store: Path) -> N
         run = await submit(eng, "agent")
         for _ in range(4):
             await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "ada bob"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "ada bob"}
         assert len(await bodies(eng, run.id, QuestionAsked)) == 4
     assert len(set(seen)) == 2
     assert all(name == value for name, value, _ in seen)
@@ -165,7 +165,7 @@ async def test_children_of_branches_are_called_once(store: Path) -> None:
     gate.set_order("bob", "ada")
     async with engine(store, parent, child) as eng:
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "work of ada work of bob"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "work of ada work of bob"}
     assert calls == {"ada": 1, "bob": 1}
 
 
@@ -185,13 +185,13 @@ async def test_messages_stay_with_the_branch_that_took_them(store: Path) -> None
     gate.set_order("ada", "bob")
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.send(run.id, "one")
-        await eng.send(run.id, "two")
+        await eng.runs.send(run.id, "one")
+        await eng.runs.send(run.id, "two")
         asked = await question(eng, run.id)
         await parked(eng, run.id)
         gate.set_order("bob", "ada")
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
     assert len(taken) > 2
     assert len(set(taken)) == 2
 
@@ -253,7 +253,7 @@ async def test_a_record_with_a_key_is_matched_by_that_alone(store: Path) -> None
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "10"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "10"}
     assert calls == [10]
 
 
@@ -414,7 +414,7 @@ async def test_arguments_that_cannot_be_written_down_are_not_compared(store: Pat
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
 
 
 async def test_a_call_that_was_cut_short_left_no_record_and_is_made_again(store: Path) -> None:
@@ -438,7 +438,7 @@ async def test_a_call_that_was_cut_short_left_no_record_and_is_made_again(store:
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
     assert tries == 2
 
 
@@ -465,7 +465,7 @@ async def test_history_of_a_branch_that_was_cancelled_need_not_be_used(store: Pa
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
         assert len(await bodies(eng, run.id, Recorded)) == 2
 
 
@@ -519,7 +519,7 @@ async def test_a_plain_handler_is_one_branch(store: Path) -> None:
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.error is None
         records = await bodies(eng, run.id, Recorded)
         assert [record.key for record in records] == ["uuid@/1:", "step@/2:work"]
@@ -568,7 +568,7 @@ async def test_generators_may_have_branches(store: Path) -> None:
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "ada bob done"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "ada bob done"}
         assert not [event for event in await log(eng, run.id) if event.kind == "restarted"]
 
 
@@ -596,15 +596,15 @@ async def test_the_first_of_two_answers_is_the_first_again(store: Path, first: s
         run = await submit(eng, "agent")
         async with asyncio.timeout(20):
             while len(await eng.questions.open()) < 2:
-                await eng.next_hint(run.id)
+                await eng.runs.next_hint(run.id)
         asked = {one.payload["message"]: one for one in await eng.questions.open()}
         await eng.questions.answer(asked[first].id, {"approved": True})
         async with asyncio.timeout(20):
             while not await bodies(eng, run.id, Recorded):
-                await eng.next_hint(run.id)
+                await eng.runs.next_hint(run.id)
         await eng.questions.answer(asked[other].id, {"approved": True})
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": first}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": first}
     assert len(seen) > 1
     assert seen == [[first]] * len(seen)
 
@@ -630,12 +630,12 @@ async def test_a_wait_that_was_faster_than_an_answer_is_so_again(store: Path, la
         if late:
             async with asyncio.timeout(20):
                 while "time" not in seen:
-                    await eng.next_hint(run.id)
+                    await eng.runs.next_hint(run.id)
         await eng.questions.answer(asked.id, {"approved": True})
         async with asyncio.timeout(20):
             while not (left := [one for one in await eng.questions.open() if one.id != asked.id]):
-                await eng.next_hint(run.id)
+                await eng.runs.next_hint(run.id)
         await parked(eng, run.id)
         await eng.questions.answer(left[0].id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "time" if late else "answer"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "time" if late else "answer"}
     assert len(set(seen)) == 1

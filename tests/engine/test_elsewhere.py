@@ -83,19 +83,19 @@ async def test_an_agent_of_another_process_is_listed_run_streamed_and_answered(s
         assert len(eng.agents) == 2
         assert eng.agents.queues() == []  # nothing of it is claimed here
         run = await submit(eng, "talk", {"words": 3})
-        heard = [event.kind async for event in eng.events(run.id)]
+        heard = [event.kind async for event in eng.runs.events(run.id)]
         assert "delta" in heard
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "0 1 2 "}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "0 1 2 "}
         asking = await submit(eng, "asker")
         await eng.questions.answer((await question(eng, asking.id)).id, {"approved": True})
-        assert (await eng.wait(asking.id, timeout=20)).output == {"text": "True"}
+        assert (await eng.runs.wait(asking.id, timeout=20)).output == {"text": "True"}
 
 
 async def test_its_input_is_checked_by_the_card(store: Path) -> None:
     async with works(store, talk), doors(store) as eng:
         with pytest.raises(InvalidInput):
             await submit(eng, "talk", {"words": "many"})
-        assert await eng.runs(RunFilter()) == []
+        assert await eng.runs.search(RunFilter()) == []
 
 
 async def test_an_agent_whose_processes_are_gone_is_unavailable_until_one_is_back(store: Path) -> None:
@@ -171,13 +171,13 @@ async def test_an_agent_that_is_here_and_there_is_listed_once_and_run_by_either(
         assert eng.elsewhere.agents() == []
         runs = [await submit(eng, "busy") for _ in range(4)]
         for run in runs:
-            assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
     assert sorted(at) == ["here", "here", "there", "there"]
 
 
 async def test_an_agent_that_is_taken_out_here_is_found_there(store: Path) -> None:
     async with works(store, talk), doors(store, talk) as eng:
-        eng.exchange([talk], [])
+        eng.teams.exchange([talk], [])
         found = eng.agents.find("talk")
         assert found is not None
         assert not found.here
@@ -219,7 +219,7 @@ async def test_who_is_called_by_a_run_may_be_away_for_a_while(store: Path) -> No
         await until(eng, lambda: not available(eng, "talk"))
         run = await submit(eng, "caller")
         async with works(store, talk):
-            assert (await eng.wait(run.id, timeout=20)).output == {"text": "0 1 "}
+            assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "0 1 "}
 
 
 async def test_who_does_not_look_knows_only_its_own(store: Path) -> None:

@@ -58,7 +58,7 @@ async def test_a_call_that_cannot_be_written_does_not_mix_up_its_neighbours(stor
         await eng.threads.create("three")
         results = await asyncio.gather(
             eng.threads.patch("one", metadata={"n": 1}),
-            eng.cancel("\ud800"),
+            eng.runs.cancel("\ud800"),
             eng.threads.patch("three", metadata={"n": 3}),
             return_exceptions=True,
         )
@@ -170,7 +170,7 @@ async def test_a_child_that_ends_after_its_parent_does_not_wake_it(store: Path) 
         run = await finish(eng, "parent")
         leaving.set()
         (child_run,) = sql(store, "SELECT id FROM runs WHERE parent=?", run.id)[0]
-        assert (await eng.wait(child_run, timeout=10)).status is il.Status.CANCELLED
+        assert (await eng.runs.wait(child_run, timeout=10)).status is il.Status.CANCELLED
         assert sql(store, "SELECT wake_at FROM runs WHERE id=?", run.id) == [(None,)]
         assert sql(store, "SELECT count(*) FROM inbox") == [(0,)]
 
@@ -194,13 +194,13 @@ async def test_a_cancel_under_way_survives_a_crash_and_the_agent_is_not_run_agai
     await first.start()
     run = await submit(first, "slow")
     await until(lambda: entered)
-    await first.cancel(run.id)
-    async for event in first.events(run.id):
+    await first.runs.cancel(run.id)
+    async for event in first.runs.events(run.id):
         if event.kind == "cancel_requested":
             break
     await crash(first)
     async with engine(store, slow, settings=settings) as eng:
-        assert (await eng.wait(run.id, timeout=10)).status is il.Status.CANCELLED
+        assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.CANCELLED
     assert entered == [1]
 
 
@@ -209,7 +209,7 @@ async def test_an_unreadable_run_does_not_stop_the_others(store: Path) -> None:
         bad = await submit(eng, "echo", {"text": "bad"}, delay=0.2)
         good = await submit(eng, "echo", {"text": "good"}, delay=0.3)
         sql(store, "UPDATE events SET body=? WHERE run=?", b'{"kind":"of a newer version"}', bad.id)
-        assert (await eng.wait(good.id, timeout=10)).output == {"text": "good"}
+        assert (await eng.runs.wait(good.id, timeout=10)).output == {"text": "good"}
 
 
 @pytest.mark.parametrize("name", ["next_wake", "bury", "inbox", "runs_with_news", "owned"])
@@ -228,7 +228,7 @@ async def test_a_store_that_fails_once_does_not_stop_the_engine(store: Path, nam
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "True"}
         await until(lambda: failed)
 
 
@@ -251,7 +251,7 @@ async def test_claimed_runs_on_their_way_in_are_not_taken_for_orphans(
     sql(store, "UPDATE runs SET updated_at=updated_at-60000000")
     async with engine(store, work, settings=msgspec.structs.replace(QUICK, sweep_every=0.002)) as eng:
         for run in runs:
-            assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
     assert sorted(calls) == list(range(60))
 
 
@@ -268,7 +268,7 @@ async def test_an_agent_that_must_not_be_repeated_is_not_even_after_a_graceful_s
         run = await submit(eng, "once")
         await until(lambda: entered)
     async with engine(store, once) as eng:
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.error is not None
         assert (done.error.code, done.error.transient) == ("run_lost", True)
     assert entered == [1]
@@ -302,7 +302,7 @@ async def test_a_run_of_a_worker_that_left_no_trace_is_found(store: Path) -> Non
         run = await submit(eng, "echo", {"text": "x"}, delay=3600)
     sql(store, "UPDATE runs SET worker='nobody', wake_at=NULL, created_at=0")
     async with engine(store, echo) as eng:
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "x"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "x"}
 
 
 def test_a_forked_child_does_not_keep_a_dead_worker_alive(tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ async def test_changing_what_a_step_gave_does_not_change_what_was_recorded(store
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "a,b"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "a,b"}
 
 
 async def test_changing_what_was_yielded_or_given_does_not_change_the_log(store: Path) -> None:
@@ -387,12 +387,12 @@ async def test_a_question_that_expires_while_the_run_is_parked_has_expired(store
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "withdrawn":
                 break
         (asked,) = [q for q in await eng.questions.open() if q.key == "ask:y"]
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "expired"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "expired"}
 
 
 async def test_a_question_that_expired_just_before_a_crash_has_expired(store: Path) -> None:
@@ -421,7 +421,7 @@ async def test_a_question_that_expired_just_before_a_crash_has_expired(store: Pa
     await closed.wait()
     await crash(first)
     async with engine(store, agent) as eng:
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "expired"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "expired"}
 
 
 async def test_a_step_that_is_said_again_twice_keeps_its_output(store: Path) -> None:
@@ -450,7 +450,7 @@ async def test_a_step_that_is_said_again_twice_keeps_its_output(store: Path) -> 
     async with engine(store, agent) as eng:
         asked = await question(eng, run)
         await eng.questions.answer(asked.id, {"approved": True})
-        done = await eng.wait(run, timeout=10)
+        done = await eng.runs.wait(run, timeout=10)
         assert done.output == {"text": "2 STEP y end"}
         assert output_of(await log(eng, run)) == done.output
 
@@ -487,7 +487,7 @@ async def test_empty_output_does_not_look_like_a_difference(store: Path) -> None
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "ab"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "ab"}
         assert "restarted" not in await kinds(eng, run.id)
 
 
@@ -548,7 +548,7 @@ async def test_the_same_key_is_done_asked_and_called_once(store: Path) -> None:
     async with engine(store, agent, child, settings=PATIENT) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "x"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "x"}
     assert sorted(done) == ["child", "paid"]
 
 
@@ -575,7 +575,7 @@ async def test_an_agent_that_works_beside_a_wait_is_not_parked(store: Path) -> N
         assert execution is not None
         await until(lambda: execution.blocked)
         beat.set()
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "delta":
                 break
         execution.park_if_idle()  # as if it had waited long enough: but it has just said something
@@ -613,10 +613,10 @@ async def test_a_child_that_was_rolled_back_is_not_run_again(store: Path) -> Non
         run = await submit(eng, "parent")
         asked = await question(eng, run.id)
         await until(lambda: not eng.worker._executions)
-        await eng.cancel(asked.run, rollback=True)
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "child gone"}
+        await eng.runs.cancel(asked.run, rollback=True)
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "child gone"}
         with pytest.raises(RunNotFound):
-            await eng.run(asked.run)
+            await eng.runs.get(asked.run)
 
 
 async def test_children_of_a_cancelled_run_are_cancelled_in_the_same_transaction(store: Path) -> None:
@@ -631,21 +631,21 @@ async def test_children_of_a_cancelled_run_are_cancelled_in_the_same_transaction
     await until(lambda: not first.worker._executions)
     first.worker.told = lambda run: None  # type: ignore[method-assign, assignment]
     first.worker._ready.set = lambda: None  # type: ignore[method-assign]
-    await first.cancel(run.id)
-    await first.wait(run.id, timeout=10)
+    await first.runs.cancel(run.id)
+    await first.runs.wait(run.id, timeout=10)
     await crash(first)
     async with engine(store, asker, parent) as eng:
-        assert (await eng.wait(asked.run, timeout=10)).status is il.Status.CANCELLED
+        assert (await eng.runs.wait(asked.run, timeout=10)).status is il.Status.CANCELLED
 
 
 async def test_mail_does_not_start_a_delayed_run_and_a_cancel_ends_it(store: Path) -> None:
     async with engine(store, echo) as eng:
         run = await submit(eng, "echo", {"text": "x"}, delay=3600)
-        await eng.send(run.id, "hello")
+        await eng.runs.send(run.id, "hello")
         assert (await finish(eng, "echo", {"text": "y"}, delay=0.1)).status is il.Status.SUCCEEDED
-        assert (await eng.run(run.id)).status is il.Status.PENDING
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=10)).status is il.Status.CANCELLED
+        assert (await eng.runs.get(run.id)).status is il.Status.PENDING
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.CANCELLED
 
 
 async def test_plain_functions_beyond_the_threads_wait_their_turn(store: Path) -> None:
@@ -688,8 +688,8 @@ async def test_a_message_is_not_overlooked_when_a_pull_was_given_up(store: Path)
         eng.store.inbox = slow  # type: ignore[method-assign]
         run = await submit(eng, "parent")
         await asyncio.sleep(0.08)
-        await eng.send(run.id, "hello")
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "hello"}
+        await eng.runs.send(run.id, "hello")
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "hello"}
 
 
 async def test_a_worker_process_that_died_in_its_sleep_is_replaced(store: Path) -> None:
@@ -748,7 +748,7 @@ async def test_waiting_in_vain_leaves_nothing_behind(store: Path) -> None:
         await question(eng, run.id)
         for _ in range(50):
             with pytest.raises(TimeoutError):
-                await eng.wait(run.id, timeout=0.001)
+                await eng.runs.wait(run.id, timeout=0.001)
         live = eng.worker.log_of(run.id)
         assert live is not None
         assert len(live._readers) < 5
@@ -762,17 +762,17 @@ async def test_deleted_runs_are_gone_also_from_memory(store: Path) -> None:
     async with engine(store, parent, echo) as eng:
         run = await finish(eng, "parent")
         (child,) = sql(store, "SELECT id FROM runs WHERE parent=?", run.id)[0]
-        await eng.delete(run.id)
+        await eng.runs.delete(run.id)
         for gone in (run.id, child):
             with pytest.raises(RunNotFound):
-                await eng.run(gone)
+                await eng.runs.get(gone)
 
 
 async def test_a_log_whose_tail_was_cut_off_does_not_verify(store: Path) -> None:
     async with engine(store, echo) as eng:
         run = await finish(eng, "echo", {"text": "x"})
         sql(store, "DELETE FROM events WHERE run=? AND kind='finished'", run.id)
-        assert await eng.verify(run.id) == 3
+        assert await eng.runs.verify(run.id) == 3
 
 
 async def test_a_thread_that_is_still_needed_does_not_keep_others_from_expiring(store: Path) -> None:
@@ -810,7 +810,7 @@ async def test_a_rollback_that_comes_too_late_to_be_read_still_forgets_the_run(s
             execution = eng.worker.execution(run.id)
             assert execution is not None
             execution._pull_all = asyncio.Event().wait  # type: ignore[assignment]  # it never comes to read its mail
-            await eng.cancel(run.id, rollback=True)
+            await eng.runs.cancel(run.id, rollback=True)
             going.set()
             await until(lambda run=run: sql(store, "SELECT count(*) FROM runs WHERE id=?", run.id) == [(0,)])
 

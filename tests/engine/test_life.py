@@ -11,10 +11,12 @@ import pytest
 
 import interlingua as il
 from interlingua.engine.agents import mount_path
+from interlingua.engine.agents.catalog import AgentCatalog
 from interlingua.engine.agents.process_pool import ProcessPool
 from interlingua.engine.closing import close_all
 from interlingua.engine.cluster.remote_agents import Elsewhere
 from interlingua.engine.runs import store_owner
+from interlingua.engine.runs.admission import Admission
 from interlingua.engine.runs.worker import Worker
 from interlingua.engine.services.callbacks import Callbacks
 from interlingua.engine.services.reminders import Reminders
@@ -71,7 +73,7 @@ async def test_an_engine_stops_whatever_fails_on_the_way(
         row = await other.store.run(run.id)
         assert row is not None
         assert row.crashes == 0
-        assert (await other.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await other.runs.wait(run.id, timeout=20)).output == {"text": "done"}
 
 
 async def test_the_first_error_counts_and_the_others_are_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -99,8 +101,8 @@ async def test_the_first_error_counts_and_the_others_are_logged(caplog: pytest.L
     [
         (store_owner, "join"),
         (mount_path, "server_id"),
-        (il.Engine, "_publish_cards"),
-        (il.Engine, "_count_pending"),
+        (AgentCatalog, "publish_cards"),
+        (Admission, "count_waiting"),
         (Worker, "_enter_store"),
         (Worker, "start"),
         (Callbacks, "start"),
@@ -132,6 +134,6 @@ async def test_an_engine_that_cannot_start_closes_what_it_opened(
     assert asyncio.all_tasks() <= before
     await eng.start()  # it can still begin
     run = await submit(eng, "agent")
-    assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+    assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
     await eng.stop()
     assert closed == 2

@@ -34,7 +34,7 @@ async def test_a_run_with_a_long_id_is_refused(store: Path, options: dict[str, A
         with pytest.raises(InvalidRequest, match="longer than 512 bytes") as refused:
             await submit(eng, "echo", {"text": "x"}, **options)
         assert not refused.value.transient
-        assert await eng.runs(RunFilter()) == []
+        assert await eng.runs.search(RunFilter()) == []
 
 
 async def test_ids_up_to_the_limit_are_kept(store: Path) -> None:

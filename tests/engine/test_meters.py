@@ -115,8 +115,8 @@ async def test_the_time_in_the_queue_begins_when_the_thread_is_free(store: Path)
         first = await submit(eng, "turn", thread=thread.id, when_busy="enqueue")
         second = await submit(eng, "turn", thread=thread.id, when_busy="enqueue")
         asyncio.get_running_loop().call_later(0.3, go.set)
-        await eng.wait(first.id, timeout=20)
-        assert (await eng.wait(second.id, timeout=20)).status is il.Status.SUCCEEDED
+        await eng.runs.wait(first.id, timeout=20)
+        assert (await eng.runs.wait(second.id, timeout=20)).status is il.Status.SUCCEEDED
         queued = eng.worker.meters.agents.of("turn").queued
         assert queued.count == 2
         assert queued.total < 0.3
@@ -135,7 +135,7 @@ async def test_a_run_that_finds_no_free_slot_is_counted_with_the_time_that_it_wa
         first, second = await submit(eng, "busy"), await submit(eng, "busy")
         asyncio.get_running_loop().call_later(0.2, go.set)
         for run in (first, second):
-            await eng.wait(run.id, timeout=20)
+            await eng.runs.wait(run.id, timeout=20)
         assert 0.19 < eng.worker.meters.agents.of("busy").queued.total < 10
 
 
@@ -157,7 +157,7 @@ async def test_a_run_whose_worker_died_is_counted_with_the_time_that_it_stood_st
     await entered.wait()
     await crash(first)
     async with engine(store, stays) as second:
-        await second.wait(run.id, timeout=20)
+        await second.runs.wait(run.id, timeout=20)
         meters = second.worker.meters
         assert meters.taken_over == 1
         assert meters.agents.of("stays").stood_still.count == 1

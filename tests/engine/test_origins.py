@@ -57,7 +57,7 @@ async def test_a_run_records_the_origin_of_its_code(store: Path) -> None:
     async with project(store, "shop", echo("file:agents.py")) as eng:
         for more in ({}, {"delay": 0.01}, {"key": "k"}, {"thread": "t", "create_thread": True}):
             run = await finish(eng, "echo", **more)
-            row = await eng.row(run.id)
+            row = await eng.runs.row(run.id)
             assert (row.origin, row.queue) == ("shop file:agents.py", "shop file:agents.py echo@0.1.0")
             (created,) = await bodies(eng, run.id, RunCreated)
             assert created.origin == "shop file:agents.py"
@@ -90,7 +90,7 @@ async def test_a_child_has_the_origin_of_its_own_code(store: Path) -> None:
         run = await finish(eng, "boss")
         assert run.output == {"text": "file:agents.py 0.1.0"}
         (child,) = await eng.store.runs(RunFilter(parent=run.id))
-        assert (child.origin, (await eng.row(run.id)).origin) == ("shop file:agents.py", "shop file:boss.py")
+        assert (child.origin, (await eng.runs.row(run.id)).origin) == ("shop file:agents.py", "shop file:boss.py")
 
 
 async def test_all_runs_of_a_team_have_the_origin_of_the_team(store: Path) -> None:
@@ -118,12 +118,12 @@ async def test_code_of_another_origin_does_not_claim_withdraw_or_answer_a_run(st
             asked.id, {"approved": True}
         )  # the question of the other run may be answered here
         await second.questions.answer((await question(second, own.id)).id, {"approved": False})
-        assert (await second.wait(own.id, timeout=20)).output == {"text": "B False"}
-        row = await second.row(run.id)
+        assert (await second.runs.wait(own.id, timeout=20)).output == {"text": "B False"}
+        row = await second.runs.row(run.id)
         assert (row.worker, row.status, row.wake_at) == (None, il.Status.WAITING, 0)
         assert await kinds(second, run.id) == ["created", "started", "asked"]
     async with project(store, "shop", mailer("file:a.py", "A")) as first:
-        assert (await first.wait(run.id, timeout=20)).output == {"text": "A True"}
+        assert (await first.runs.wait(run.id, timeout=20)).output == {"text": "A True"}
         assert (await kinds(first, run.id)).count("asked") == 1
 
 
@@ -132,7 +132,7 @@ async def test_two_processes_with_an_agent_of_one_name_each_run_their_own(store:
         for eng, source in ((first, "file:a.py"), (second, "file:b.py")):
             runs = [await submit(eng, "echo", delay=0.01) for _ in range(10)]
             for run in runs:
-                assert (await eng.wait(run.id, timeout=20)).output == {"text": f"{source} 0.1.0"}
+                assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": f"{source} 0.1.0"}
 
 
 async def test_a_server_with_the_function_never_executes_the_mounted_run_of_another_process(store: Path) -> None:
@@ -147,10 +147,10 @@ async def test_a_server_with_the_function_never_executes_the_mounted_run_of_anot
         await server.questions.answer(asked.id, {"approved": True})
         beside = await submit(server, "mailer")  # the server looks for what is due, and finds its own
         await question(server, beside.id)
-        row = await server.row(run.id)
+        row = await server.runs.row(run.id)
         assert (row.worker, row.wake_at) == (None, 0)
         async with project(store, "shop", mounted) as caller:
-            assert (await caller.wait(run.id, timeout=20)).output == {"text": "mounted True"}
+            assert (await caller.runs.wait(run.id, timeout=20)).output == {"text": "mounted True"}
             assert (await kinds(caller, run.id)).count("asked") == 1
 
 
@@ -160,10 +160,10 @@ async def test_an_agent_that_another_one_replaces_still_ends_its_own_runs(store:
         run = await submit(eng, "mailer")
         asked = await question(eng, run.id)
         await parked(eng, run.id)
-        eng.exchange([old], [new])
+        eng.teams.exchange([old], [new])
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "file:old.py True"}
-        assert (await eng.row((await submit(eng, "mailer")).id)).origin == "shop file:new.py"
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "file:old.py True"}
+        assert (await eng.runs.row((await submit(eng, "mailer")).id)).origin == "shop file:new.py"
 
 
 async def test_a_worker_says_which_queues_it_serves_also_when_they_change(store: Path) -> None:
@@ -174,7 +174,7 @@ async def test_a_worker_says_which_queues_it_serves_also_when_they_change(store:
             return row.queues
 
         assert await served() == ["shop file:a.py echo@0.1.0"]
-        eng.add(echo("mount:far#echo", "2.0"))
+        eng.teams.add(echo("mount:far#echo", "2.0"))
         async with asyncio.timeout(20):
             while await served() != ["shop file:a.py echo@0.1.0", "shop mount:far#echo echo@2.0"]:
                 await asyncio.sleep(0.01)
@@ -249,16 +249,16 @@ async def test_an_engine_without_agents_looks_at_the_store_of_any_project(store:
     async with project(store, "shop", echo("file:agents.py")) as eng:
         run = await finish(eng, "echo")
     async with project(store, "") as eng:
-        assert (await eng.run(run.id)).output == {"text": "file:agents.py 0.1.0"}
+        assert (await eng.runs.get(run.id)).output == {"text": "file:agents.py 0.1.0"}
         assert eng.agents.project == "shop"
         with pytest.raises(OtherProject):
-            eng.add(echo("file:agents.py"))
+            eng.teams.add(echo("file:agents.py"))
 
 
 async def test_without_a_project_a_store_stays_without_one(store: Path) -> None:
     async with project(store, "", echo("file:agents.py")) as eng:
         run = await finish(eng, "echo")
-        assert (await eng.row(run.id)).origin == " file:agents.py"
+        assert (await eng.runs.row(run.id)).origin == " file:agents.py"
         assert await eng.store.project() is None
 
 
@@ -277,12 +277,12 @@ async def waiting(store: Path, *agents: il.Agent[..., Any]) -> tuple[str, str]:
 async def test_a_moved_run_goes_on_with_the_code_that_it_was_moved_to(store: Path) -> None:
     run, asked = await waiting(store, mailer("file:old.py", "old"))
     async with project(store, "shop", mailer("file:new.py", "old")) as eng:
-        await eng.move(run, Origin("shop", "file:new.py"))
+        await eng.runs.move(run, Origin("shop", "file:new.py"))
         await eng.questions.answer(asked, {"approved": True})
-        assert (await eng.wait(run, timeout=20)).output == {"text": "old True"}
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "old True"}
         (moved,) = await bodies(eng, run, RunMoved)
         assert moved == RunMoved("shop file:old.py mailer@0.1.0", "shop file:new.py mailer@0.1.0", "owner")
-        assert await eng.verify(run) is None
+        assert await eng.runs.verify(run) is None
 
 
 async def test_a_moved_run_that_is_due_is_claimed_at_once(store: Path) -> None:
@@ -293,17 +293,17 @@ async def test_a_moved_run_that_is_due_is_claimed_at_once(store: Path) -> None:
         project(store, "shop", mailer("file:new.py", "old", "2.0")) as eng,
         project(store, "shop") as mover,
     ):
-        await mover.move(run, "shop file:new.py", version="2.0")
-        assert (await eng.wait(run, timeout=20)).output == {"text": "old True"}
-        assert (await eng.run(run)).version == "2.0"
+        await mover.runs.move(run, "shop file:new.py", version="2.0")
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "old True"}
+        assert (await eng.runs.get(run)).version == "2.0"
 
 
 async def test_who_follows_a_run_is_told_that_it_was_moved(store: Path) -> None:
     run, _ = await waiting(store, mailer("file:old.py"))
     async with project(store, "shop") as eng:
-        told = eng.events(run)
+        told = eng.runs.events(run)
         heard = [(await anext(told)).kind for _ in range(3)]
-        await eng.move(run, "shop file:new.py")
+        await eng.runs.move(run, "shop file:new.py")
         async with asyncio.timeout(20):
             assert [*heard, (await anext(told)).kind] == ["created", "started", "asked", "moved"]
 
@@ -314,11 +314,11 @@ async def test_a_run_that_executes_is_not_moved(store: Path) -> None:
         run = await submit(eng, "mailer")
         asked = await question(eng, run.id)
         with pytest.raises(Conflict, match="is executing"):
-            await eng.move(run.id, "shop file:new.py")
+            await eng.runs.move(run.id, "shop file:new.py")
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "file:old.py True"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "file:old.py True"}
         with pytest.raises(AlreadyFinished):
-            await eng.move(run.id, "shop file:new.py")
+            await eng.runs.move(run.id, "shop file:new.py")
 
 
 async def test_runs_move_to_the_agent_of_their_name(store: Path) -> None:
@@ -331,7 +331,7 @@ async def test_runs_move_to_the_agent_of_their_name(store: Path) -> None:
             eng, [echo("file:new.py"), mailer("file:new.py", version="9"), mailer("file:new.py", version="10")]
         )
         assert [one.origin for one in await mover.move(run)] == ["shop file:new.py"]
-        row = await eng.row(run)
+        row = await eng.runs.row(run)
         assert (row.queue, row.version) == ("shop file:new.py mailer@10", "10")
         assert "moved" in await kinds(eng, run)
 
@@ -379,5 +379,5 @@ async def test_moving_a_run_moves_the_runs_below_it_that_are_of_its_origin(store
         moved = await Mover(eng, agents).move(run.id)
         assert [one.run for one in moved] == [run.id, asked.run]
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "mail True"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "mail True"}
         assert len(await log(eng, run.id)) > 3

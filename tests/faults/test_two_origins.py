@@ -90,12 +90,12 @@ async def kill_often(store: Path | str, kills: int, seed: int) -> None:
         for run, row in rows.items():
             source = row.origin.partition(" ")[2]
             assert files.runs.get(run, source) == source
-            events = [event.body async for event in eng.events(run, follow=False)]
+            events = [event.body async for event in eng.runs.events(run, follow=False)]
             assert {body.value for body in events if isinstance(body, Recorded)} == {source}
             asked = [body.question.prompt for body in events if isinstance(body, QuestionAsked)]
             assert asked == [f"{source}: Send it?"], "a question was withdrawn and asked again"
-            assert (await eng.run(run)).output == {"text": f"{source} {source} {source}"}
-            assert await eng.verify(run) is None
+            assert (await eng.runs.get(run)).output == {"text": f"{source} {source} {source}"}
+            assert await eng.runs.verify(run) is None
 
 
 @pytest.mark.timeout(240)
@@ -144,8 +144,8 @@ async def projects(stores: dict[str, Path | str], kills: int, seed: int) -> None
                 run for name in SOURCES if name != source for run in files[name].runs
             }
             for row in rows:
-                assert (await eng.run(row.id)).output == {"text": f"{source} {source} {source}"}
-                assert await eng.verify(row.id) is None
+                assert (await eng.runs.get(row.id)).output == {"text": f"{source} {source} {source}"}
+                assert await eng.runs.verify(row.id) is None
 
 
 @pytest.mark.timeout(240)

@@ -137,13 +137,13 @@ async def test_an_agent_may_say_itself_when_to_remind_and_that_nobody_shall_be(s
 
     async with engine(store, agent, settings=with_settings(QUICK, remind_after=(3600.0,))) as eng:
         run = await submit(eng, "agent")
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             assert not isinstance(event.body, RunFinished)
             if len(found := await eng.questions.search(QuestionFilter(run=run.id))) == 3:
                 break
         due = {r.question.prompt: (r.reminders, r.remind_at and r.remind_at - r.question.asked_at) for r in found}
         assert due == {"as set": (1, 3_600_000_000), "of its own": (2, 20_000_000), "never": (0, None)}
-        await eng.cancel(run.id)
+        await eng.runs.cancel(run.id)
 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("inf"), float("nan")])

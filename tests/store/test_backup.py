@@ -37,8 +37,8 @@ async def test_a_dump_of_a_database_in_use_is_restored_as_a_whole_store(tmp_path
 
         async def busy() -> None:
             while not over.is_set():
-                run = await engine.submit(il.RunRequest("work"))
-                await engine.wait(run.id)
+                run = await engine.runs.submit(il.RunRequest("work"))
+                await engine.runs.wait(run.id)
                 done.append(run.id)
 
         tasks = [asyncio.create_task(busy()) for _ in range(8)]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from ..engine.teams.members import MANIFEST, MEMBER_OF
+from ..engine.agents.mount_path import MEMBER_OF
+from ..engine.teams.members import MANIFEST
 from ..model import json_values
 from ..model.audit.export import (
     FORMAT,
@@ -329,7 +330,7 @@ def _manifests(engine: Engine, collected: Collected, cards: dict[str, Any]) -> d
     """The manifests of the teams that were at work: from their cards, or of teams that are here."""
     found: dict[str, list[Any]] = {}
     for name in dict.fromkeys(seen.team for seen in collected.runs if seen.team):
-        team = engine.teams.get(name)
+        team = engine.teams.find(name)
         told = {manifest.id: manifest.to_json() for manifest in team.manifests.values()} if team is not None else {}
         for card in cards.values():  # these are what counted then, as the runs' logs prove
             metadata = card.get("metadata", {})

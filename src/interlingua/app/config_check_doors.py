@@ -41,7 +41,7 @@ async def check_doors(config: Config, project: Project) -> tuple[Engine, list[st
     except InterlinguaError as error:
         config.wrong("", "", error.message)
         engine = Engine(store)
-    engine.server = server
+    engine.agents.server_id = server
     bound = {"server.host": settings.host}
     bound |= {f"doors.{name}.{_own(name)[1]}": at for name, (at, _) in settings.own_ports.items() if at is not None}
     for path, host in bound.items():

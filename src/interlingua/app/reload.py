@@ -93,14 +93,14 @@ class Reloader:
         try:
             old = [agent for source, _ in fresh for agent in source.agents]
             if leaving or fresh:
-                engine.exchange([*leaving, *old], [agent for _, agents in fresh for agent in agents])
+                engine.teams.exchange([*leaving, *old], [agent for _, agents in fresh for agent in agents])
             for source, agents in fresh:
                 source.agents = agents
         except DefinitionError:
-            engine.exchange(leaving, [])
+            engine.teams.exchange(leaving, [])
             for source, agents in fresh:
                 try:
-                    engine.exchange(source.agents, agents)
+                    engine.teams.exchange(source.agents, agents)
                     source.agents = agents
                 except DefinitionError as error:
                     source.problem = said(source.origin, error)

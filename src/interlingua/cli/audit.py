@@ -344,7 +344,7 @@ async def _find(engine: Engine, given: str) -> tuple[str, str]:
     from .ids import find_run
 
     if is_task(given):
-        row = await engine.task(given)
+        row = await engine.teams.task(given)
         # A whole task begins with the team's own run, on whose log the conversation is.
         return (row.root if row.parent is None else row.run), given
     try:

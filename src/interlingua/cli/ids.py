@@ -71,7 +71,7 @@ async def _run_ids(engine: Engine) -> AsyncIterator[str]:
     from ..model.filters import RunFilter
 
     offset = 0
-    while page := await engine.runs(RunFilter(limit=_PAGE, offset=offset)):
+    while page := await engine.runs.search(RunFilter(limit=_PAGE, offset=offset)):
         for run in page:
             yield run.id
         offset += len(page)

@@ -61,7 +61,7 @@ class Watch:
         if not self._known and not self._json:
             note("Nothing waits for an answer. Ctrl-C ends the watch.")
         while True:
-            hint = self._engine.next_hint("questions")
+            hint = self._engine.runs.next_hint("questions")
             try:
                 for record in await self._records(state=None, after=cursor):
                     cursor = record.change

@@ -228,7 +228,7 @@ async def _asked(engine: Engine, part: str) -> QuestionRecord:
     except QuestionNotFound as missing:
         try:
             run = await find_run(engine, part)
-            await engine.run(run)  # raises where there is none
+            await engine.runs.get(run)  # raises where there is none
         except RunNotFound:
             raise missing from None
     waiting = await engine.questions.search(QuestionFilter(run=run))

@@ -54,7 +54,7 @@ def _near(root: Path | None, place: str) -> str | None:
 
 async def _task(engine: Engine, run: str) -> str | None:
     """The name of a team's task, where it has begun."""
-    for _, said in await engine.conversation(run):
+    for _, said in await engine.teams.conversation(run):
         if said.form == "delegation" and said.sender == ORCHESTRATOR:
             return said.task
     return None

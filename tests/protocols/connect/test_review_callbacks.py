@@ -218,7 +218,7 @@ async def test_credentials_in_an_unexpected_exception_are_not_shown_to_callers(s
             run = await s.run(agent, input_)
             said = await s.output(run)
             assert "postgres://***@10.0.0.5/db" in said["description"]
-            events = [event async for event in s.server.engine.events(run, follow=False)]
+            events = [event async for event in s.server.engine.runs.events(run, follow=False)]
             assert "hunter2" not in repr(events)
         said = await s.output(await s.run("careless", {"how": "meant"}))
         assert "hunter2" in said["description"], "what an agent says itself is its own business"
@@ -279,7 +279,7 @@ async def test_a_time_that_is_too_far_away_is_refused_with_the_limit(store: Path
         assert "9999999999" in said
         assert "after_seconds" in said
         with pytest.raises(InvalidRequest, match=r"from 0 to 9,999,999,999"):
-            await s.server.engine.submit(il.RunRequest("echo", input={"text": "a"}, delay=1e10))
+            await s.server.engine.runs.submit(il.RunRequest("echo", input={"text": "a"}, delay=1e10))
 
 
 async def test_a_server_behind_a_proxy_sends_no_callbacks_to_its_own_machine(store: Path) -> None:
@@ -295,5 +295,5 @@ async def test_runs_whose_time_has_not_come_do_not_fill_the_queue(store: Path) -
     async with up(store, engine=settings) as s:
         for _ in range(5):
             await s.run("echo", {"text": "a"}, after_seconds=3600)
-            s.server.engine._counted_at = -1.0
+            s.server.core.admission._counted_at = -1.0
         await s.output(await s.run("echo", {"text": "now"}, on_completion="keep"))

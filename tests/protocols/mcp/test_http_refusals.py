@@ -168,7 +168,7 @@ async def test_who_cannot_be_asked_is_told_which_capability_is_missing(store: Pa
             assert told["error"]["code"] == wire.MISSING_CAPABILITY
             assert told["error"]["data"]["requiredCapabilities"] == {"elicitation": {"form": {}}}
             runs.add(told["error"]["data"]["run"])
-        assert len(runs) == len(await server.engine.runs(RunFilter())) == 1
+        assert len(runs) == len(await server.engine.runs.search(RunFilter())) == 1
 
 
 async def test_a_changed_state_is_a_bad_request(store: Path) -> None:

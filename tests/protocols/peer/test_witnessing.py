@@ -195,13 +195,13 @@ async def test_a_run_that_starts_elsewhere_is_told_of_when_it_is_read(tmp_path: 
             await gate.wait()
             return "free"
 
-        engine.add(holds)
-        held = await engine.submit(RunRequest("holds"))  # takes the one slot
+        engine.teams.add(holds)
+        held = await engine.runs.submit(RunRequest("holds"))  # takes the one slot
         task = checked(await http.post("/tasks", json={"role": "user", "text": "hi"}), 201)["task"]["id"]
         assert not node.node.working.witnessed
         gate.set()
         await node.state(task, "completed")
-        await engine.wait(held.id)
+        await engine.runs.wait(held.id)
         async with events(http, f"/tasks/{task}:subscribe") as stream:
             states = [event["state"] for event in await stream.rest() if "state" in event]
         assert states == ["submitted", "working", "completed"]

@@ -22,8 +22,6 @@ from ...model.card import AgentCard, Schema
 from ...model.errors import AgentError, Conflict, DefinitionError, InvalidInput, InvalidOutput
 from ...model.run_identity import Origin, check_project, module_source, queue
 from ...model.schemas import Validator
-from ..handler.context import Context, SyncContext
-from ..handler.mounted_run import OnCancel
 from .code_digest import code_digest
 from .codec import Codec, Params
 from .logins import Login
@@ -50,7 +48,7 @@ class Agent(Generic[P, R]):
         shape: Shape,
         params: Params | None = None,
         ctx_param: str | None = None,
-        ctx_type: type[Context[Any, Any]] | type[SyncContext[Any, Any]] = Context,
+        ctx_type: type[Any] | None = None,
         output: OutputCodec | None = None,
         state: Codec | None = None,
         config: Codec | None = None,
@@ -60,7 +58,7 @@ class Agent(Generic[P, R]):
         timeout: float | None = None,
         process: bool = False,
         parkable: bool = True,
-        on_cancel: OnCancel | None = None,
+        on_cancel: Callable[[Any], Awaitable[None]] | None = None,
         max_running: int | None = None,
         source: str = "",
     ) -> None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...model import json_values
-from ..handler.mounted_run import is_mounted
 from .imported_files import imports_of, stamp
+from .mount_path import is_mounted
 
 if TYPE_CHECKING:
     from .agent import Agent

@@ -19,6 +19,13 @@ VIA = "via"
 """The member of a mounted card's metadata with the ids of the servers that it came by: first where it is at home, last
 where it is mounted from. A server that tells none is not counted."""
 
+MEMBER_OF = "member_of"
+"""The member of a card's metadata that says whose member an agent is. Such cards are kept for the engine alone."""
+
+MOUNTED_FROM = "mounted_from"
+"""The member of a card's metadata that says where a mounted agent comes from. Every mount sets it: a process without
+the agent's code leaves such a run to one that has it, and can tell the remote side."""
+
 _SPACE, _ID = "server", "id"
 _LONGEST = 64  # characters of an id
 _MOST = 1000  # ids; nobody has so many hops
@@ -67,3 +74,7 @@ def turned_away(card: AgentCard, server: str, max_hops: int) -> str | None:
     if len(via) > max_hops:
         return f"more than {max_hops} mounts away (limits.max_hops)"
     return None
+
+
+def is_mounted(card: AgentCard | None) -> bool:
+    return card is not None and MOUNTED_FROM in card.metadata

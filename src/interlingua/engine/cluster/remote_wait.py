@@ -15,11 +15,11 @@ from ...model.status import Status
 from .remote_log import About, Mirror
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..runs.queries import RunQueries
     from .link import Between
 
 
-async def wait_elsewhere(engine: Engine, run: str, others: Between, *, settled: bool, sealed: bool) -> Run | None:
+async def wait_elsewhere(engine: RunQueries, run: str, others: Between, *, settled: bool, sealed: bool) -> Run | None:
     """The run when it has ended (`settled`: or waits for an answer); None where it comes to be here."""
     mirror = others.expected(run)
     if mirror is not None:
@@ -54,7 +54,7 @@ async def wait_elsewhere(engine: Engine, run: str, others: Between, *, settled: 
     return None
 
 
-def _ended(engine: Engine, mirror: Mirror, last: Event, *, sealed: bool) -> Run | None:
+def _ended(engine: RunQueries, mirror: Mirror, last: Event, *, sealed: bool) -> Run | None:
     """The run, where it was submitted here and what was told last is its end. One that was cancelled may have been
     forgotten with that: the store knows."""
     end = last.body
@@ -77,12 +77,12 @@ def _says_too_little(mirror: Mirror, last: Event, seen: int, *, settled: bool) -
     return settled and any(type(event.body) is QuestionAsked for event in told)
 
 
-async def _look(engine: Engine, run: str, *, settled: bool, sealed: bool) -> Run | None:
+async def _look(engine: RunQueries, run: str, *, settled: bool, sealed: bool) -> Run | None:
     row = await engine.row(run, sealed=sealed)
     if row.status.final:
         return await engine.full_view(row)
     if settled and row.status is Status.WAITING:
-        view = await engine.run(run, sealed=sealed)
+        view = await engine.get(run, sealed=sealed)
         if view.status is Status.WAITING or view.status.final:
             return view
     return None

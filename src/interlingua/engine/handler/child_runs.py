@@ -120,10 +120,10 @@ class Calling(Speaking):
         self._check_alive()
         name = agent if isinstance(agent, str) else agent.card.name
         version = version if isinstance(agent, str) else agent.card.version
-        if self.authority is not None or await self.worker.engine.is_member(name):
+        if self.authority is not None or await self.worker.engine.directory.is_member(name):
             return await self._hand_over(name, input_, inputs, config, thread, timeout, key, Handover())
         if isinstance(input_, str):
-            input_ = _as_text(name, (await self.worker.engine.card(name, version)).input_text, input_)
+            input_ = _as_text(name, (await self.worker.engine.agents.card(name, version)).input_text, input_)
         payload = {**(input_ or {}), **msgspec.to_builtins(inputs)}
         payload = json_values.clean(payload, InvalidInput, what="input")
         digest = json_values.digest([name, version, payload, config])
@@ -195,9 +195,9 @@ class Calling(Speaking):
             await self.log.flush()
             self._child_keys[child] = place
             future = self._children.setdefault(child, self.loop.create_future())
-            if known is None or not await engine.has_run(child):
+            if known is None or not await engine.runs.exists(child):
                 try:
-                    await engine.submit_child(await prepare(child), child, self.log.row)
+                    await engine.runs.submit(await prepare(child), run=child, parent=self.log.row)
                 except Exception as error:
                     self._child_keys.pop(child, None)
                     if notice is not None and isinstance(error, Invalid):
@@ -263,7 +263,7 @@ class Calling(Speaking):
                 message.sender = USER  # it came from outside, where nobody is one of the team
             try:
                 with self.busy():
-                    await self.worker.engine.send(child, message, sealed=True, kind="passed")
+                    await self.worker.engine.runs.send(child, message, sealed=True, kind="passed")
             except AlreadyFinished:
                 self.put_back(number)  # the next child gets it
                 return
@@ -312,7 +312,7 @@ class Calling(Speaking):
     ) -> Any:  # fmt: skip
         """Hand over a task. To one's own overseer: propose what was done, and give back the verdict."""
         self._check_alive()
-        if self.authority is None and not await self.worker.engine.is_member(target):
+        if self.authority is None and not await self.worker.engine.directory.is_member(target):
             raise InvalidRequest("only a member of a team delegates; call other agents with ctx.call")
         for what, given in (("summary", summary), ("rule", rule), ("reason", reason)):
             sound(given, str if what == "summary" else str | None, what)
@@ -320,7 +320,7 @@ class Calling(Speaking):
         parts = self.attached(attachments)
         said = [Message("user", [TextPart(summary), *parts], sender=self.authority.me if self.authority else None)]
         handover = Handover(said, summary, rule, reason, scope, on_message=on_message)
-        overseer = self.worker.engine.reviewer_of(self.request, target)
+        overseer = self.worker.engine.directory.reviewer_of(self.request, target)
         if overseer is None:
             return await self._hand_over(target, summary, inputs, None, None, timeout, key, handover)
         return await self._propose(target, overseer, handover, parts, output, on_inquiry, key)
@@ -333,7 +333,7 @@ class Calling(Speaking):
         place = self.place("call", name, key)
 
         async def attempt(target: str, at: str) -> ChildEnded:
-            member = self.worker.engine.member(self.authority, target)
+            member = self.worker.engine.directory.member(self.authority, target)
             given = input_
             if isinstance(given, str):
                 given = _as_text(target, member.card.input_text if member is not None else "text", given)
@@ -369,10 +369,10 @@ class Calling(Speaking):
             raise _refusal(past[1].code, past[1].reason)
         new = place not in self.replay.children
         if new:
-            await self._or_refuse(engine.check_delegation(row, authority, name), place, digest, name)
+            await self._or_refuse(engine.gate.check_delegation(row, authority, name), place, digest, name)
         assert member is not None  # nobody else passes the gate
         assert authority is not None
-        manifest = engine.manifest_of(authority)
+        manifest = engine.directory.manifest_of(authority)
         rule = manifest.delegate_rules.get(member.id) if manifest is not None else None
         notice = Notice(
             member.id, handover.rule or (rule.when_to_delegate if rule is not None else None), handover.reason,
@@ -381,9 +381,9 @@ class Calling(Speaking):
 
         async def prepare(child: str) -> RunRequest:
             if proposal is not None:
-                admitted = engine.admit_review(child, row, authority, member, handover.label)
+                admitted = engine.gate.admit_review(child, row, authority, member, handover.label)
             else:
-                admitted = engine.admit_delegation(child, row, authority, member, handover.scope)
+                admitted = engine.gate.admit_delegation(child, row, authority, member, handover.scope)
             granted: Authority = await self._or_refuse(admitted, place, digest, name, child)
             if not handover.label:  # else it was said when the review began
                 # It comes to the store before the child does, mostly with it.
@@ -395,14 +395,14 @@ class Calling(Speaking):
 
         count = None
         if new and proposal is not None:
-            count = await engine.count_review(row, authority, member, handover.label)
+            count = await engine.gate.count_review(row, authority, member, handover.label)
         elif new:
-            count = await engine.count_delegation(row, authority, member)
+            count = await engine.gate.count_delegation(row, authority, member)
         ended = await self._child(
             place, digest, run_name, prepare, notice, proposal, mail=mail, on_message=handover.on_message, count=count
         )
         if not handover.label and self.notice_of(place) is None:  # lost, and the child ended before we came to it again
-            given = await engine.authority_of(self.replay.children[place][0].run)
+            given = await engine.gate.authority_of(self.replay.children[place][0].run)
             if given is not None:
                 self._tell_notice(place, given, notice, handover, proposal)
         if proposal is None:

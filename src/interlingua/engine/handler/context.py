@@ -104,8 +104,7 @@ class _Common(Generic[S, C]):
     @property
     def editor(self) -> Editor | None:
         """What the caller's editor offers: files as it has them, terminals. None where nobody sits in one now."""
-        editors = self._run.worker.engine.editors
-        return editors.get(self._run.thread or "") or editors.get(self._run.root_thread() or "")
+        return self._run.worker.engine.workspaces.find(self._run.thread, self._run.root_thread())
 
     def now(self) -> datetime.datetime:
         """The time, the same again when the agent is entered again."""

@@ -24,6 +24,7 @@ from ...model.run import Option, RunRequest
 from ...model.run import Question as AskedQuestion
 from ...model.team import carried_scope
 from ...model.team.carried_scope import CarriedScope
+from ..agents.mount_path import MOUNTED_FROM as MOUNTED_FROM
 from ..agents.mount_path import VIA
 from ..agents.question_types import EXPIRED, Question, QuestionCodec
 from ..agents.question_types import Gone as Gone
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
 
 log_ = logging.getLogger("interlingua.engine")
 
-MOUNTED_FROM = "mounted_from"
-"""The member of a card's metadata that says where a mounted agent comes from. Every mount sets it: a process without
-the agent's code leaves such a run to one that has it, and can tell the remote side."""
-
 
 LOOK_EVERY = 600.0
 """Seconds after which a run that was set aside with a question looks whether the remote side still asks it: at first,
@@ -51,9 +48,6 @@ and later less often."""
 
 _LOOK_WITHIN = 1.0
 _LOOKS = 10  # in the time that a question has waited so far, once that is long
-
-Offer = Callable[[bytes, str, str | None], tuple[str, Awaitable[object]]]
-"""Offers a file: bytes, media type, name → an address, and what to wait for before it is told to anybody."""
 
 
 class RemoteError(RunError):
@@ -138,7 +132,7 @@ class Mounted:
 
     @property
     def engine(self) -> Engine:
-        return self._run.worker.engine
+        return self._run.worker.engine.facade
 
     @property
     def agent(self) -> str:
@@ -473,7 +467,3 @@ async def tell(hook: OnCancel, left: LeftRun, seconds: float) -> None:
         if process_exits.is_signal(error):
             raise
         log_.warning("run %s ends here; its remote side could not be told: %s", left.id, error, exc_info=error)
-
-
-def is_mounted(card: AgentCard | None) -> bool:
-    return card is not None and MOUNTED_FROM in card.metadata

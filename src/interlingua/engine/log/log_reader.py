@@ -18,7 +18,7 @@ from .run_log import LiveLog, compose_runs
 
 if TYPE_CHECKING:
     from ..cluster.link import Between
-    from ..engine import Engine
+    from ..runs.queries import RunQueries
 
 _PAGE = 512
 _PIECE = 256 * 1024  # bytes that a reader gets at once: one that is far behind must not get all of it in one piece
@@ -31,7 +31,7 @@ class Reader:
     that it begins with.
     """
 
-    def __init__(self, engine: Engine, run: str, after: int = 0, *, sealed: bool = False) -> None:
+    def __init__(self, engine: RunQueries, run: str, after: int = 0, *, sealed: bool = False) -> None:
         self._engine = engine
         self._run = run
         self.cursor = after

@@ -67,11 +67,13 @@ from ...store.changes import (
     Submitted,
 )
 from ...store.rows import SUSPECT
+from ..agents import mount_path
 from ..agents.process_pool import ProcessDied
 from ..clock import Alarm
 from ..error_text import describe
 from ..handler import branches, handler_call, mounted_run, process_exits
 from ..handler.branches import Branch, Watched, engine_works, is_thread_of, no_branch
+from ..handler.context import Context
 from ..handler.operations import Operations
 from ..handler.split_text import Pieces
 from ..handler.suspension import Suspended
@@ -295,7 +297,7 @@ class Execution(Operations):
             return
         if agent is None:
             stored = await self.worker.store.card(row.agent, row.version, row.origin)
-            if not replay.cancelled and mounted_run.is_mounted(stored.card if stored is not None else None):
+            if not replay.cancelled and mount_path.is_mounted(stored.card if stored is not None else None):
                 # Only a process with the agent's code can tell the remote side. Whoever asks once more insists.
                 self._set_aside(0)
             return
@@ -345,7 +347,7 @@ class Execution(Operations):
             log.append(CodeChanged(replay.code, agent.code))
         self._take_assignment()
         if agent.ctx_param is not None:
-            self.ctx = agent.ctx_type(self, self._decode_state(), self._decode_config())
+            self.ctx = (agent.ctx_type or Context)(self, self._decode_state(), self._decode_config())
         self._tick()
         self._entered = True
         process_exits.contain(self)
@@ -353,7 +355,7 @@ class Execution(Operations):
         if not tracing.wanted():
             return await handler_call.invoke(self)
         before = tracing.Before(entered, None if replay.started else due, self.taken_over_from)
-        with tracing.invoke_agent(row, self.request.trace, before, remote=mounted_run.is_mounted(agent.card)):
+        with tracing.invoke_agent(row, self.request.trace, before, remote=mount_path.is_mounted(agent.card)):
             return await handler_call.invoke(self)
 
     def _due(self) -> int:
@@ -495,7 +497,7 @@ class Execution(Operations):
     def _fell_short(self, error: BaseException | None) -> bool:
         """Whether the code failed before it came as far as the run had come: that is no end of the run."""
         replay, agent = self.replay, self.agent
-        if not replay.started or agent is None or mounted_run.is_mounted(agent.card):
+        if not replay.started or agent is None or mount_path.is_mounted(agent.card):
             return False
         # Mail that it has yet to come to is what it waited for, and what woke it.
         unread = self.has_mail and not self.waited
@@ -565,7 +567,7 @@ class Execution(Operations):
             if self._task_is_over and (isinstance(error, ChildFailed) or info.code == RunTimedOut.code):
                 # Whom it called was told a moment earlier than itself.
                 self._finish(Status.TIMED_OUT, error=RunTimedOut(self._why_late()).info())
-            elif info.code == RunCancelled.code and self.agent is not None and mounted_run.is_mounted(self.agent.card):
+            elif info.code == RunCancelled.code and self.agent is not None and mount_path.is_mounted(self.agent.card):
                 # Somebody cancelled it where it really runs: then it is cancelled here too.
                 self.log.append(CancelRequested(reason=info.message))
                 self._finish(Status.CANCELLED, error=info)

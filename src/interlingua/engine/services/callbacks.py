@@ -13,18 +13,16 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...model.errors import Denied, InterlinguaError, InvalidRequest, NotFound, Unavailable
+from ...model.events import RunCreated
 from ...model.run import Run, check_id
 from ...model.status import Status
 from ...security.redaction import redact_text, redact_url
 from ...store.ports import Store
-from ...store.rows import CallbackRow, Places, Standing
+from ...store.rows import CallbackRow, Places, RunRow, Standing
 from ..ids import now
-
-if TYPE_CHECKING:
-    from ..engine import Engine
 
 log = logging.getLogger("interlingua.callbacks")
 
@@ -42,6 +40,14 @@ _REMEMBER = 30 * 86_400.0  # how long those that were taken or given up can stil
 _TIDY_EVERY = 3600.0
 
 
+class RunViews(Protocol):
+    """Reads the runs that callbacks tell of."""
+
+    async def get(self, run: str, /) -> Run: ...
+
+    def view(self, row: RunRow, created: RunCreated | None, /) -> Run: ...
+
+
 class NotTaken(Unavailable):
     """The receiver answered, but not that it has taken the callback."""
 
@@ -57,8 +63,8 @@ def tried_for(attempts: int) -> float:
 
 
 class Callbacks:
-    def __init__(self, engine: Engine, store: Store) -> None:
-        self._engine = engine
+    def __init__(self, store: Store) -> None:
+        self.runs: RunViews | None = None  # from the start of the engine on
         self._store = store
         self.formats: dict[str, Callable[[Run], Any]] = {}
         self.send: Send | None = None  # given by the app, which knows the network
@@ -70,6 +76,11 @@ class Callbacks:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._tidied = -_TIDY_EVERY
+
+    @property
+    def _runs(self) -> RunViews:
+        assert self.runs is not None
+        return self.runs
 
     def check(self, url: str, path: str) -> None:
         """Raise InvalidRequest for an address to which nothing would ever be sent."""
@@ -168,12 +179,12 @@ class Callbacks:
     async def _run_of(self, row: CallbackRow) -> Run:
         """The run as it was when it changed; one that is gone still tells how it ended."""
         try:
-            run = await self._engine.run(row.run)
+            run = await self._runs.get(row.run)
         except NotFound:
             kept = await self._store.deleted_run(row.id)
             if kept is None:
                 raise
-            run = self._engine.view(*kept)
+            run = self._runs.view(*kept)
         run.status, run.updated_at = Status(row.status), row.time
         return run
 

@@ -137,7 +137,7 @@ class Speaking(Inbox):
         assignment, authority = self.request.assignment, self._participant()
         if assignment is not None and assignment.review is not None:
             return assignment.review.agent == instance_id(to.agent, to.instance), assignment.review.result_hash
-        manifest = self.worker.engine.manifest_of(authority)
+        manifest = self.worker.engine.directory.manifest_of(authority)
         sealed = bool(self.log.row.sealed)
         return sealed and manifest is not None and to.agent == manifest.overseer, ""
 
@@ -148,7 +148,7 @@ class Speaking(Inbox):
 
     async def find_participant(self, id_: str) -> DelegationRow:
         authority = self._participant()
-        return await self.worker.engine.participant(authority.task.partition(".")[0], id_)
+        return await self.worker.engine.teams.participant(authority.task.partition(".")[0], id_)
 
     def attached(self, attachments: Iterable[Part | str]) -> list[Part]:
         """Attachments as parts. A tool's result that this run did not get is marked."""

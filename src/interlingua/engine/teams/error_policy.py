@@ -110,7 +110,7 @@ class Handling(Proposing):
         if past is not None and past[1].code == error.code:
             self._passed(past[0])
             return Action(past[1].do, past[1].delay, past[1].to)
-        team = self.worker.engine.teams.get(self.authority.team) if self.authority is not None else None
+        team = self.worker.engine.directory.teams.get(self.authority.team) if self.authority is not None else None
         # What failed further down was seen to there: up here it is only that the agent did not manage.
         number = Code.FAILED if error.code == ChildFailed.code else code_of(error)
         action = team.policy.action(number, taken) if team is not None else Action("fail")
@@ -142,7 +142,7 @@ class Handling(Proposing):
         remedy = await self._escalate(action.to, place, tried[-1], error, taken)
         if remedy.decision != "answer":
             return remedy.decision == "retry", None
-        member = self.worker.engine.member(self.authority, tried[-1])
+        member = self.worker.engine.directory.member(self.authority, tried[-1])
         output = {member.card.output_text or "text" if member is not None else "text": remedy.text or ""}
         run, head = (ended.run, ended.head) if ended is not None else ("", "")
         return False, ChildEnded(place, run, Status.SUCCEEDED, head, output)
@@ -151,7 +151,7 @@ class Handling(Proposing):
         """Tell somebody higher up, and do what they say."""
         engine, authority = self.worker.engine, self.authority
         assert authority is not None
-        failed = engine.member(authority, agent)
+        failed = engine.directory.member(authority, agent)
         if to == "overseer":
             to = failed.manifest.overseer if failed is not None else None
         if to is None:
@@ -170,7 +170,7 @@ class Handling(Proposing):
             except QuestionExpired:
                 return Remedy("fail")  # nobody wanted to say: what failed is what counts
             return found
-        overseer = engine.member(authority, to)
+        overseer = engine.directory.member(authority, to)
         return Remedy("fail") if overseer is None else await self._ask_overseer(overseer, place, agent, error, taken)
 
     async def _ask_overseer(self, overseer: Member, place: str, agent: str, error: ErrorInfo, taken: int) -> Remedy:

@@ -22,9 +22,9 @@ from ...model.status import Status
 from ...model.team.manifest import USER
 from ...model.team.oversight import Assignment, Exchange, Proposal, Result, ReviewVerdict, read_verdict, verdict_schema
 from ..agents.agent import Agent
+from ..agents.mount_path import MOUNTED_FROM
 from ..agents.question_types import Question, question_codec
 from ..handler.child_runs import Handover
-from ..handler.mounted_run import MOUNTED_FROM
 from ..observe import tracing
 from ..runs.finished_work import Work
 from .conversation import RESULT_HASH, result_message, unverified, verdict_message
@@ -79,7 +79,7 @@ def _lend(run: Execution, **more: Any) -> Assignment:
 async def orchestrate(ctx: Context[Any, Any], entry: Member, input_: dict[str, Any]) -> Any:
     run = ctx._run
     # A process without the team's code may have taken the request in.
-    request = run.worker.engine.begin_task(run.request, run.log.row.created_at)
+    request = run.worker.engine.directory.begin_task(run.request, run.log.row.created_at)
     assert request.authority is not None
     authority = msgspec.structs.replace(request.authority, root=run.log.row.id)
     run.request = msgspec.structs.replace(request, authority=authority)
@@ -177,7 +177,7 @@ class _Oversight:
 
     def _said(self, exchange: Exchange) -> None:
         self.earlier.append(exchange)
-        self.execution.worker.engine.check_patience(self.authority, self.earlier)
+        self.execution.worker.engine.gate.check_patience(self.authority, self.earlier)
 
     async def _approved(self, result: Result) -> bool:
         """Whether the overseer approves. False: the agent has to work again, with what the overseer said."""
@@ -201,7 +201,7 @@ class _Oversight:
         label = self.talk[0].task if self.talk else ""
 
         async def prepare(child: str) -> RunRequest:
-            granted = await engine.admit_review(child, self.execution.log.row, self.authority, overseer, label)
+            granted = await engine.gate.admit_review(child, self.execution.log.row, self.authority, overseer, label)
             return RunRequest(
                 overseer.review_name, overseer.version, overseer.review_input(proposal), caller=request.caller,
                 trace=tracing.current(request.trace), authority=granted,
@@ -209,7 +209,7 @@ class _Oversight:
             )  # fmt: skip
 
         told = [overseer.review_name, msgspec.to_builtins(proposal)]
-        count = await engine.count_review(self.execution.log.row, self.authority, overseer, label)
+        count = await engine.gate.count_review(self.execution.log.row, self.authority, overseer, label)
         ended = await self.execution.inner(overseer.review_name, prepare, key, told, count=count)
         if ended.status is Status.TIMED_OUT:
             raise RunTimedOut(f"{overseer.id} gave no verdict on the result of {proposal.agent} in time")

@@ -67,7 +67,7 @@ class Proposing(Calling):
         turn, base = 0, self.place("call", name, key)
         while True:
             others = self._reviews - len(exchanges)
-            engine.check_patience(authority, [*self.request.assignment.earlier, *exchanges], others)
+            engine.gate.check_patience(authority, [*self.request.assignment.earlier, *exchanges], others)
             self._reviews += 1
             result = self._proposed(output)
             proposal = Proposal(
@@ -92,7 +92,7 @@ class Proposing(Calling):
                 verdict = ReviewVerdict("inquire", inquiry="the approval was for another result")
             if verdict.decision != "approve":
                 exchanges.append(verdict.about(proposal.result_hash))
-                engine.check_patience(authority, [*proposal.earlier, exchanges[-1]])
+                engine.gate.check_patience(authority, [*proposal.earlier, exchanges[-1]])
             self._tell_verdict(base, turn, verdict, proposal.result_hash)
             reply = None
             if verdict.decision == "inquire" and on_inquiry is not None:

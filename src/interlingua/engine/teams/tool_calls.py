@@ -57,7 +57,7 @@ class Tooling(Handling):
         digest = json_values.digest([server, tool, given])
         place = self.place("tool", f"{server}.{tool}", key, Arguments(digest, show(given)))
         await self._may_call(authority, server, tool, place, digest)
-        servers, known = self._servers(), self.worker.engine.teams[authority.team].servers[server]
+        servers, known = self._servers(), self.worker.engine.directory.teams[authority.team].servers[server]
         taken = 0
         while True:
             at = place if not taken else f"{place}:again:{taken}"
@@ -108,7 +108,7 @@ class Tooling(Handling):
             raise _refusal(past[1].code, past[1].reason)
         if place in self.replay.records:
             return  # it was allowed, and done
-        team = self.worker.engine.teams[authority.team]
+        team = self.worker.engine.directory.teams[authority.team]
         needs = team.servers[server].needs.get(tool, ()) if server in team.servers else ()
         decision = may_call(authority, server, tool, needs, now=now())
         if decision.allowed:
@@ -125,7 +125,7 @@ class Tooling(Handling):
         authority = self._bound()
         if not authority.tools:
             return []
-        servers, known = self._servers(), self.worker.engine.teams[authority.team].servers
+        servers, known = self._servers(), self.worker.engine.directory.teams[authority.team].servers
 
         async def look() -> list[ToolSpec]:
             found: list[ToolSpec] = []
@@ -149,10 +149,10 @@ class Tooling(Handling):
         return self.authority
 
     def _servers(self) -> ToolServers:
-        servers = self.worker.engine.tool_servers
+        servers = self.worker.engine.directory.tool_servers
         if servers is None:
             raise Unavailable(
-                "this engine reaches no tool servers; load the team with il.team, or set engine.tool_servers"
+                "this engine reaches no tool servers; load the team with il.team, or set engine.teams.tool_servers"
             )
         return servers
 

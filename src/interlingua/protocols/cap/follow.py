@@ -26,7 +26,7 @@ log of the whole a moment later than its end."""
 async def snapshot(engine: Engine, run: str, view: View) -> list[Update]:
     """All updates so far."""
     conversation, found = Conversation(run, view), list[Update]()
-    async for event in engine.events(run, follow=False):
+    async for event in engine.runs.events(run, follow=False):
         found += await _fed(engine, conversation, event)
     return found
 
@@ -48,7 +48,7 @@ async def follow(
         if missed := [update for update in found if update.place > after]:
             yield missed
         cursor = batch[-1].seq
-    reader = engine.reader(run, after=after[0])
+    reader = engine.runs.reader(run, after=after[0])
     loop, until = asyncio.get_running_loop(), math.inf
     try:
         while not reader.over and loop.time() < until:

@@ -118,7 +118,7 @@ class StdioDoor:
     def _is_here(self, id_: str) -> bool:
         """Whether a name is somebody's here. Every other name is the peer's own."""
         agent = id_.partition("#")[0]
-        members = {member for team in self._engine.teams.values() for member in team.manifests}
+        members = {member for team in self._engine.teams.all() for member in team.manifests}
         return agent in (USER, ORCHESTRATOR, *members, *self._desk.book.ids().values())
 
     async def _begin(self, notice: wire.DelegationNotice, named: str) -> None:
@@ -139,7 +139,7 @@ class StdioDoor:
 
     async def _follow(self, taken: Taken, whole: bool, named: str) -> None:
         run = taken.run_id
-        view = await self._desk.book.view(await self._engine.run(run), taken.task_id, OWNER)
+        view = await self._desk.book.view(await self._engine.runs.get(run), taken.task_id, OWNER)
         async with contextlib.aclosing(follow(self._engine, run, view)) as updates:  # type: ignore[type-var]
             async for piece in updates:
                 for update in piece:

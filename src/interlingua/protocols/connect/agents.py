@@ -33,7 +33,7 @@ class Agents(Operations):
             if found is None and (newest := self.engine.agents.find(wanted)) is not None:
                 found = newest.card
         if found is None and wanted:
-            raise self.engine.no_agent(wanted, f"there is no agent {wanted}")
+            raise self.engine.agents.no_agent(wanted, f"there is no agent {wanted}")
         if found is None or not scopes.may(caller, action, found.key).allowed:
             raise AgentNotFound(f"there is no agent {wanted}" if wanted else "there is no agent for this caller")
         return found
@@ -48,11 +48,11 @@ class Agents(Operations):
             and scopes.may(caller, "read", card.key).allowed
         ]
         page = found[wanted.offset : wanted.offset + wanted.limit]
-        return json_response([translate.agent(card, self.engine.way(card)) for card in page])
+        return json_response([translate.agent(card, self.engine.agents.mount_path(card)) for card in page])
 
     async def get_agent(self, request: Request, caller: Caller) -> Response:
         card = self._card(request.path_params["agent_id"], caller)
-        return json_response(translate.agent(card, self.engine.way(card)))
+        return json_response(translate.agent(card, self.engine.agents.mount_path(card)))
 
     async def descriptor(self, request: Request, caller: Caller) -> Response:
         return json_response(translate.descriptor(self._card(request.path_params["agent_id"], caller)))
@@ -72,7 +72,7 @@ class Agents(Operations):
         card = self._card(request.path_params["agent_id"], caller)
         scopes.require(caller, "config", card.key)
         body = await self._read(request, wire.Configuration)
-        made = await self.engine.configure(
+        made = await self.engine.instances.create(
             card.name, body.config, version=card.version, caller=caller, label=body.name, metadata=body.metadata
         )
         return json_response(translate.instance(made))

@@ -106,8 +106,8 @@ class Runs(Agents, Threads):
         asked.callback = Callback(url, "connect") if url is not None and able["callbacks"] else None
         if thread is not None:
             asked.extra["mark"] = None
-        made = await self.engine.submit(asked, follow=watched)
-        return made, body
+        made = await self.engine.runs.submit(asked, watch=watched)
+        return made.run, body
 
     async def _check_may_replace(self, thread: Thread | None, strategy: str, card: AgentCard, caller: Caller) -> None:
         """Refuse to take a thread from another run for whoever may not cancel runs, or delete them (a rollback)."""
@@ -173,7 +173,7 @@ class Runs(Agents, Threads):
 
     async def _run(self, request: Request, caller: Caller, action: scopes.Action = "read") -> Run:
         """A run that is somebody else's, or of an agent that is out of reach, is not there."""
-        run = await self.engine.run(request.path_params["run_id"])
+        run = await self.engine.runs.get(request.path_params["run_id"])
         thread = request.path_params.get("thread_id")
         found = scopes.sees(caller, run.caller) and (thread is None or run.thread == thread)
         if found:
@@ -217,9 +217,9 @@ class Runs(Agents, Threads):
 
     async def _listed(self, where: RunFilter) -> list[dict[str, Any]]:
         told = []
-        for run in await self.engine.runs(where):
+        for run in await self.engine.runs.search(where):
             with contextlib.suppress(RunNotFound):  # deleted meanwhile
-                told.append(self._told(await self.engine.run(run.id)))
+                told.append(self._told(await self.engine.runs.get(run.id)))
         return told
 
     async def thread_runs(self, request: Request, caller: Caller) -> Response:
@@ -250,15 +250,15 @@ class Runs(Agents, Threads):
             if payload["interrupt_type"] != question.type:
                 raise Conflict(f"run {run.id} waits for {question.type}, not for {payload['interrupt_type']}") from None
             await self.engine.questions.answer(question.id, payload["resume_payload"], by=caller, door="connect")
-        return json_response(self._told(await self.engine.run(run.id)))
+        return json_response(self._told(await self.engine.runs.get(run.id)))
 
     async def delete_run(self, request: Request, caller: Caller) -> Response:
         run = await self._run(request, caller, "delete")
         if not run.status.final:
             with contextlib.suppress(AlreadyFinished):
-                await self.engine.cancel(run.id, by=caller, reason="it is being deleted")
-            await self.engine.wait(run.id)
-        await self.engine.delete(run.id)
+                await self.engine.runs.cancel(run.id, by=caller, reason="it is being deleted")
+            await self.engine.runs.wait(run.id)
+        await self.engine.runs.delete(run.id)
         return Response(status_code=204)
 
     async def wait(self, request: Request, caller: Caller) -> Response:
@@ -271,11 +271,11 @@ class Runs(Agents, Threads):
         known: str | None = None,
     ) -> Response:  # fmt: skip
         if known is None and timeout is None and not run.status.final:
-            run = await self.engine.wait_a_moment(run)
+            run = await self.engine.runs.wait_briefly(run)
         if run.status.final:
             return await self._wait_response(run, caller)
         if known is None:
-            waiting = asyncio.ensure_future(self.engine.wait(run.id, timeout=timeout, settled=True))
+            waiting = asyncio.ensure_future(self.engine.runs.wait(run.id, timeout=timeout, settled=True))
         else:
             waiting = asyncio.ensure_future(self._asked_no_more(run, known, timeout))
         leaving = asyncio.ensure_future(reading.disconnected(request))
@@ -300,7 +300,7 @@ class Runs(Agents, Threads):
         """The run, as soon as it no longer asks what whoever waits knows of: also where it is just going on then."""
         if all(one.id != question for one in run.questions):
             return run
-        reader, until = self.engine.reader(run.id, run.seq), asyncio.timeout(timeout)
+        reader, until = self.engine.runs.reader(run.id, run.seq), asyncio.timeout(timeout)
         try:
             async with until:
                 self.listeners.add(until)
@@ -310,7 +310,7 @@ class Runs(Agents, Threads):
         finally:
             self.listeners.discard(until)
             reader.close()
-        return await self.engine.run(run.id)
+        return await self.engine.runs.get(run.id)
 
     async def _wait_response(self, run: Run, caller: Caller) -> Response:
         given = await self._given(run.id) if run.status is Status.SUCCEEDED else []
@@ -325,10 +325,10 @@ class Runs(Agents, Threads):
 
     async def _given(self, run: str) -> list[Message]:
         """What a run gave beside its output. Of one that has ended a moment ago, that is in memory."""
-        given, events = Given(), self.engine.at_hand(run)
+        given, events = Given(), self.engine.runs.committed_events(run)
         if events is None:
             with contextlib.suppress(RunNotFound):  # deleted meanwhile
-                async for event in self.engine.events(run, follow=False):
+                async for event in self.engine.runs.events(run, follow=False):
                     given.feed(event)
         for event in events or ():
             given.feed(event)
@@ -362,7 +362,7 @@ class Runs(Agents, Threads):
             scopes.require(caller, "delete", f"{run.agent}@{run.version}")
         if not run.status.final:
             with contextlib.suppress(AlreadyFinished):
-                await self.engine.cancel(run.id, by=caller, rollback=rollback)
+                await self.engine.runs.cancel(run.id, by=caller, rollback=rollback)
         if rollback:
             # The cancel may come too late for the run to see it; then it ends as it would have, and is deleted here.
             gone = self.engine.worker.spawn(self._gone(run.id))
@@ -370,13 +370,13 @@ class Runs(Agents, Threads):
                 await asyncio.shield(gone)
         elif wait:
             with contextlib.suppress(RunNotFound):
-                await self.engine.wait(run.id)
+                await self.engine.runs.wait(run.id)
         return Response(status_code=204)
 
     async def _gone(self, run: str) -> None:
         with contextlib.suppress(RunNotFound):
-            await self.engine.wait(run)
-            await self.engine.delete(run, rollback=True)
+            await self.engine.runs.wait(run)
+            await self.engine.runs.delete(run, rollback=True)
 
     @contextlib.contextmanager
     def _watching(self, run: str, cancels: bool) -> Iterator[Watch]:
@@ -413,7 +413,7 @@ class Runs(Agents, Threads):
     async def _cancel_unwatched(self, run: str, since: int) -> None:
         """At an interrupt a stream ends by itself: a run that asks, or has asked since, needs nobody who watches."""
         with contextlib.suppress(NotFound, Conflict):
-            view = await self.engine.run(run)
+            view = await self.engine.runs.get(run)
             asked = await self.engine.questions.search(QuestionFilter(run=run, state=None, limit=_MANY))
             if (
                 view.status is Status.WAITING
@@ -421,7 +421,7 @@ class Runs(Agents, Threads):
                 or any(one.question.asked_at >= since for one in asked)
             ):
                 return
-            await self.engine.cancel(run, reason="its client disconnected")
+            await self.engine.runs.cancel(run, reason="its client disconnected")
 
 
 class WatchedStream(PiecesStream):

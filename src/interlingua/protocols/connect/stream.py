@@ -167,7 +167,7 @@ async def follow(
     """
     try:
         # Of a run that has ended, its output is not held by everybody who reads how it ended.
-        view = msgspec.structs.replace(await engine.run(run), output=None)
+        view = msgspec.structs.replace(await engine.runs.get(run), output=None)
     except RunNotFound:
         yield _encoded(Projection(run, modes, None, caller).gone(1), (0, 0))
         return
@@ -192,7 +192,7 @@ async def follow(
     if projection.waiting and seen[0] >= view.seq and view.status is Status.WAITING and view.questions:
         yield _encoded(projection.newest() + projection.interrupt(seen[0]), (seen[0] - 1, 1))
         return
-    reader = engine.reader(run, after=seen[0])
+    reader = engine.runs.reader(run, after=seen[0])
     finished = view.status.final and seen[0] >= view.seq  # and the reader knows
     try:
         while not reader.over:
@@ -218,7 +218,7 @@ async def follow(
             for piece in in_pieces(told, _encode):
                 yield piece.pop()
             if projection.waiting and last_seq >= view.seq and not finished:
-                now = await engine.run(run)
+                now = await engine.runs.get(run)
                 if now.status is Status.WAITING and now.questions:
                     # Where a stream is taken up at a question, the question is what there is to say.
                     reached = seen if last_seq > seen[0] else (last_seq - 1, 1)

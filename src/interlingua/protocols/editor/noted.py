@@ -159,13 +159,13 @@ def _unseen(run: str) -> Turn:
 
 
 async def _is_over(editor: EditorConnection, run: str) -> bool:
-    return (await editor.engine.run(run)).status.final
+    return (await editor.engine.runs.get(run)).status.final
 
 
 async def _shown(editor: EditorConnection, session: Session, run: str, after: int | None) -> Turn:
     """A turn of which everything up to an event has been shown; None: all that there is. Each event is read by itself:
     a reader that is behind is given several as one."""
-    view = await editor.engine.run(run)
+    view = await editor.engine.runs.get(run)
     turn = _unseen(run)
     found = editor.engine.agents.find(view.agent, view.version)
     turn.projection = Projection(run, found.card if found is not None else None, editor.dialect)

@@ -179,4 +179,4 @@ class Notes:
 
     async def _stop(self, run: str) -> None:
         with contextlib.suppress(Conflict, NotFound):
-            await self._session.mcp.engine.cancel(run, by=self._session.caller, reason="the request was cancelled")
+            await self._session.mcp.engine.runs.cancel(run, by=self._session.caller, reason="the request was cancelled")

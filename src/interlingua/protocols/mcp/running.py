@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...engine.log.log_reader import Reader
+from ...engine.runs.run_handle import RunHandle
 from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
@@ -26,7 +27,7 @@ from ...model.events import (
     blocked_warning,
 )
 from ...model.prompt_input import Given, completed
-from ...model.run import Caller, Question, Run, RunRequest
+from ...model.run import Caller, Question, RunRequest
 from ...model.status import Status
 from ...security import scopes
 from ...transports.jsonrpc import INVALID_PARAMS, Call, RpcError
@@ -101,7 +102,7 @@ class Running:
         if thread is not None:
             request.thread, request.create_thread = thread, True
         request.key = key
-        submitting = asyncio.ensure_future(self.engine.submit(request, follow=True))
+        submitting = asyncio.ensure_future(self.engine.runs.submit(request, watch=True))
         try:
             self.run = (await asyncio.shield(submitting)).id
         except asyncio.CancelledError:  # taken back while it is written down: it would run for nobody
@@ -147,7 +148,7 @@ class Running:
 
     async def join(self, run: str) -> None:
         """Follow a run that exists, if this client may know of it."""
-        view, caller = await self.engine.run(run), self.connection.caller
+        view, caller = await self.engine.runs.get(run), self.connection.caller
         if not scopes.sees(caller, view.caller) or view.agent != self.card.name:
             raise RunNotFound(f"there is no run {run} of {self.card.name}")
         if view.caller != caller.id:  # one's own comes with the right to run; another's is looked at, and left alone
@@ -185,16 +186,16 @@ class Running:
         if not self._takes_along:
             return
         with contextlib.suppress(Conflict, NotFound):
-            await self.engine.cancel(self.run, by=self.connection.caller, reason="the request was cancelled")
+            await self.engine.runs.cancel(self.run, by=self.connection.caller, reason="the request was cancelled")
 
-    def _cancel_late(self, submitted: asyncio.Future[Run]) -> None:
+    def _cancel_late(self, submitted: asyncio.Future[RunHandle]) -> None:
         if not submitted.cancelled() and submitted.exception() is None:
             self.run = submitted.result().id
             self.connection.door.spawn(self._cancel())
 
     async def _follow(self) -> RunFinished:
         mark = getattr(self.connection.rpc.channel, "mark", None)
-        reader = self.engine.reader(self.run, await self._told_before() if self._after else 0)
+        reader = self.engine.runs.reader(self.run, await self._told_before() if self._after else 0)
         try:
             while not reader.over:
                 for event in await (self._read_beside(reader) if self._asks else reader.read()):

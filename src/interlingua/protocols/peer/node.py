@@ -308,7 +308,9 @@ class Node:
     # -- the card -----------------------------------------------------------------------------------------
 
     def skills(self) -> list[skills.Skill]:
-        found = skills.from_cards([agent.card for agent in self.engine.agents], self._declared, self.engine.way)
+        found = skills.from_cards(
+            [agent.card for agent in self.engine.agents], self._declared, self.engine.agents.mount_path
+        )
         for skill in found:
             if skill.id in self.patches.skill_limitations:
                 skill.limitations = self.patches.skill_limitations[skill.id]
@@ -436,7 +438,7 @@ class Node:
     def offers_at(self, base: str) -> None:
         """Files are offered below this address, those of mounts too."""
         self.files_base = base
-        self.engine.offer = self._offer
+        self.engine.files.register(self._offer)
 
     def _offer(self, body: bytes, media_type: str, name: str | None) -> tuple[str, Awaitable[object]]:
         put, address = self.file(body, media_type, name)

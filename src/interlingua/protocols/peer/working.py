@@ -153,7 +153,7 @@ class Working:
                 return card
         known = ", ".join(card.name for card in cards)
         wanted = str(wanted)
-        raise self._node.engine.no_agent(wanted, f"there is no skill {wanted[:100]!r}; there are: {known}")
+        raise self._node.engine.agents.no_agent(wanted, f"there is no skill {wanted[:100]!r}; there are: {known}")
 
     def caller_of(self, peer: Peer) -> Caller:
         """By its key where it has shown one; else by the place that it has among this node's peers."""
@@ -232,7 +232,7 @@ class Working:
         deleted = 0 if task is None else await journal.times_deleted(task)
         request = self._request(origin, card, given, caller, thread, deleted, trace, metadata)
         witnessed = self._witness(origin, card, request, task, letter, also)
-        made = await node.engine.submit(request, run=witnessed.run, witness=witnessed)
+        made = await node.engine.runs.submit(request, run=witnessed.run, participant=witnessed)
         if made.id == witnessed.run:
             with contextlib.suppress(StoreError):
                 await witnessed.settled
@@ -353,7 +353,7 @@ class Working:
         except RunNotFound:
             await self._node.journal.keep([Follow(self._cursors, run, upto, upto, ended=True)])
             return
-        reader = self._node.engine.reader(run, upto)
+        reader = self._node.engine.runs.reader(run, upto)
         try:
             while not reader.over:
                 events = await reader.read()
@@ -371,10 +371,10 @@ class Working:
     async def _told_so_far(self, run: str, upto: int) -> Telling:
         """What tells of a run, as it was when it had told so far."""
         engine = self._node.engine
-        view = await engine.run(run)
+        view = await engine.runs.get(run)
         assert view.request is not None
         origin = msgspec.convert(view.request.extra["peer"], Origin)
-        telling = Telling(self._node, origin, await engine.card(view.agent, view.version), run, view.request)
+        telling = Telling(self._node, origin, await engine.agents.card(view.agent, view.version), run, view.request)
         await telling.load(upto)
         after = 0
         while after < upto:  # once more through the projection, and not to anybody
@@ -427,7 +427,7 @@ class Working:
     async def cancel(self, task: Task, by: Caller) -> None:
         assert task.run is not None
         try:
-            await self._node.engine.cancel(task.run, by=by, reason="the task was cancelled")
+            await self._node.engine.runs.cancel(task.run, by=by, reason="the task was cancelled")
         except (Conflict, NotFound):
             log.debug("task %s has ended before it could be cancelled", task.id)
 
