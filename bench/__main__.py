@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import datetime
+import os
 import statistics
 import sys
 import time
@@ -15,7 +16,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from interlingua.store.sqlite.writer import connect
+from interlingua.store.sqlite.connection import connect
 
 from . import bridge, deltas, editor, mcp_agents, memory, peer, runs, serving, teams
 from .measure import RESULTS, Line, disk_folder, fsync_time, machine
@@ -83,6 +84,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="only see that everything works; the numbers mean nothing")
     parser.add_argument("--only", action="append", choices=list(BENCHMARKS), metavar="NAME", help=", ".join(BENCHMARKS))
     options = parser.parse_args()
+    os.environ.setdefault("INTERLINGUA_PROJECT", "bench")  # stores outside of a project's folder need its name
     console = Console(width=None if sys.stdout.isatty() else 160)
     about = machine()
     pace = disk()

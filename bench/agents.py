@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import interlingua as il
-
-from .load import token
 
 FRAGMENT = "twenty characters..."
 
@@ -29,14 +26,6 @@ async def fragments(count: int) -> AsyncIterator[str]:
 async def stream(count: int) -> AsyncIterator[str]:
     for _ in range(count):
         yield FRAGMENT
-
-
-@il.agent
-async def ticks(count: int, pause: float) -> AsyncIterator[str]:
-    for index in range(count):
-        if index:
-            await asyncio.sleep(pause)
-        yield token(index)
 
 
 @il.agent(asks=[il.Confirm])

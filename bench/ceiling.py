@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from interlingua.engine.ids import new_id
-from interlingua.store.sqlite.store import migrate
-from interlingua.store.sqlite.writer import connect
+from interlingua.store.sqlite.connection import connect
+from interlingua.store.sqlite.migration import migrate
 
 Row = tuple[Any, ...]
 Rows = list[tuple[Row, list[Row]]]  # a run, and its events

@@ -23,6 +23,7 @@ from .mcp_client import HANDSHAKE, MODERN, Asks, Found, counting, echo, installe
 from .mcp_posts import Job
 from .measure import ROUNDS, Line, Rounds, disk_folder
 from .peers import NoPeer, virtualenv
+from .servers import interlingua, new_key
 
 SDK = ("mcp==2.3.0", "httptools==0.9.0")  # the parser that our own uvicorn has
 HERE = Path(__file__).parent
@@ -44,19 +45,18 @@ async def mcp(quick: bool) -> list[Line]:
         pipes = [_ours("stdio", "--as", "mcp", folder=folder), *([[*sdk, "stdio"]] if sdk else [])]
         http = [_ours("serve", "--port", "0", "--log", "off", folder=folder), *([[*sdk, "http"]] if sdk else [])]
         plain = [*sdk, "json"] if sdk else None
+        key = new_key(folder / "serve.db")
         before = os.getloadavg()[0]
         lines = [*_starts(pipes, folder, quick), *_pipes(pipes, folder, quick)]
         for revision in (HANDSHAKE, MODERN):
-            lines += await _http(http, plain, revision, quick)
+            lines += await _http(http, plain, key, revision, quick)
         load = f"load average {before:.1f} before, {os.getloadavg()[0]:.1f} after"
     lines[0].note += "; ".join(["", load, *([missing] if missing else [])])
     return lines
 
 
 def _ours(*arguments: str, folder: Path) -> list[str]:
-    script = Path(sys.executable).with_name("interlingua")
-    command = [str(script)] if script.exists() else [sys.executable, "-m", "interlingua"]
-    return [*command, *arguments, "--store", str(folder / f"{arguments[0]}.db"), str(HERE / "mcp_ours.py")]
+    return interlingua(*arguments, "--store", str(folder / f"{arguments[0]}.db"), str(HERE / "mcp_ours.py"))
 
 
 def _line(found: list[list[float]], line: Line) -> Line:
@@ -203,12 +203,13 @@ async def _load(job: Job) -> Found:
     return msgspec.json.decode(output, type=Found)
 
 
-async def _measure(server: Running, revision: str, measure: Measure, side: int) -> Found:
-    job = Job(server.port, revision, measure.asks, measure.counts[side], measure.at_once, server.process)
+async def _measure(server: Running, key: str, revision: str, measure: Measure, side: int) -> Found:
+    # The SDK's server does not look at the key, and is sent it too: the client then does the same for both.
+    job = Job(server.port, revision, measure.asks, measure.counts[side], measure.at_once, server.process, key)
     return await _load(job)
 
 
-async def _http(commands: list[list[str]], plain: list[str] | None, revision: str, quick: bool) -> list[Line]:
+async def _http(commands: list[list[str]], plain: list[str] | None, key: str, revision: str, quick: bool) -> list[Line]:
     """Both servers are up all the time, and measured in turn."""
     measured: list[Measured] = [{} for _ in commands]
     alone: list[float] = []
@@ -218,14 +219,14 @@ async def _http(commands: list[list[str]], plain: list[str] | None, revision: st
         measures = _measures(quick)
         for server in [*servers, *([only] if only is not None else [])]:
             count = AT_ONCE if quick else 1000
-            await _measure(server, revision, Measure("", echo(), AT_ONCE, (count, count)), 0)
+            await _measure(server, key, revision, Measure("", echo(), AT_ONCE, (count, count)), 0)
         for _ in range(1 if quick else ROUNDS):
             for measure in measures:
                 for side, server in enumerate(servers):
-                    found = await _measure(server, revision, measure, side)
+                    found = await _measure(server, key, revision, measure, side)
                     measured[side].setdefault(measure.what, []).append(found)
             if only is not None:
-                found = await _measure(only, revision, measures[1], 1)
+                found = await _measure(only, key, revision, measures[1], 1)
                 alone.append(found.runs / found.seconds)
     lines = _lines(f"HTTP, {revision}", measured, 2.0, quick)
     if alone:

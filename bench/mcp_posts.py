@@ -26,6 +26,7 @@ class Job(msgspec.Struct):
     count: int
     connections: int
     server: int = 0  # process whose time is looked at
+    key: str = ""  # an API key, sent with every request
 
 
 class Posting(asyncio.Protocol):
@@ -115,6 +116,7 @@ class Load:
             f"host: 127.0.0.1:{job.port}",
             "content-type: application/json",
             "accept: application/json, text/event-stream",
+            *([f"x-api-key: {job.key}"] if job.key else []),
         ]
         meta = {}
         if self.modern:

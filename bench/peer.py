@@ -24,8 +24,7 @@ from .peer_echo import serving as echoing
 from .peer_node import Done, Running, Send, Start, Tally, started
 from .peer_streams import listening
 from .servers import Running as Bare
-from .servers import Serve
-from .servers import started as started_bare
+from .servers import bare as started_bare
 from .serving import WAIT, load, percentile
 
 PATH = "/message:send"
@@ -84,15 +83,15 @@ async def _over_http(folder: Path, quick: bool) -> list[Line]:
     lines = []
     async with pair(folder) as (from_, to):
         arrivals = Arrivals(from_, to)
-        found = await load(Job(from_.up.serving.port, PATH, MESSAGE, 1, 1, says='"ok":true'))
+        found = await load(Job(from_.up.port, PATH, MESSAGE, 1, 1, says='"ok":true'))
         await arrivals.check(1)
-        async with started_bare(Serve(answer=msgspec.json.decode(found.last), like=from_.up.serving)) as bare:
+        async with started_bare(msgspec.json.decode(found.last)) as bare:
             used: dict[int, list[float]] = {from_.id: [], bare.process: [], to.id: []}
             busy: list[float] = []
 
             async def ours(clients: int, count: int) -> float:
                 before = time_of(to.id)
-                job = Job(from_.up.serving.port, PATH, MESSAGE, clients, count, server=from_.id, says='"ok":true')
+                job = Job(from_.up.port, PATH, MESSAGE, clients, count, server=from_.id, says='"ok":true')
                 found = await load(job)
                 await arrivals.check(count)
                 used[from_.id].append(found.server_time / count * 1e6)
@@ -101,7 +100,7 @@ async def _over_http(folder: Path, quick: bool) -> list[Line]:
                 return count / found.seconds
 
             async def theirs(server: Bare, clients: int, count: int) -> float:
-                job = Job(server.serving.port, WAIT, MESSAGE, clients, count, server=server.process, says='"ok":true')
+                job = Job(server.port, WAIT, MESSAGE, clients, count, server=server.process, says='"ok":true')
                 found = await load(job)
                 used[server.process].append(found.server_time / count * 1e6)
                 busy.append(found.busy)
@@ -194,7 +193,7 @@ async def _pushed(folder: Path, quick: bool) -> list[Line]:
             middle, high, computed = list[float](), list[float](), list[float]()
             for _ in range(1 if quick else 3):
                 await arrivals.check(0)  # forgets when earlier events were committed
-                async with listening(to.up.serving.port, readers) as listeners:
+                async with listening(to.up.port, readers) as listeners:
                     before = time_of(to.id)
                     await from_.say(Send(count, 1, TEXT, pause), Done)
                     computed.append((time_of(to.id) - before) / count / readers * 1e6)

@@ -17,7 +17,7 @@ import msgspec
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
-from .servers import ROOT, end_of_input
+from .servers import ROOT
 
 
 class Job(msgspec.Struct):
@@ -42,7 +42,7 @@ async def _echo(socket: ServerConnection) -> None:
 async def _serve() -> None:
     async with serve(_echo, "127.0.0.1", 0) as server:
         _say(Echoed(next(iter(server.sockets)).getsockname()[1]))
-        await end_of_input()
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
 
 
 async def _ask(job: Job) -> None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 import msgspec
-import uvicorn
 
 from interlingua import Settings
 from interlingua.app.peer import hosting
@@ -24,7 +22,7 @@ from interlingua.protocols.peer.node import Node
 from interlingua.protocols.peer.settings import NodeSettings
 
 from .load import raise_file_limit
-from .servers import ROOT, Noted, Serving
+from .servers import ROOT
 
 T = TypeVar("T")
 
@@ -37,9 +35,9 @@ class Start(msgspec.Struct):
 
 
 class Up(msgspec.Struct):
-    """How it is served, and where peers connect."""
+    """Where its control interface is, and where peers connect."""
 
-    serving: Serving
+    port: int
     link: str
 
 
@@ -103,7 +101,7 @@ class Driven:
         for peer in self._node.peers:
             while peer.outbox.waiting:
                 await asyncio.sleep(0.001)
-        letters = await self._node.engine.store.count_letters(self._node.journal.box_in)
+        letters = await self._node.engine.store.documents.count_letters(self._node.journal.box_in)
         committed, self._committed = self._committed, {}
         return Done(letters=letters, again=self._node.inbound.deduplicated, committed=committed)
 
@@ -137,7 +135,6 @@ async def run() -> None:
     settings = NodeSettings(
         name=wanted.name, port=0, http_port=0, join=(wanted.join,) if wanted.join else (), max_unread=10**9
     )
-    uvicorn.Config = Noted  # type: ignore[assignment,misc]
     async with hosting(wanted.store, [], settings, Settings(stall_warning=0)) as host:
         driven = Driven(host.node, wanted.notes)
         assert host.control is not None
@@ -145,7 +142,7 @@ async def run() -> None:
         if wanted.join:
             await driven.connected()
         port = int(host.control.rpartition(":")[2])
-        say(Up(Serving(port, Noted.made, gc.get_threshold(), sys.getswitchinterval()), host.node.link))
+        say(Up(port, host.node.link))
         orders = msgspec.json.Decoder(Order)
         while order := await line():
             say(await driven.obey(orders.decode(order)))

@@ -30,7 +30,7 @@ from interlingua.store.postgres import writer
 from interlingua.store.postgres.connection import POSTGRES, PostgresConnection, translated
 from interlingua.store.postgres.store import PostgresStore
 from interlingua.store.rows import WorkerRow
-from interlingua.store.sql.database import Flowing
+from interlingua.store.sql.dialect import Flowing
 
 from .measure import disk_folder
 from .rows_fill import NOW, RARE, fill, run_id
@@ -144,33 +144,32 @@ def _operations(store: PostgresStore, runs: int) -> dict[str, Callable[[], Await
     ids = itertools.count(random.randrange(10, runs // 10))  # those of an earlier time may be gone
 
     async def claim(agents: list[str]) -> None:
-        rows = await store.claim("bench", agents, NOW, 10)
-        await store.release("bench", [row.id for row in rows])
+        rows = await store.claims.claim("bench", agents, NOW, 10)
+        await store.claims.release("bench", [row.id for row in rows])
 
     def search(**where: Any) -> Callable[[], Awaitable[Any]]:
-        return lambda: store.runs(RunFilter(**where))
+        return lambda: store.runs.search(RunFilter(**where))
 
     def threads(**where: Any) -> Callable[[], Awaitable[Any]]:
-        return lambda: store.threads(ThreadFilter(**where))
+        return lambda: store.threads.search(ThreadFilter(**where))
 
     def questions(**where: Any) -> Callable[[], Awaitable[Any]]:
-        return lambda: store.questions(QuestionFilter(**where))
+        return lambda: store.questions.search(QuestionFilter(**where))
 
     failed, waiting = [Status.FAILED], [Status.WAITING]
     return {
         "claim: ten of those that are due": lambda: claim(["agent-1@1.0", "agent-2@1.0"]),
         "claim: an agent with nothing due": lambda: claim(["agent-nowhere@1.0"]),
         "claim: a rare agent, behind many of others": lambda: claim([f"{RARE}@1.0"]),
-        "when is something due next": lambda: store.next_wake(["agent-1@1.0"]),
-        "when, for an agent with nothing": lambda: store.next_wake(["agent-nowhere@1.0"]),
-        "how many wait": lambda: store.count_pending(100),
-        "hand back what the dead had": store.bury,
-        "what a worker owns": lambda: store.owned("worker-1"),
-        "its inboxes": lambda: store.runs_with_news("worker-1"),
-        "a run": lambda: store.run(middle),
-        "its events": lambda: store.events(middle, 0, 100),
-        "its last event": lambda: store.last_event(middle),
-        "whether it is known": lambda: store.known(middle),
+        "when is something due next": lambda: store.claims.next_wake(["agent-1@1.0"]),
+        "when, for an agent with nothing": lambda: store.claims.next_wake(["agent-nowhere@1.0"]),
+        "how many wait": lambda: store.runs.count_pending(100),
+        "hand back what the dead had": store.claims.bury,
+        "what a worker owns": lambda: store.claims.owned("worker-1"),
+        "its inboxes": lambda: store.claims.owned_with_news("worker-1"),
+        "a run": lambda: store.runs.get(middle),
+        "its events": lambda: store.runs.events(middle, 0, 100),
+        "whether it is known": lambda: store.runs.known(middle),
         "runs: newest": search(),
         "runs: of a caller": search(caller="caller-1"),
         "runs: of a caller with few": search(caller=RARE),
@@ -192,7 +191,7 @@ def _operations(store: PostgresStore, runs: int) -> dict[str, Callable[[], Await
         "runs: by metadata that many have": search(metadata={"env": "prod"}),
         "runs: on a thread": search(thread=thread),
         "runs: below a run": search(root=middle),
-        "a thread": lambda: store.thread(thread),
+        "a thread": lambda: store.threads.get(thread),
         "threads: newest": threads(),
         "threads: of a caller": threads(caller="caller-1"),
         "threads: of a caller with few": threads(caller=RARE),
@@ -202,17 +201,19 @@ def _operations(store: PostgresStore, runs: int) -> dict[str, Callable[[], Await
         "threads: by metadata that one has": threads(metadata={"ticket": "looked-for"}),
         "threads: of a caller, by metadata": threads(caller="caller-1", metadata={"ticket": "looked-for"}),
         "threads: by values that one has": threads(values={"name": "looked-for"}),
-        "its history": lambda: store.history(thread, before=None, limit=10),
-        "its messages": lambda: store.messages(thread),
+        "its history": lambda: store.threads.history(thread, before=None, limit=10),
+        "its messages": lambda: store.threads.messages(thread),
         "questions: open": questions(),
         "questions: of a run": questions(run=middle),
         "questions: of a caller": questions(caller="caller-1"),
         "questions: what changed": questions(after=10, state=None, limit=100),
-        "when somebody is reminded next": store.next_reminder,
-        "clean up runs": lambda: store.expire(runs_before=NOW, threads_before=None, now=NOW, limit=10),
-        "clean up runs, with nothing old": lambda: store.expire(runs_before=1, threads_before=None, now=NOW, limit=10),
-        "clean up threads": lambda: store.expire(runs_before=None, threads_before=NOW, now=NOW, limit=10),
-        "delete a run": lambda: store.delete_run(run_id(runs // 3 + next(ids)), NOW),
+        "when somebody is reminded next": store.questions.next_reminder,
+        "clean up runs": lambda: store.runs.expire(runs_before=NOW, threads_before=None, now=NOW, limit=10),
+        "clean up runs, with nothing old": lambda: store.runs.expire(
+            runs_before=1, threads_before=None, now=NOW, limit=10
+        ),
+        "clean up threads": lambda: store.runs.expire(runs_before=None, threads_before=NOW, now=NOW, limit=10),
+        "delete a run": lambda: store.runs.delete(run_id(runs // 3 + next(ids)), NOW),
     }
 
 
@@ -221,7 +222,7 @@ async def _look(url: str, runs: int, only: str, verbose: bool) -> dict[str, list
     store = PostgresStore(url)
     await store.open()
     try:
-        await store.enter(WorkerRow("bench", "here", 1, NOW, []))
+        await store.claims.enter(WorkerRow("bench", "here", 1, NOW, []))
         for name, operation in _operations(store, runs).items():
             if only not in name:
                 continue

@@ -1,167 +1,90 @@
-"""The two servers that are measured beside each other, each in a process of its own: ours, and a bare endpoint.
+"""The servers that are measured over HTTP, each in a process of its own and started as users start it: ours by
+`interlingua serve`, with an API key of its store; a bare endpoint by uvicorn's own command.
 
-`python -m bench.servers` reads what to serve from the first line of stdin, says on stdout where, and serves until stdin
-ends. The bare one gets uvicorn's settings and the interpreter's from ours, so that they cannot differ;
-but its HTTP protocol is uvicorn's own with httptools, as everybody has it, where ours writes an answer at once.
+Both write no line for a request. What else differs between them is theirs: nothing of uvicorn is replaced or hidden.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import socket
+import os
+import re
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
 
-from interlingua import Settings
-from interlingua.app.asgi import Uvicorn
-from interlingua.app.keys import StoredKeys
-from interlingua.app.serve import ServeSettings, serving
-from interlingua.engine.ids import now
-from interlingua.security.keys import make_key
-from interlingua.transports.sse import encode
-
-from .agents import ticks, trivial
-from .load import raise_file_limit, token
+from .load import raise_file_limit
 
 ROOT = Path(__file__).parent.parent
-
-
-class Serve(msgspec.Struct):
-    """What to serve: ours from a store, or the bare endpoint, which answers with this body."""
-
-    store: str | None = None
-    answer: Any = None
-    like: Serving | None = None  # whose settings the bare one takes
-
-
-class Serving(msgspec.Struct):
-    port: int
-    uvicorn: dict[str, Any]
-    collect: tuple[int, int, int]
-    switch: float
-    key: str = ""  # that callers send, as users of a real server do
-
-
-class Noted(uvicorn.Config):
-    """uvicorn's settings, noted as ours makes them."""
-
-    made: ClassVar[dict[str, Any]]
-
-    def __init__(self, app: Any, **settings: Any) -> None:
-        Noted.made = {name: value for name, value in settings.items() if name not in ("host", "port")}
-        super().__init__(app, **settings)
-
-
-async def serve_ours(store: str) -> None:
-    uvicorn.Config = Noted  # type: ignore[assignment,misc]
-    settings = ServeSettings(port=0, engine=Settings(stall_warning=0))
-    async with serving(store, [trivial, ticks], settings) as server:
-        port = int(server.address.rpartition(":")[2])
-        secret, record = make_key("bench", [], now())
-        await StoredKeys(server.engine.store).put(record)
-        say(Serving(port, Noted.made, gc.get_threshold(), sys.getswitchinterval(), secret))
-        await end_of_input()
-
-
-async def serve_bare(answer: Any, like: Serving) -> None:
-    gc.set_threshold(*like.collect)
-    sys.setswitchinterval(like.switch)
-
-    async def wait(request: Request) -> Response:
-        return JSONResponse(answer)
-
-    async def stream(request: Request) -> Response:
-        wanted = (await request.json())["input"]
-        return StreamingResponse(
-            bare_ticks(**wanted), media_type="text/event-stream", headers={"cache-control": "no-cache"}
-        )
-
-    routes = [
-        Route("/connect/runs/wait", wait, methods=["POST"]),
-        Route("/connect/runs/stream", stream, methods=["POST"]),
-    ]
-    settings = {**like.uvicorn, "http": "httptools"}
-    config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=0, **settings)
-    server = Uvicorn(config)
-    sock = config.bind_socket()
-    # uvicorn's own socket names no protocol, so that asyncio leaves Nagle's algorithm on: 40 ms for every answer.
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    running = asyncio.ensure_future(server.serve([sock]))
-    while not server.started:
-        await asyncio.sleep(0.001)
-    say(msgspec.structs.replace(like, port=sock.getsockname()[1]))
-    await end_of_input()
-    server.should_exit = True
-    await running
-
-
-async def bare_ticks(count: int, pause: float) -> AsyncIterator[bytes]:
-    """What the agent `ticks` says, in the updates that our door makes of it."""
-    run = "01890a5d-ac96-774b-bcce-b302099a8057"
-    said = []
-    for index in range(count):
-        if index:
-            await asyncio.sleep(pause)
-        said.append(text := token(index))
-        update = {"kind": "delta", "delta": {"text": text}}
-        told = {"type": "custom", "run_id": run, "status": "pending", "update": update}
-        yield encode(told, id=f"{index}.0", event="agent_event")
-    result = {"text": "".join(said)}
-    told = {"type": "values", "run_id": run, "status": "success", "values": result, "result": result}
-    yield encode(told, id=str(count), event="agent_event")
-
-
-def say(serving: Serving) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(serving) + b"\n")
-    sys.stdout.flush()
-
-
-async def end_of_input() -> None:
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
+ANSWER = "BENCH_ANSWER"  # the variable with what the bare endpoint answers, as JSON
+_AGENTS = str(Path(__file__).parent / "http_agents.py")
+_ADDRESS = re.compile(rb"on (?:\x1b\[[0-9;]*m)*http://127\.0\.0\.1:(\d+)")
 
 
 class Running(msgspec.Struct):
-    """A server that was started, as whoever started it sees it."""
+    """A server that was started."""
 
     process: int
-    serving: Serving
+    port: int
+    key: str = ""  # that callers send
+
+
+def interlingua(*arguments: str) -> list[str]:
+    """The command line of our program, as it is installed."""
+    script = Path(sys.executable).with_name("interlingua")
+    return [*([str(script)] if script.exists() else [sys.executable, "-m", "interlingua"]), *arguments]
+
+
+def new_key(store: Path) -> str:
+    """A key for the servers on a store."""
+    command = interlingua("keys", "add", "bench", "--store", str(store))
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 @contextlib.asynccontextmanager
-async def started(wanted: Serve) -> AsyncIterator[Running]:
+async def ours(store: Path, *, keyed: bool = True) -> AsyncIterator[Running]:
+    """Our server. Without a key it is open to everybody on this machine."""
+    key = await asyncio.to_thread(new_key, store) if keyed else ""
+    command = interlingua("serve", _AGENTS, "--port", "0", "--no-peer-ports", "--log", "off", "--store", str(store))
+    async with _started(command, {}) as running:
+        running.key = key
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def bare(answer: Any) -> AsyncIterator[Running]:
+    """The bare endpoint, which gives this answer to everybody."""
+    command = [sys.executable, "-m", "uvicorn", "bench.bare:app", "--port", "0", "--no-access-log"]
+    async with _started(command, {ANSWER: msgspec.json.encode(answer).decode()}) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def _started(command: list[str], environment: Mapping[str, str]) -> AsyncIterator[Running]:
+    raise_file_limit()  # the server inherits it
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.servers", cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
+        *command, cwd=ROOT, env={**os.environ, **environment},
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    reading: asyncio.Task[bytes] | None = None
     try:
-        process.stdin.write(msgspec.json.encode(wanted) + b"\n")
-        yield Running(process.pid, msgspec.json.decode(await process.stdout.readline(), type=Serving))
+        said = b""
+        while (found := _ADDRESS.search(said)) is None:
+            line = await process.stderr.readline()
+            if not line:
+                raise RuntimeError(f"{' '.join(command)} said {said[-2000:]!r}")
+            said += line
+        reading = asyncio.ensure_future(process.stderr.read())  # so that the server never waits for a reader
+        yield Running(process.pid, int(found[1]))
     finally:
-        process.stdin.close()
+        if process.returncode is None:
+            process.terminate()
         await process.wait()
-
-
-def main() -> None:
-    raise_file_limit()
-    wanted = msgspec.json.decode(sys.stdin.buffer.readline(), type=Serve)
-    if wanted.store is not None:
-        asyncio.run(serve_ours(wanted.store))
-    else:
-        assert wanted.like is not None
-        asyncio.run(serve_bare(wanted.answer, wanted.like))
-
-
-if __name__ == "__main__":
-    main()
+        if reading is not None:
+            await reading

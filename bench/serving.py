@@ -1,7 +1,7 @@
-"""Over HTTP: whole runs through the Connect door, and a thousand event streams at once.
+"""Over HTTP: whole runs through the Connect door, and a thousand event streams at once, with an API key.
 
-Beside each stands a bare starlette endpoint that says the same and does nothing: own process, same uvicorn settings,
-same parser, same client. Both sides share the machine with the client, which is a process of its own too.
+Beside each stands a bare starlette endpoint that says the same and does nothing: a process of its own on the same
+uvicorn, asked by the same client. Both sides share the machine with the client, which is a process of its own too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import statistics
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ import msgspec
 from .load import Found, Job
 from .measure import ROUNDS, Line, Rounds, disk_folder, interleave
 from .runs import TEXT
-from .servers import ROOT, Running, Serve, started
+from .servers import ROOT, Running, bare, ours
 
 WAIT, STREAM = "/connect/runs/wait", "/connect/runs/stream"
 TRIVIAL: dict[str, Any] = {"agent_id": "trivial", "input": {"text": TEXT}}
+BESIDE_BARE = 0.1  # of its rate, at 16 clients
 PAUSE = 0.1  # seconds between two tokens of a stream
 
 
@@ -43,55 +45,71 @@ async def load(job: Job) -> Found:
 @contextlib.asynccontextmanager
 async def both(folder: Path) -> AsyncIterator[tuple[Running, Running]]:
     """Ours and the bare endpoint, fresh. The bare one answers with what ours has answered."""
-    store = folder / f"{len(list(folder.iterdir()))}.db"
-    async with started(Serve(store=str(store))) as ours:
-        found = await load(Job(ours.serving.port, WAIT, TRIVIAL, 1, 1, key=ours.serving.key))
+    async with ours(_new_store(folder)) as server:
+        found = await load(Job(server.port, WAIT, TRIVIAL, 1, 1, key=server.key))
         answer = msgspec.json.decode(found.last)
         assert answer["output"]["values"] == {"text": TEXT}, answer
-        async with started(Serve(answer=answer, like=ours.serving)) as bare:
-            yield ours, bare
+        async with bare(answer) as other:
+            yield server, other
+
+
+def _new_store(folder: Path) -> Path:
+    return folder / f"{len(list(folder.iterdir()))}.db"
+
+
+class _Rates:
+    """What one server does: runs a second, and what it computes for each."""
+
+    def __init__(self, server: Running) -> None:
+        self._server = server
+        self.computed: list[float] = []  # microseconds for each run
+        self.busy: list[float] = []  # shares of the time in which the client computed
+
+    async def __call__(self, clients: int, count: int) -> float:
+        server = self._server
+        found = await load(Job(server.port, WAIT, TRIVIAL, clients, count, server=server.process, key=server.key))
+        self.busy.append(found.busy)
+        self.computed.append(found.server_time / count * 1e6)
+        return count / found.seconds
+
+    def forget(self) -> None:
+        self.computed.clear()
+        self.busy.clear()
 
 
 async def serving(quick: bool) -> list[Line]:
     lines = []
     with disk_folder() as folder:
-        async with both(folder) as (ours, bare):
-            busy: list[float] = []
-            used: dict[int, list[float]] = {ours.process: [], bare.process: []}
-
-            async def rate(server: Running, clients: int, count: int) -> float:
-                port, key = server.serving.port, server.serving.key
-                found = await load(Job(port, WAIT, TRIVIAL, clients, count, server=server.process, key=key))
-                busy.append(found.busy)
-                used[server.process].append(found.server_time / count * 1e6)
-                return count / found.seconds
-
-            for server in (ours, bare):
-                await rate(server, 16, 50 if quick else 2000)
+        async with both(folder) as (keyed, other), ours(_new_store(folder), keyed=False) as unkeyed:
+            with_key, without, least = sides = [_Rates(server) for server in (keyed, unkeyed, other)]
+            for side in sides:
+                await side(16, 50 if quick else 2000)
             for clients in (1, 16, 64):
                 count = 64 if quick else {1: 500, 16: 3000, 64: 4000}[clients]
-                for noted in (busy, *used.values()):
-                    noted.clear()
+                for side in sides:
+                    side.forget()
                 measured = await interleave(
                     1 if quick else ROUNDS,
-                    lambda clients=clients, count=count: rate(ours, clients, count),  # type: ignore[misc]
-                    lambda clients=clients, count=count: rate(bare, clients, 2 * count),  # type: ignore[misc]
+                    partial(with_key, clients, count),
+                    partial(without, clients, count),
+                    partial(least, clients, 2 * count),
                 )
-                each, least = (statistics.median(values) for values in used.values())
+                each, open_, bare_ = (statistics.median(side.computed) for side in sides)
+                what = f"create and wait over HTTP, {clients} client{'s' * (clients > 1)}"
+                note = (
+                    f"durable runs, with a key; the server computed {each:.0f} µs for each, bare {bare_:.0f} µs; "
+                    f"the client was busy {max(max(side.busy) for side in sides):.0%} of the time at most"
+                )
+                beside = "a bare starlette endpoint, same JSON"
+                asked = BESIDE_BARE if clients == 16 else None
                 lines.append(
-                    measured.line(
-                        0,
-                        1,
-                        Line(
-                            "serving",
-                            f"create and wait over HTTP, {clients} client{'s' * (clients > 1)}",
-                            "runs/s",
-                            beside="a bare starlette endpoint, same JSON",
-                            asked=1 / 3 if clients == 16 else None,
-                            note=f"durable runs; the server computed {each:.0f} µs for each, bare {least:.0f} µs; "
-                            f"the client was busy {max(busy):.0%} of the time at most",
-                        ),
-                    )
+                    measured.line(0, 2, Line("serving", what, "runs/s", beside=beside, asked=asked, note=note))
+                )
+                note = f"the server without keys computed {open_:.0f} µs for each"
+                asked = 0.9 if clients == 16 else None
+                beside = "the same without a key"
+                lines.append(
+                    measured.line(0, 1, Line("serving", what, "runs/s", beside=beside, asked=asked, note=note))
                 )
     return lines
 
@@ -109,18 +127,15 @@ async def _many_streams(quick: bool) -> list[Line]:
             # Fresh servers in each round: memory that was freed by one round would hide what the next one takes.
             async with both(folder) as pair:
                 for server, results in zip(pair, found, strict=True):
+                    await load(Job(server.port, STREAM, ticks(2), 20, 40, streams=True, tokens=2, key=server.key))
                     job = Job(
-                        server.serving.port, STREAM, ticks(2), 20, 40, streams=True, tokens=2, key=server.serving.key
-                    )
-                    await load(job)
-                    job = Job(
-                        server.serving.port, STREAM, ticks(tokens), streams, streams, streams=True, tokens=tokens,
-                        spread=spread, server=server.process, key=server.serving.key,
+                        server.port, STREAM, ticks(tokens), streams, streams, streams=True, tokens=tokens,
+                        spread=spread, server=server.process, key=server.key,
                     )  # fmt: skip
                     results.append(seen := await load(job))
                     assert len(seen.delays) == streams * tokens, f"{len(seen.delays)} of {streams * tokens} tokens came"
                     assert seen.most == streams, f"{seen.most} of {streams} streams were open at once"
-    ours = found[0]
+    own = found[0]
     beside = "a bare starlette stream of the same updates"
     what = f"{streams:,} streams, a token per 100 ms"
 
@@ -134,7 +149,7 @@ async def _many_streams(quick: bool) -> list[Line]:
     memory = rounds(lambda seen: (seen.memory_during - seen.memory_before) / streams / 1024)
     p50 = [middle(side, lambda seen: percentile(seen.delays, 0.5) * 1000) for side in found]
     late = [middle(side, lambda seen: seen.seconds - spread - PAUSE * (tokens - 1)) for side in found]
-    updates = middle(ours, lambda seen: seen.events)
+    updates = middle(own, lambda seen: seen.events)
     each = [middle(side, lambda seen: seen.server_time / streams / tokens * 1e6) for side in found]
     busy = max(seen.busy for side in found for seen in side)
     note = (
@@ -143,7 +158,7 @@ async def _many_streams(quick: bool) -> list[Line]:
         f"the server computed {each[0]:.0f} µs for each token, bare {each[1]:.0f} µs; "
         f"the client was busy {busy:.0%} of the time at most"
     )
-    before = middle(ours, lambda seen: seen.memory_before) / 2**20
+    before = middle(own, lambda seen: seen.memory_before) / 2**20
     return [
         p99.line(0, 1, Line("sse", f"{what}: p99 delay of a token", "ms", beside=beside, note=note)),
         memory.line(
@@ -167,9 +182,7 @@ async def _first_event(quick: bool) -> list[Line]:
         async with both(folder) as pair:
             for at in range(2 if quick else ROUNDS + 1):
                 for side, server in enumerate(pair):
-                    job = Job(
-                        server.serving.port, STREAM, ticks(1), 1, count, streams=True, tokens=1, key=server.serving.key
-                    )
+                    job = Job(server.port, STREAM, ticks(1), 1, count, streams=True, tokens=1, key=server.key)
                     firsts = sorted((await load(job)).firsts)
                     if at:  # the first round warms up
                         for rounds, share in zip(found, (0.5, 0.99), strict=True):

@@ -56,7 +56,7 @@ def disk_is_busy(store: Path | str) -> Iterator[None]:
 
 def keeps_not_once(store: Any, which: Callable[[Any], bool]) -> list[Any]:
     """The first changes of which one is of this kind are not kept. They are in what this returns then."""
-    keep, failed = store.keep, list[Any]()
+    keep, failed = store.documents.write, list[Any]()
 
     def fails_once(changes: Any, heed: Any = None) -> Any:
         if not failed and any(which(change) for change in changes):
@@ -66,5 +66,5 @@ def keeps_not_once(store: Any, which: Callable[[Any], bool]) -> list[Any]:
             return future
         return keep(changes, heed)
 
-    store.keep = fails_once
+    store.documents.write = fails_once
     return failed

@@ -11,7 +11,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from interlingua.store.sqlite.store import SQLiteStore, migrate
+from interlingua.store.sqlite.migration import migrate
+from interlingua.store.sqlite.store import SQLiteStore
 
 built = SQLiteStore.open  # as it is without this
 

@@ -32,7 +32,7 @@ ENGINE = {
     "throughput": ["durable runs"], "alone": ["p50 of a whole run"], "streaming": ["through one run"],
     "joining": ["one array"], "waiting": ["waits"], "beside-cpu": ["in a process"],
     "teams": ["through the gate, 16 at once", "one inquiry", "delegations of one run at once"],
-    "serving": ["create and wait over HTTP, 64 clients"],
+    "serving": ["create and wait over HTTP, 64 clients", "the same without a key"],
     "sse": ["p99 delay of a token", "memory of a stream", "first event, p99"],
 }  # fmt: skip
 DOORS = {

@@ -180,7 +180,7 @@ class Fleet:
         store = open_store(self.store)
         await store.open()
         try:
-            return [msgspec.json.decode(row.body, type=Replica) for row in await store.documents("replicas")]
+            return [msgspec.json.decode(row.body, type=Replica) for row in await store.documents.search("replicas")]
         finally:
             await store.close()
 

@@ -34,7 +34,7 @@ async def test_what_was_kept_is_there_after_a_restart_also_by_another_owner() ->
     with own_server() as server:
         store = open_store(server.url)
         await store.open()
-        await store.link("k", "a", "1")
+        await store.documents.link("k", "a", "1")
         await store.close()
         server.stop()
         again = LocalPostgres(server.folder, durable=False)
@@ -42,7 +42,7 @@ async def test_what_was_kept_is_there_after_a_restart_also_by_another_owner() ->
         try:
             store = open_store(again.url)
             await store.open()
-            assert await store.linked("k", "a") == "1"
+            assert await store.documents.linked("k", "a") == "1"
             await store.close()
         finally:
             again.stop()

@@ -109,8 +109,8 @@ async def test_what_a_process_knows_of_itself_is_told_while_its_store_is_away(
         async def never() -> None:
             await asyncio.Event().wait()
 
-        for name in ("count_callbacks", "next_callback"):
-            monkeypatch.setattr(place_.engine.store, name, never)
+        for name in ("counts", "next_due"):
+            monkeypatch.setattr(place_.engine.store.callbacks, name, never)
         told = (await http.get(place_.metrics)).text
         assert "interlingua_store_up 0" in told
         assert "interlingua_runs_running 0" in told

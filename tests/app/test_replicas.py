@@ -166,7 +166,7 @@ async def test_a_server_that_others_took_for_dead_goes_on_with_what_is_in_the_st
         store = open_store(store_in(tmp_path))
         await store.open()
         try:
-            await store.keep([Drop("replicas", holder.id)])
+            await store.documents.write([Drop("replicas", holder.id)])
         finally:
             await store.close()
         seen += await stream.rest()  # it ends when the server has noticed

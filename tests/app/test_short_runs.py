@@ -15,7 +15,7 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.model.filters import RunFilter
-from interlingua.store.sql.database import Flowing
+from interlingua.store.sql.dialect import Flowing
 
 MODERN = "2026-07-28"
 META = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
@@ -245,18 +245,18 @@ async def test_where_the_store_refuses_the_run_the_agent_is_not_called(tmp_path:
 @contextlib.contextmanager
 def refusing(store: Any) -> Iterator[None]:
     """A store that cannot write any row of a new run."""
-    transaction = store._writer._transaction
+    transaction = store.database.writer._transaction
 
     def refuse(sealed: Any, calls: Any, results: Any) -> None:
         if any(isinstance(call, Flowing) for call, *_ in calls):
             raise OSError("the disk is full")
         transaction(sealed, calls, results)
 
-    store._writer._transaction = refuse
+    store.database.writer._transaction = refuse
     try:
         yield
     finally:
-        store._writer._transaction = transaction
+        store.database.writer._transaction = transaction
 
 
 def message(raw: Raw, agent: str, text: str) -> bytes:

@@ -28,7 +28,7 @@ def mailer(source: str) -> il.Agent[..., str]:
 @asynccontextmanager
 async def shop(store: Path, bus: str, *agents: il.Agent[..., str]) -> AsyncIterator[il.Engine]:
     async with il.Engine(store, agents=agents, bus=bus, settings=SETTINGS, project="shop") as made:
-        made.store.on_foreign_change = lambda: None  # the file tells nothing: what comes, comes by the bus
+        made.store.on_change = lambda: None  # the file tells nothing: what comes, comes by the bus
         await until_ready(made)
         yield made
 

@@ -266,7 +266,7 @@ def test_the_default_agent_of_the_node_may_be_one_of_another_process(here: Cli, 
     async def enter() -> None:
         store = open_store(where)
         await store.open()
-        await store.enter(WorkerRow("w1", "host", 1, 1, ["far@0.1.0"]))
+        await store.claims.enter(WorkerRow("w1", "host", 1, 1, ["far@0.1.0"]))
         await store.close()
 
     asyncio.run(enter())

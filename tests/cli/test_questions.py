@@ -325,7 +325,7 @@ async def test_an_answer_is_said_to_be_enough_where_a_process_has_the_agent(here
         await begun.wait()  # so nobody has taken the run up when that is looked at
         done = await asyncio.to_thread(here, "questions", "answer", asked.id, "y")
         assert done.err.endswith(f"answered; run {run.id[-8:]} goes on\n")
-        row = await eng.store.run(run.id)
+        row = await eng.store.runs.get(run.id)
         assert row is not None
         assert row.worker is None
         enough.set()

@@ -52,7 +52,7 @@ PEOPLE = {
 
 
 def test_a_form_is_filled_in_by_what_is_told_beside_it() -> None:
-    told = {"requestedSchema": form(PEOPLE).shown, "_meta": {"interlingua/answerSchema": PEOPLE}}
+    told = {"requestedSchema": form(PEOPLE).schema, "_meta": {"interlingua/answerSchema": PEOPLE}}
     assert filled_in(told) == {"title": "hello there", "people": "[1]"}
 
 

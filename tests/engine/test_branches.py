@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pydantic
 import pytest
 
 import interlingua as il
+from interlingua.engine.agents.codec import Codec
 from interlingua.engine.log.record_keys import place_of
 from interlingua.model.errors import InvalidRequest
-from interlingua.model.events import QuestionAsked, Recorded, RunBlocked
+from interlingua.model.events import QuestionAsked, Recorded, RunBlocked, RunRestarted
 
 from .common import PATIENT, bodies, crash, engine, finish, log, parked, question, submit
 
@@ -415,6 +419,70 @@ async def test_arguments_that_cannot_be_written_down_are_not_compared(store: Pat
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
+
+
+class TagsQuestion(il.Question[il.Verdict]):
+    tags: set[int]
+
+
+class TaggedModel(pydantic.BaseModel):
+    tags: frozenset[int]
+    names: list[str] = ["b", "a"]
+    pairs: list[tuple[int, set[int]]] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagged:
+    tags: frozenset[int]
+    by_name: dict[str, tuple[set[int], ...]] = dataclasses.field(default_factory=dict)
+
+
+class Tags(msgspec.Struct):
+    tags: set[int]
+
+
+@pytest.mark.parametrize("what", ["step", "nested", "question", "call", "output"])
+async def test_sets_are_the_same_in_whatever_order_they_list_their_members(store: Path, what: str) -> None:
+    """A set of texts lists its members in another order in each process."""
+    entries = 0
+
+    @il.agent
+    async def helper(tags: set[int]) -> int:
+        return len(tags)
+
+    @il.agent(asks=[il.Confirm, TagsQuestion])
+    async def agent(ctx: il.Context[None, None]) -> AsyncIterator[Tags]:
+        nonlocal entries
+        entries += 1
+        tags = {0, 8} if entries == 1 else {8, 0}
+        assert list(tags) == ([0, 8] if entries == 1 else [8, 0])
+        match what:
+            case "step":
+                await ctx.step("count", len, tags)
+            case "nested":
+                await ctx.step("keep", lambda *some, **more: None, Tagged(frozenset(tags), {"a": (tags,)}), more=[tags])
+            case "question":
+                await ctx.ask(TagsQuestion(tags))
+            case "call":
+                await ctx.call(helper, tags=tags)
+        yield Tags(tags)
+        await ctx.ask(il.Confirm("Good?"))
+
+    async with engine(store, agent, helper) as eng:
+        run = await submit(eng, "agent")
+        for _ in range(2 if what == "question" else 1):
+            await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
+        ended = await eng.runs.wait(run.id, timeout=20)
+        assert ended.output == {"tags": [0, 8]}
+        assert entries > 1
+        assert not await bodies(eng, run.id, RunRestarted)
+
+
+def test_so_are_those_of_pydantic_models() -> None:
+    codec = Codec(dict[str, TaggedModel], what="the value")
+    for tags in {0, 8}, {8, 0}:
+        model = TaggedModel(tags=frozenset(tags), pairs=[(1, tags)])
+        assert codec.encode({"a": model}) == {"a": {"tags": [0, 8], "names": ["b", "a"], "pairs": [[1, [0, 8]]]}}
 
 
 async def test_a_call_that_was_cut_short_left_no_record_and_is_made_again(store: Path) -> None:

@@ -260,10 +260,10 @@ async def test_mail_that_nobody_reads_leaves_with_the_run(store: Path) -> None:
         run = await submit(eng, "deaf")
         execution = eng.worker.execution(run.id)
         assert execution is not None
-        await eng.store.deliver(run.id, "message", b"{}", 1)
+        await eng.store.runs.deliver(run.id, "message", b"{}", 1)
         go.set()
         assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "done"}
-        assert await eng.store.inbox(run.id) == []
+        assert await eng.store.runs.inbox(run.id) == []
 
 
 async def test_a_handler_of_which_one_branch_waits_and_another_works_is_not_set_aside_for_ever(store: Path) -> None:

@@ -40,7 +40,7 @@ async def test_a_delegation_that_an_old_owner_could_not_write_down_does_not_coun
         await asyncio.wait_for(tried.wait(), 20)
         sender = await first_of(eng, run.id, "crew/lead")
         assert await bodies(eng, sender, ChildCalled) == []
-        assert await eng.store.delegations(sender) == []
+        assert await eng.store.delegations.of_task(sender) == []
         await crash(eng)
 
 
@@ -112,7 +112,7 @@ async def test_a_notice_that_was_lost_with_the_process_is_given_when_the_task_go
         told = [(one.form, one.recipient) for _, one in await eng.teams.conversation(run.id) if one.task == "T1.1"]
         assert told.count(("delegation", "helper")) == 1
         assert ("message", "lead") in told
-        (row,) = [one for one in await eng.store.delegations(run.id) if one.agent == "helper"]
+        (row,) = [one for one in await eng.store.delegations.of_task(run.id) if one.agent == "helper"]
         assert row.label == "T1.1"
 
 
@@ -195,7 +195,7 @@ async def test_nothing_overtakes_what_is_still_being_read(store: Path, monkeypat
         run = await submit(eng, "crew", {"text": "x"})
         await first_of(eng, run.id, "crew/helper")
         sender = await first_of(eng, run.id, "crew/lead")
-        read = eng.store.inbox
+        read = eng.store.runs.inbox
 
         async def slowly(run: str, after: int = 0) -> Any:
             if run == sender:
@@ -203,7 +203,7 @@ async def test_nothing_overtakes_what_is_still_being_read(store: Path, monkeypat
                 await go_on.wait()
             return await read(run, after)
 
-        monkeypatch.setattr(eng.store, "inbox", slowly)
+        monkeypatch.setattr(eng.store.runs, "inbox", slowly)
         await eng.runs.send(sender, "of the user", sealed=True)
         await asyncio.wait_for(sent.wait(), 20)
         go_on.set()

@@ -510,9 +510,9 @@ async def test_what_is_counted_is_forgotten_with_the_task(store: Path) -> None:
         chain()(eng)
         run = await finish(eng, "crew", {"text": "middle expert x"})
         ids = [one.id for one in await tree(eng, run.id)]
-        assert [len(await eng.store.delegations(one)) for one in ids] == [3, 0, 0, 0]
+        assert [len(await eng.store.delegations.of_task(one)) for one in ids] == [3, 0, 0, 0]
         await eng.runs.delete(run.id)
-        assert [len(await eng.store.delegations(one)) for one in ids] == [0, 0, 0, 0]
+        assert [len(await eng.store.delegations.of_task(one)) for one in ids] == [0, 0, 0, 0]
 
 
 # -- after a crash ------------------------------------------------------------------------------------------
@@ -618,7 +618,7 @@ async def test_a_crash_in_the_middle_of_a_delegation_counts_it_once(
         (child,) = await of_agent(eng, run.id, "crew/helper")
         assert (await authority_of(eng, child.id)).instance == 1
         (lead,) = await of_agent(eng, run.id, "crew/lead")
-        assert [row.run for row in await eng.store.delegations(run.id)] == [lead.id, child.id]
+        assert [row.run for row in await eng.store.delegations.of_task(run.id)] == [lead.id, child.id]
         assert await eng.runs.verify(lead.id) is None
         assert len([event for event in await log(eng, lead.id) if isinstance(event.body, ChildCalled)]) == 1
 

@@ -11,7 +11,7 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import AlreadyFinished, InterlinguaError, Overloaded, StoreError, Unavailable
 from interlingua.model.filters import RunFilter
-from interlingua.store.sql.database import Flowing
+from interlingua.store.sql.dialect import Flowing
 from interlingua.store.sqlite.store import SQLiteStore
 
 from ..databases import sql
@@ -79,7 +79,7 @@ async def test_a_run_is_on_disk_when_its_agent_is_called(store: Path, how: str) 
 
 
 def fails_to_write(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer: Any = eng.store._writer  # type: ignore[attr-defined]
+    writer: Any = eng.store.database.writer  # type: ignore[attr-defined]
     transaction = writer._transaction
 
     def refuse(sealed: Any, calls: Any, results: Any) -> None:
@@ -91,11 +91,11 @@ def fails_to_write(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cannot_keep_up(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eng.store, "backlog", lambda: 1_000_000)
+    monkeypatch.setattr(eng.store.runs, "backlog", lambda: 1_000_000)
 
 
 def is_closed(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eng.store._writer, "_closing", True)  # type: ignore[attr-defined]
+    monkeypatch.setattr(eng.store.database.writer, "_closing", True)  # type: ignore[attr-defined]
 
 
 def stops(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,9 @@ async def test_with_a_full_disk_agents_are_called_for_the_runs_that_were_accepte
     async with engine(store, *paying.agents(), settings=PATIENT) as eng:
         await finish(eng, "pay", {"what": "before"})
         assert isinstance(eng.store, SQLiteStore)
-        await eng.store._write(lambda conn: conn.execute("PRAGMA max_page_count=1").fetchall())  # what it has, no more
+        await eng.store.database.write(
+            lambda conn: conn.execute("PRAGMA max_page_count=1").fetchall()
+        )  # what it has, no more
         accepted = ["before"]
         for n in range(50):
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import os
 import signal
 import sqlite3
@@ -23,8 +24,8 @@ from interlingua.model.content import Message, TextPart
 from interlingua.model.errors import InterlinguaError, KeyReused, RunNotFound, StoreError
 from interlingua.model.events import OutputDelta, RunCreated
 from interlingua.store.changes import Fenced
-from interlingua.store.sql.runs import SQLStore
-from interlingua.store.sqlite import writer as sqlite_writer
+from interlingua.store.sql.store import SqlStore
+from interlingua.store.sqlite import connection as sqlite_connection
 from interlingua.store.sqlite.worker_locks import Locks
 
 from ..databases import sql
@@ -76,16 +77,16 @@ async def test_a_submission_that_is_tried_again_still_gets_its_thread(store: Pat
 
     async with engine(store, counting) as eng:
         await eng.threads.create("t")
-        real, neighbours = eng.store.submit, list[asyncio.Future[Any]]()
+        real, neighbours = eng.store.runs.submit, list[asyncio.Future[Any]]()
 
         def beside(*given: Any) -> Any:
             submitting = real(*given)
-            assert isinstance(eng.store, SQLStore)
+            assert isinstance(eng.store, SqlStore)
             # In the same transaction, and behind it.
-            neighbours.append(eng.store._write(lambda conn: conn.execute("INSERT INTO nowhere VALUES (1)")))
+            neighbours.append(eng.store.database.write(lambda conn: conn.execute("INSERT INTO nowhere VALUES (1)")))
             return submitting
 
-        eng.store.submit = beside  # type: ignore[method-assign]
+        eng.store.runs.submit = beside  # type: ignore[method-assign]
         assert (await finish(eng, "counting", thread="t")).status is il.Status.SUCCEEDED
         assert (await eng.threads.get("t")).values == {"n": 1}
         (neighbour,) = neighbours
@@ -131,7 +132,7 @@ async def test_a_step_or_question_that_cannot_be_written_down_fails_only_its_run
 async def test_a_lock_that_is_held_too_long_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = tmp_path / "store.db"
     async with engine(store, echo) as eng:
-        monkeypatch.setattr(sqlite_writer, "_LOCK_PATIENCE", 0.5)
+        monkeypatch.setattr(sqlite_connection, "_LOCK_PATIENCE", 0.5)
         conn = sqlite3.connect(store, isolation_level=None)
         conn.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
@@ -212,19 +213,22 @@ async def test_an_unreadable_run_does_not_stop_the_others(store: Path) -> None:
         assert (await eng.runs.wait(good.id, timeout=10)).output == {"text": "good"}
 
 
-@pytest.mark.parametrize("name", ["next_wake", "bury", "inbox", "runs_with_news", "owned"])
+@pytest.mark.parametrize(
+    "name", ["claims.next_wake", "claims.bury", "runs.inbox", "claims.owned_with_news", "claims.owned"]
+)
 async def test_a_store_that_fails_once_does_not_stop_the_engine(store: Path, name: str) -> None:
     async with engine(store, asker) as eng:
-        real, failed = getattr(eng.store, name), []
+        port, method = operator.attrgetter(name.partition(".")[0])(eng.store), name.partition(".")[2]
+        real, failed = getattr(port, method), []
 
         async def once(*args: Any, **kwargs: Any) -> Any:
             if not failed:
                 failed.append(name)
                 error = sqlite3.OperationalError("disk I/O error")
-                raise StoreError("the store could not be read", why=error) if name == "inbox" else error
+                raise StoreError("the store could not be read", why=error) if method == "inbox" else error
             return await real(*args, **kwargs)
 
-        setattr(eng.store, name, once)
+        setattr(port, method, once)
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"approved": True})
@@ -280,13 +284,13 @@ async def test_a_caller_that_goes_away_while_submitting_takes_no_slot_with_it(st
         return "x"
 
     async with engine(store, plain) as eng:
-        real, entered = eng.store.submit, asyncio.Event()
+        real, entered = eng.store.runs.submit, asyncio.Event()
 
         def noted(*given: Any) -> Any:
             entered.set()
             return real(*given)
 
-        eng.store.submit = noted  # type: ignore[method-assign]
+        eng.store.runs.submit = noted  # type: ignore[method-assign]
         for n in range(5):
             entered.clear()
             task = asyncio.create_task(submit(eng, "plain", thread=f"t{n}", create_thread=True))
@@ -408,7 +412,7 @@ async def test_a_question_that_expired_just_before_a_crash_has_expired(store: Pa
 
     first = engine(store, agent, settings=PATIENT)
     await first.start()
-    real = first.store.close_question
+    real = first.store.questions.close
 
     async def and_then_nothing(*args: Any) -> bool:
         await real(*args)
@@ -416,7 +420,7 @@ async def test_a_question_that_expired_just_before_a_crash_has_expired(store: Pa
         await asyncio.Event().wait()
         return True
 
-    first.store.close_question = and_then_nothing  # type: ignore[method-assign]
+    first.store.questions.close = and_then_nothing  # type: ignore[method-assign]
     run = await submit(first, "agent")
     await closed.wait()
     await crash(first)
@@ -678,14 +682,14 @@ async def test_a_message_is_not_overlooked_when_a_pull_was_given_up(store: Path)
         return (await ctx.receive()).text
 
     async with engine(store, echo, parent, settings=PATIENT) as eng:
-        real = eng.store.inbox
+        real = eng.store.runs.inbox
 
         async def slow(*where: Any) -> Any:
             found = await real(*where)
             await asyncio.sleep(0.15)
             return found
 
-        eng.store.inbox = slow  # type: ignore[method-assign]
+        eng.store.runs.inbox = slow  # type: ignore[method-assign]
         run = await submit(eng, "parent")
         await asyncio.sleep(0.08)
         await eng.runs.send(run.id, "hello")
@@ -782,11 +786,11 @@ async def test_a_thread_that_is_still_needed_does_not_keep_others_from_expiring(
         await submit(eng, "echo", {"text": "x"}, thread="needed", delay=3600)
         await eng.threads.create("unused")
         sqlite = eng.store
-        assert isinstance(sqlite, SQLStore)
+        assert isinstance(sqlite, SqlStore)
         async with asyncio.timeout(10):
-            while await sqlite.thread("unused") is not None:
+            while await sqlite.threads.get("unused") is not None:
                 await asyncio.sleep(0.01)
-        assert await sqlite.thread("needed") is not None
+        assert await sqlite.threads.get("needed") is not None
 
 
 async def test_the_messages_before_the_first_are_none(store: Path) -> None:
@@ -832,7 +836,7 @@ async def test_a_log_that_is_refused_while_fragments_wait_is_given_up_without_an
         await asyncio.Event().wait()
 
     async with engine(store, talks, settings=PATIENT) as eng:
-        writer = eng.store._writer  # type: ignore[attr-defined]
+        writer = eng.store.database.writer  # type: ignore[attr-defined]
         write = writer._transaction
 
         def refused(sealed: list[Any], calls: list[Any], results: list[Any]) -> None:

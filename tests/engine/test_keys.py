@@ -13,7 +13,7 @@ from interlingua.engine.ids import new_id
 from interlingua.model.errors import KeyReused, Overloaded
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import RunRequest
-from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sql.store import SqlStore
 
 from .common import engine, finish
 
@@ -34,7 +34,7 @@ def counting(calls: list[str]) -> il.Agent[..., Any]:
 @pytest.mark.parametrize("key", [None, "once"])
 async def test_a_short_run_is_two_commits_with_and_without_a_key(store: Path, key: str | None) -> None:
     async with engine(store, counting([])) as eng:
-        assert isinstance(eng.store, SQLStore)
+        assert isinstance(eng.store, SqlStore)
         before = eng.store.batches
         run = await eng.runs.submit(asked(key=key))
         assert run.run.status is il.Status.PENDING  # as it is on disk

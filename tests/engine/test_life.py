@@ -70,7 +70,7 @@ async def test_an_engine_stops_whatever_fails_on_the_way(
     await eng.stop()  # once is enough
     go.set()
     async with engine(store, agent, settings=PATIENT) as other:
-        row = await other.store.run(run.id)
+        row = await other.store.runs.get(run.id)
         assert row is not None
         assert row.crashes == 0
         assert (await other.runs.wait(run.id, timeout=20)).output == {"text": "done"}

@@ -460,7 +460,7 @@ async def test_an_answer_that_was_on_its_way_when_its_question_was_withdrawn_is_
     await eng.start()
     run = await submit(eng, "far")
     asked = await question(eng, run.id)
-    await eng.store.answer(asked.id, "ours", "ada", 1)  # its worker has not heard of it yet
+    await eng.store.questions.answer(asked.id, "ours", "ada", 1)  # its worker has not heard of it yet
     answered.set()
     async with asyncio.timeout(20):
         async for event in eng.runs.events(run.id):
@@ -524,7 +524,7 @@ async def test_of_runs_that_wait_for_what_may_be_answered_there_those_with_the_n
         third = await asked_of(eng)
         await listens(eng, third)
         await parked(eng, first)
-        row = await eng.store.run(first)
+        row = await eng.store.runs.get(first)
         assert row is not None
         assert row.wake_at is not None, "it will look"
         answered.set()

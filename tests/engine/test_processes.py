@@ -122,8 +122,8 @@ async def test_a_stopped_process_is_not_dead_and_keeps_its_runs(store: Path) -> 
         first.send_signal(signal.SIGSTOP)
         try:
             for _ in range(5):
-                assert await eng.store.bury() == []
-            row = await eng.store.run(run.id)
+                assert await eng.store.claims.bury() == []
+            row = await eng.store.runs.get(run.id)
             assert row is not None
             assert row.crashes == 0
         finally:

@@ -500,23 +500,25 @@ async def test_an_old_owner_cannot_write(store: Path) -> None:
         return "from the old owner"
 
     from interlingua.store.rows import WorkerRow
-    from interlingua.store.sql.runs import SQLStore
+    from interlingua.store.sql.store import SqlStore
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await reached.wait()
         await eng.worker.execution(run.id).log.flush()  # type: ignore[union-attr]
         sqlite = eng.store
-        assert isinstance(sqlite, SQLStore)
-        await sqlite.enter(WorkerRow("other", "elsewhere", 1, 0, []))
-        await sqlite._write(lambda c: c.execute("UPDATE runs SET epoch=epoch+1, worker='other' WHERE id=?", (run.id,)))
-        before = await sqlite.event_rows(run.id, 0, 100)
+        assert isinstance(sqlite, SqlStore)
+        await sqlite.claims.enter(WorkerRow("other", "elsewhere", 1, 0, []))
+        await sqlite.database.write(
+            lambda c: c.execute("UPDATE runs SET epoch=epoch+1, worker='other' WHERE id=?", (run.id,))
+        )
+        before = await sqlite.runs.event_rows(run.id, 0, 100)
         go.set()
         async with asyncio.timeout(5):
             while eng.worker.execution(run.id) is not None:
                 await asyncio.sleep(0.001)
-        assert await sqlite.event_rows(run.id, 0, 100) == before
-        row = await sqlite.run(run.id)
+        assert await sqlite.runs.event_rows(run.id, 0, 100) == before
+        row = await sqlite.runs.get(run.id)
         assert row is not None
         assert row.worker == "other"
 

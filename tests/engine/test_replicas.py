@@ -24,14 +24,14 @@ async def test_one_that_does_not_answer_is_waited_for_as_long_as_the_store_needs
 ) -> None:
     monkeypatch.setattr(membership, "_PATIENCE", 0.0)
     async with il.Engine(store, settings=QUICK) as engine:
-        engine.store.missed_after = 0.5
+        engine.store.claims.missed_after = 0.5
         alive = [WorkerRow(ELSEWHERE.worker, "elsewhere", 1, 0, [])]
 
         async def workers() -> list[WorkerRow]:
             return alive
 
-        monkeypatch.setattr(engine.store, "workers", workers)
-        await engine.store.keep([Put("replicas", ELSEWHERE.id, msgspec.json.encode(ELSEWHERE))])
+        monkeypatch.setattr(engine.store.claims, "workers", workers)
+        await engine.store.documents.write([Put("replicas", ELSEWHERE.id, msgspec.json.encode(ELSEWHERE))])
         begun = asyncio.get_running_loop().time()
         assert not await engine.replicas.gone(ELSEWHERE), "it lives, and only cannot be reached"
         assert asyncio.get_running_loop().time() - begun >= 0.5

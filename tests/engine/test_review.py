@@ -13,7 +13,7 @@ import interlingua as il
 from interlingua.model.errors import Conflict, InvalidState, RunNotFound
 from interlingua.model.events import RunFinished
 from interlingua.model.filters import RunFilter
-from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sql.store import SqlStore
 
 from .common import PATIENT, engine, finish, question, settle, submit
 from .test_interference import sql, until
@@ -114,7 +114,7 @@ async def test_a_reader_misses_no_end_that_is_written_while_it_looks_into_the_st
     async with engine(store, holder, settings=PATIENT) as eng:
         run = await submit(eng, "holder")
         asked = await question(eng, run.id)
-        reader, look = eng.runs.reader(run.id), eng.store.events
+        reader, look = eng.runs.reader(run.id), eng.store.runs.events
         while await reader.read(0.01):
             pass
         log = eng.worker.log_of(run.id)
@@ -128,7 +128,7 @@ async def test_a_reader_misses_no_end_that_is_written_while_it_looks_into_the_st
                 await until(lambda: log.finished is not None)
             return found
 
-        eng.store.events = slow  # type: ignore[method-assign]
+        eng.store.runs.events = slow  # type: ignore[method-assign]
         async with asyncio.timeout(10):
             last = await reader.read()
         assert isinstance(last[-1].body, RunFinished)
@@ -140,8 +140,10 @@ async def test_the_log_of_a_run_that_could_not_end_otherwise_knows_what_came_bef
         run = await submit(eng, "holder", thread=thread.id)
         asked = await question(eng, run.id)
         sqlite = eng.store
-        assert isinstance(sqlite, SQLStore)
-        await sqlite._write(lambda c: c.execute("UPDATE threads SET version=version+1 WHERE id=?", (thread.id,)))
+        assert isinstance(sqlite, SqlStore)
+        await sqlite.database.write(
+            lambda c: c.execute("UPDATE threads SET version=version+1 WHERE id=?", (thread.id,))
+        )
         await eng.questions.answer(asked.id, {"approved": True})
         done = await eng.runs.wait(run.id, timeout=10)
         assert done.status is il.Status.FAILED

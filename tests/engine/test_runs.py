@@ -24,7 +24,7 @@ from interlingua.model.errors import (
 )
 from interlingua.model.events import CancelRequested, OutputDelta, RunFinished
 from interlingua.model.filters import RunFilter
-from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.store import SQLiteStore
 
 from .common import PATIENT, QUICK, engine, finish, kinds, log, question, submit
@@ -99,13 +99,17 @@ async def test_a_changed_event_breaks_the_chain_and_an_erased_body_does_not(stor
     async with engine(store, echo) as eng:
         run = await finish(eng, "echo", {"text": "a b"})
         sqlite = eng.store
-        assert isinstance(sqlite, SQLStore)
+        assert isinstance(sqlite, SqlStore)
         await eng.runs.erase(run.id, 3)
         assert await eng.runs.verify(run.id) is None
         assert (await kinds(eng, run.id))[2] == "erased"
-        await sqlite._write(lambda c: c.execute("UPDATE events SET body=? WHERE run=? AND seq=4", (b"{}", run.id)))
+        await sqlite.database.write(
+            lambda c: c.execute("UPDATE events SET body=? WHERE run=? AND seq=4", (b"{}", run.id))
+        )
         assert await eng.runs.verify(run.id) == 4
-        await sqlite._write(lambda c: c.execute("UPDATE events SET erased=? WHERE run=? AND seq=3", (b"\0", run.id)))
+        await sqlite.database.write(
+            lambda c: c.execute("UPDATE events SET erased=? WHERE run=? AND seq=3", (b"\0", run.id))
+        )
         assert await eng.runs.verify(run.id) == 3
 
 
@@ -429,8 +433,8 @@ async def test_deleting_leaves_a_tombstone_and_a_running_run_cannot_be_deleted(s
         with pytest.raises(RunNotFound):
             await eng.runs.get(run.id)
         sqlite = eng.store
-        assert isinstance(sqlite, SQLStore)
-        stone = await sqlite._read(lambda c: c.execute("SELECT run, seq, head FROM tombstones").fetchone())
+        assert isinstance(sqlite, SqlStore)
+        stone = await sqlite.database.read(lambda c: c.execute("SELECT run, seq, head FROM tombstones").fetchone())
         assert (stone[0], stone[1], stone[2].hex()) == (run.id, run.seq, run.head)
         running = await submit(eng, "forever")
         with pytest.raises(Conflict, match="cancel it before"):
@@ -484,7 +488,7 @@ async def test_the_store_is_in_wal_mode_and_waits_for_the_disk(tmp_path: Path) -
         await finish(eng, "upper", {"text": "x"})
         sqlite = eng.store
         assert isinstance(sqlite, SQLiteStore)
-        pragmas = await sqlite._write(
+        pragmas = await sqlite.database.write(
             lambda c: (c.execute("PRAGMA journal_mode").fetchone()[0], c.execute("PRAGMA synchronous").fetchone()[0])
         )
         assert pragmas == ("wal", 2)  # 2 is FULL

@@ -20,7 +20,7 @@ from interlingua.model.errors import (
     ThreadNotFound,
 )
 from interlingua.model.filters import RunFilter, ThreadFilter
-from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sql.store import SqlStore
 
 from .common import PATIENT, crash, engine, finish, question, submit
 
@@ -269,8 +269,10 @@ async def test_a_state_that_changed_under_a_run_fails_it_instead_of_being_overwr
         run = await submit(eng, "holder", thread=thread.id)
         asked = await question(eng, run.id)
         sqlite = eng.store
-        assert isinstance(sqlite, SQLStore)
-        await sqlite._write(lambda c: c.execute("UPDATE threads SET version=version+1 WHERE id=?", (thread.id,)))
+        assert isinstance(sqlite, SqlStore)
+        await sqlite.database.write(
+            lambda c: c.execute("UPDATE threads SET version=version+1 WHERE id=?", (thread.id,))
+        )
         await eng.questions.answer(asked.id, {"approved": True})
         done = await eng.runs.wait(run.id, timeout=10)
         assert done.status is il.Status.FAILED

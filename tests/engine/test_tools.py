@@ -201,13 +201,13 @@ async def test_a_result_that_was_really_got_is_not_marked(store: Path) -> None:
 async def test_a_call_that_fails_is_the_agents_to_handle_and_else_its_failure(
     store: Path, error: Exception, code: str, number: int
 ) -> None:
-    from interlingua.model.error_numbers import code_of
+    from interlingua.model.error_numbers import number_of
 
     async with engine(store) as eng:
         eng.teams.add_team(crew(bound(member("lead"), "query")), {"lead": calls("Data", "query")}, Bench(error))
         run = await finish(eng, "crew", {"text": "go"})
         assert run.error is not None
-        assert (run.error.code, code_of(run.error)) == (code, number)
+        assert (run.error.code, number_of(run.error)) == (code, number)
         told = [said for said in await bodies(eng, run.id, Said) if said.form == "error"]
         assert (told[0].sender, told[0].recipient, told[0].code) == ("lead", "orchestrator", code)
         assert told[0].text == str(error)

@@ -12,7 +12,7 @@ import interlingua as il
 from interlingua.engine.runs.run_handle import RunHandle
 from interlingua.model.errors import ThreadBusy
 from interlingua.model.run import RunRequest
-from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sql.store import SqlStore
 
 from .common import engine, settle
 
@@ -40,7 +40,7 @@ async def heard(eng: il.Engine) -> list[str]:
 
 async def test_a_short_run_on_a_thread_that_is_idle_is_two_commits(store: Path) -> None:
     async with engine(store, saying) as eng:
-        assert isinstance(eng.store, SQLStore)
+        assert isinstance(eng.store, SqlStore)
         await eng.threads.create("t")
         for text in ("one", "two"):
             before = eng.store.batches

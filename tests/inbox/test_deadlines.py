@@ -11,7 +11,7 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import AlreadyAnswered
 from interlingua.model.events import QuestionWithdrawn
-from interlingua.model.question_forms import particulars, read_time, spoken, written
+from interlingua.model.question_forms import detail_lines, format_time, parse_time, question_text
 from interlingua.model.run import Question
 from tests.engine.common import bodies, crash, engine, finish, question, submit
 
@@ -87,7 +87,7 @@ async def test_an_answer_after_the_deadline_is_refused_also_where_nobody_runs_th
     other = engine(store)
     await other.start()
     with pytest.raises(AlreadyAnswered, match="expired"):
-        await other.store.answer(asked.id, {"approved": True}, "me", asked.deadline)
+        await other.store.questions.answer(asked.id, {"approved": True}, "me", asked.deadline)
     assert (await other.questions.get(asked.id)).state == "expired"
     assert await other.questions.open() == []
     await other.stop()
@@ -101,21 +101,21 @@ async def test_an_answer_after_the_deadline_is_refused_also_where_nobody_runs_th
 def test_people_read_until_when_they_can_answer_once() -> None:
     at = 1_700_000_000_123_456
     asked = Question("q", "r", "confirm", {"message": "Go on?", "why": "it is late"}, {}, 0, "Go on?", deadline=at)
-    (words,) = particulars(asked)
+    (words,) = detail_lines(asked)
     assert words == "**why**: it is late\n\nAnswer until 2023-11-14 22:13:20 UTC."
-    assert "Answer until 2023-11-14 22:13:20 UTC." in spoken(asked)
+    assert "Answer until 2023-11-14 22:13:20 UTC." in question_text(asked)
     # Through a server that has said so already, it is not said again.
     passed_on = msgspec.structs.replace(asked, payload={}, prompt=f"Go on?\n\n{words}", deadline=at + 5_000_000)
-    assert particulars(passed_on) == []
-    assert particulars(msgspec.structs.replace(asked, deadline=None)) == ["**why**: it is late"]
-    assert particulars(msgspec.structs.replace(asked, payload="Go on?")) == ["Answer until 2023-11-14 22:13:20 UTC."]
+    assert detail_lines(passed_on) == []
+    assert detail_lines(msgspec.structs.replace(asked, deadline=None)) == ["**why**: it is late"]
+    assert detail_lines(msgspec.structs.replace(asked, payload="Go on?")) == ["Answer until 2023-11-14 22:13:20 UTC."]
 
 
 @pytest.mark.parametrize("time", [0, 1, 1_700_000_000_000_000, 1_700_000_000_123_456])
 def test_a_time_is_read_as_it_was_written(time: int) -> None:
-    assert read_time(written(time)) == time
+    assert parse_time(format_time(time)) == time
 
 
 @pytest.mark.parametrize("text", [None, 5, "", "soon", "2023-11-14", "2023-11-14T22:13:20"])
 def test_what_is_no_time_is_none(text: object) -> None:
-    assert read_time(text) is None
+    assert parse_time(text) is None

@@ -14,7 +14,7 @@ import pytest
 import interlingua as il
 from interlingua.app.keys import StoredKeys
 from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.model.question_forms import written
+from interlingua.model.question_forms import format_time
 from interlingua.security.keys import make_key
 from interlingua.store.open import open_store
 
@@ -122,7 +122,7 @@ async def test_a_question_that_nobody_need_answer_any_more_is_taken_back_with_it
             (asked,) = await server.engine.questions.open()
             assert asked.deadline is not None
             until = x.deadline()
-            assert until == (asked.deadline if kind.name == "peer" else written(asked.deadline))
+            assert until == (asked.deadline if kind.name == "peer" else format_time(asked.deadline))
             enough.set()
             await x.gone()
             assert (await server.engine.questions.get(asked.id)).state == "withdrawn"

@@ -96,7 +96,7 @@ async def set_aside(eng: il.Engine, run: str) -> None:
 
 
 async def names(eng: il.Engine, record: QuestionRecord) -> list[str]:
-    rows = [await eng.store.run(run) for run in record.runs]
+    rows = [await eng.store.runs.get(run) for run in record.runs]
     return [row.agent for row in rows if row is not None]
 
 
@@ -239,7 +239,7 @@ async def test_a_run_that_was_set_aside_looks_again_whether_its_question_is_stil
         run = await submit(eng, "front", {"text": "it"})
         there, here = await asked(other.engine), await asked(eng)
         await set_aside(eng, here.question.run)
-        row = await eng.store.run(here.question.run)
+        row = await eng.store.runs.get(here.question.run)
         assert row is not None
         assert row.wake_at is not None, "it will look again"
         await other.engine.questions.answer(there.question.id, {"approved": True}, door="test")

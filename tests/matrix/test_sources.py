@@ -208,7 +208,7 @@ async def test_files_and_data_go_along_with_what_an_agent_is_told(
         request = il.RunRequest(
             there.talker, input=prompt_input(there.cards[there.talker], parts), messages=[il.Message("user", parts)]
         )
-        ended = await there.end(await there.engine.runs.submit(request))
+        ended = await there.end((await there.engine.runs.submit(request)).run)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         told = json.loads(ended.output["text"])
         assert told["files"] == ([] if lost(protocol, "files_in") else [does.EXPECTED_FILE])
@@ -234,7 +234,7 @@ async def test_bytes_reach_a_peer_by_an_address_where_this_process_offers_files(
         (warning,) = await there.bodies(run, Warned)
         assert name in warning.message
         there.engine.files.register(lambda body, kind, name: (there.gate.offer(name or "", kind, body), kept()))
-        assert told(await there.end(await there.engine.runs.submit(request))) == [does.EXPECTED_FILE]
+        assert told(await there.end((await there.engine.runs.submit(request)).run)) == [does.EXPECTED_FILE]
 
 
 @every
@@ -292,8 +292,8 @@ async def test_a_question_with_a_form_has_its_fields_here_and_they_arrive_filled
         question = await there.asked(run)
         assert question.prompt == does.WHO
         shown = form(question.answer_schema)
-        assert shown.flat
-        assert {name: field["type"] for name, field in shown.shown["properties"].items()} == {
+        assert shown.exact
+        assert {name: field["type"] for name, field in shown.schema["properties"].items()} == {
             "name": "string", "age": "integer",
         }  # fmt: skip
         await there.engine.questions.answer(question.id, {"name": "Ada", "age": 36})

@@ -59,11 +59,11 @@ def test_members_that_no_header_could_hold_are_dropped_and_the_others_stay() -> 
 
 
 def test_hops_are_counted_beside_the_other_members() -> None:
-    first = trace_context.onward(None, 16)
+    first = trace_context.next_hop(None, 16)
     assert first == {"baggage": "interlingua-hops=1"}
     came = {"traceparent": PARENT, "baggage": "tenant=acme;p=1, interlingua-hops = 4 ;x,user=eve"}
     assert trace_context.hops(came) == 4
-    assert trace_context.onward(came, 16) == {
+    assert trace_context.next_hop(came, 16) == {
         "traceparent": PARENT,
         "baggage": "interlingua-hops=5,tenant=acme;p=1,user=eve",
     }
@@ -76,19 +76,19 @@ def test_what_is_no_count_counts_nothing(count: str) -> None:
 
 def test_of_several_counts_the_highest_holds() -> None:
     assert trace_context.hops({"baggage": "interlingua-hops=2,interlingua-hops=7,interlingua-hops=3"}) == 7
-    onward = trace_context.onward({"baggage": "interlingua-hops=2,interlingua-hops=7"}, 16)
+    onward = trace_context.next_hop({"baggage": "interlingua-hops=2,interlingua-hops=7"}, 16)
     assert onward == {"baggage": "interlingua-hops=8"}
 
 
 def test_one_hop_too_many_is_an_error_that_says_what_to_do() -> None:
     carried = None
     for _ in range(3):
-        carried = trace_context.onward(carried, 3)
+        carried = trace_context.next_hop(carried, 3)
     with pytest.raises(TooManyHops, match=r"through 3 mounts.*max_hops is 3") as raised:
-        trace_context.onward(carried, 3)
+        trace_context.next_hop(carried, 3)
     assert (raised.value.code, raised.value.transient) == ("too_many_hops", False)
     with pytest.raises(TooManyHops):
-        trace_context.onward(None, 0)
+        trace_context.next_hop(None, 0)
 
 
 def test_a_full_baggage_makes_room_for_the_count() -> None:
@@ -97,7 +97,7 @@ def test_a_full_baggage_makes_room_for_the_count() -> None:
     assert carried is not None
     assert len(carried["baggage"]) == 8191
     for count in range(1, 16):
-        carried = trace_context.read(trace_context.onward(carried, 16))
+        carried = trace_context.read(trace_context.next_hop(carried, 16))
         assert trace_context.hops(carried) == count
 
 
@@ -107,7 +107,7 @@ _texts = st.text("kv=,;% \t\r\n\0é²9-") | st.just("interlingua-hops=3") | st.j
 @given(st.dictionaries(st.sampled_from([*trace_context.NAMES, "x"]), _texts | st.none() | st.integers()))
 def test_whatever_comes_what_is_read_can_be_sent_as_headers_and_is_read_the_same_again(given: Any) -> None:
     read = trace_context.read(given)
-    onward = trace_context.onward(read, 16) if trace_context.hops(read) < 16 else {}
+    onward = trace_context.next_hop(read, 16) if trace_context.hops(read) < 16 else {}
     for value in [*(read or {}).values(), *onward.values()]:
         assert value.isascii()
         assert value.isprintable()

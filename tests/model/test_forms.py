@@ -13,13 +13,13 @@ from interlingua.engine.agents.question_types import question_codec
 from interlingua.model.errors import InvalidAnswer
 from interlingua.model.question_forms import (
     choices,
+    describe_schema,
     form,
-    in_words,
-    spoken,
-    true_choices,
-    true_form,
+    matching_choices,
+    matching_form,
+    parse_answer,
+    question_text,
     usable_answer,
-    written_answer,
 )
 from interlingua.model.run import Option, Question
 from interlingua.model.schemas import Validator
@@ -87,7 +87,7 @@ def test_an_answer_of_any_shape_is_laid_into_flat_fields_and_comes_out_again(ans
     for value in values:
         Validator(schema, what="answer").check(value, InvalidAnswer)
         content = json.loads(json.dumps(wanted.content(value)))
-        Validator(wanted.shown, what="form").check(content, InvalidAnswer)
+        Validator(wanted.schema, what="form").check(content, InvalidAnswer)
         for field in content.values():
             texts = isinstance(field, list) and all(isinstance(one, str) for one in field)
             assert texts or isinstance(field, str | int | float), content
@@ -97,7 +97,7 @@ def test_an_answer_of_any_shape_is_laid_into_flat_fields_and_comes_out_again(ans
 
 @pytest.mark.parametrize(("answer", "values"), CASES, ids=[str(answer) for answer, _ in CASES])
 def test_every_field_is_one_that_a_flat_form_may_have(answer: Any, values: list[Any]) -> None:
-    fields = form(schema_of(answer)).shown["properties"].values()
+    fields = form(schema_of(answer)).schema["properties"].values()
     assert {field["type"] for field in fields} <= {"string", "integer", "number", "boolean", "array"}
 
 
@@ -107,8 +107,8 @@ def test_a_flat_form_is_shown_as_it_is() -> None:
         "properties": {"name": {"type": "string", "title": "Name"}, "age": {"type": "integer", "minimum": 0}},
         "required": ["name"],
     }
-    assert form(schema).shown == schema
-    assert form(schema).flat
+    assert form(schema).schema == schema
+    assert form(schema).exact
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_form_whose_fields_do_not_say_all_is_not_flat(member: dict[str, Any], 
         "required": required,
         "$defs": {"Maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
     }
-    assert not form(schema).flat
+    assert not form(schema).exact
 
 
 @pytest.mark.parametrize("required", [["more"], []])
@@ -138,7 +138,7 @@ def test_null_comes_through_a_form_however_it_is_written_down(required: list[str
     for member in (maybe, {"$ref": "#/$defs/Maybe"}):
         schema = {"type": "object", "properties": {"more": member}, "required": required, "$defs": {"Maybe": maybe}}
         wanted = form(schema)
-        assert wanted.shown == {"type": "object", "properties": {"more": {"type": "integer"}}}
+        assert wanted.schema == {"type": "object", "properties": {"more": {"type": "integer"}}}
         for answer in ({"more": None}, {"more": 3}):
             assert wanted.answer(wanted.content(answer)) == answer
 
@@ -146,27 +146,25 @@ def test_null_comes_through_a_form_however_it_is_written_down(required: list[str
 @pytest.mark.parametrize("member", [True, {"$ref": "#/$defs/Any"}, {"anyOf": [True, {"type": "null"}]}])
 def test_a_member_that_may_be_anything_is_a_field_for_json(member: Any) -> None:
     schema = {"type": "object", "properties": {"more": member}, "required": ["more"], "$defs": {"Any": True}}
-    assert form(schema).written == {"more"}
+    assert form(schema).json_fields == {"more"}
     assert choices(asked(schema)) is None
-    assert spoken(asked(schema))
+    assert question_text(asked(schema))
 
 
 def test_a_field_for_json_says_in_words_what_is_wanted() -> None:
-    shown = form(schema_of(Team)).shown
+    shown = form(schema_of(Team)).schema
     assert shown["required"] == ["title", "people"]
     assert shown["properties"]["title"] == {"type": "string"}
     people = shown["properties"]["people"]
     assert (people["type"], people["title"]) == ("string", "people (JSON)")
-    assert people["description"].startswith(
-        'JSON of this shape: [{"name": text, "boss" (may be left out): {"name": text'
-    )
+    assert people["description"].startswith('JSON of this shape: [{"name": text, "boss" (optional): {"name": text')
     assert shown["properties"]["tags"]["description"] == "JSON of this shape: {any name: whole number}"
 
 
 def test_words_for_a_schema_without_end_come_to_one() -> None:
     wide = {f"m{number}": {"$ref": "#/$defs/Wide"} for number in range(200)}
     root = {"$ref": "#/$defs/Wide", "$defs": {"Wide": {"type": "object", "properties": wide}}}
-    assert len(in_words(root, root)) < 20_000
+    assert len(describe_schema(root, root)) < 20_000
 
 
 @pytest.mark.parametrize("text", ["", "Ada", "[1", "NaN", "[" * 100_000])
@@ -250,13 +248,13 @@ def test_of_a_whole_answer_that_does_not_fit_or_says_something_else_only_the_cho
 ) -> None:
     offered = choices(asked(VERDICT))
     assert offered is not None
-    assert offered.whole("no", whole) == taken
+    assert offered.full_answer("no", whole) == taken
 
 
 def test_what_is_said_beside_a_choice_is_what_no_choice_says() -> None:
     for schema, names in ((VERDICT, ["reason"]), (schema_of(il.Choice), None), (schema_of(bool), [])):
         offered = choices(asked(schema))
-        assert (None if offered is None else list(offered.beside)) == names
+        assert (None if offered is None else list(offered.other_members)) == names
 
 
 def picks(member: Any) -> dict[str, Any]:
@@ -282,7 +280,7 @@ def picks(member: Any) -> dict[str, Any]:
 def test_choices_with_the_schema_of_their_answers_take_what_begins_with_one(
     member: Any, options: list[Option], narrowed: Any
 ) -> None:
-    offered = true_choices(picks(member), options)
+    offered = matching_choices(picks(member), options)
     assert offered is not None
     assert offered.schema == picks(narrowed)
     for id_, own in offered.answers.items():
@@ -306,7 +304,7 @@ def test_choices_with_the_schema_of_their_answers_take_what_begins_with_one(
     ids=str,
 )
 def test_choices_that_are_not_of_their_schema_are_all_that_is_known(schema: Any) -> None:
-    assert true_choices(schema, YES_OR_NO) is None
+    assert matching_choices(schema, YES_OR_NO) is None
 
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, {"enum": [1, 2]}, {"type": "array"}, {}])
@@ -317,7 +315,7 @@ def test_other_answers_are_no_choice(schema: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("text", "value"), [("hold", False), ("Ship it", True), ("SHIP", True), ("no", False)])
 def test_a_choice_may_be_written_by_its_id_or_its_label(text: str, value: bool) -> None:
     options = [Option("ship", "Ship it", "allow_once"), Option("hold", "Hold it", "reject_once")]
-    assert written_answer(asked(VERDICT, *options), text) == {"approved": value}
+    assert parse_answer(asked(VERDICT, *options), text) == {"approved": value}
 
 
 @pytest.mark.parametrize(
@@ -341,39 +339,39 @@ def test_a_choice_may_be_written_by_its_id_or_its_label(text: str, value: bool) 
     ids=str,
 )
 def test_an_answer_in_words_is_what_its_schema_makes_of_them(answer: Any, text: str, value: Any) -> None:
-    assert written_answer(asked(schema_of(answer)), text) == value
+    assert parse_answer(asked(schema_of(answer)), text) == value
 
 
 def test_words_that_are_nested_without_end_are_words() -> None:
     text = "[" * 100_000
-    assert written_answer(asked({"type": "string"}), text) == text
+    assert parse_answer(asked({"type": "string"}), text) == text
 
 
 @pytest.mark.parametrize(("answer", "wanted"), [(str, "as the next message"), (list[int], "JSON that fits")])
 def test_a_question_in_words_says_how_to_answer(answer: Any, wanted: str) -> None:
-    assert wanted in spoken(asked(schema_of(answer)))
+    assert wanted in question_text(asked(schema_of(answer)))
 
 
 def test_a_form_is_read_by_the_schema_that_it_is_of() -> None:
     schema = schema_of(Team)
     wanted = form(schema)
-    assert true_form(schema, wanted.shown) == (wanted, schema)
+    assert matching_form(schema, wanted.schema) == (wanted, schema)
 
 
 @pytest.mark.parametrize(
     ("schema", "shown"),
     [
-        (None, form({}).shown),
-        ([], form({}).shown),
-        ({"type": "nonsense"}, form({}).shown),
-        ({"$ref": "http://elsewhere.example/s.json"}, form({}).shown),
-        (schema_of(Team), form({}).shown),
+        (None, form({}).schema),
+        ([], form({}).schema),
+        ({"type": "nonsense"}, form({}).schema),
+        ({"$ref": "http://elsewhere.example/s.json"}, form({}).schema),
+        (schema_of(Team), form({}).schema),
         (schema_of(Team), {"type": "object"}),
         (schema_of(Team), None),
     ],
 )
 def test_a_form_that_is_not_of_its_schema_is_all_that_is_known(schema: Any, shown: Any) -> None:
-    assert true_form(schema, shown) is None
+    assert matching_form(schema, shown) is None
 
 
 def test_what_a_peer_says_of_an_answer_is_taken_also_where_it_is_no_object() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from interlingua.model import json_values
 from interlingua.model.errors import Invalid, InvalidInput, InvalidRequest
-from interlingua.model.pointers import first_step, pointer, split_message, within
+from interlingua.model.pointers import first_step, pointer, split_message, truncate
 from interlingua.model.schemas import Validator
 from interlingua.transports.http import decode_json
 
@@ -52,9 +52,9 @@ def test_the_value_itself_is_named_in_words(value: Any) -> None:
 
 
 def test_a_pointer_is_cut_between_two_steps() -> None:
-    assert within("/abc/def", 8) == "/abc/def"
-    assert within("/abc/def", 6) == "/abc"
-    assert within("/a~1b", 3) == ""
+    assert truncate("/abc/def", 8) == "/abc/def"
+    assert truncate("/abc/def", 6) == "/abc"
+    assert truncate("/a~1b", 3) == ""
 
 
 class Inner(msgspec.Struct):

@@ -8,7 +8,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.content import DataPart, TextPart
-from interlingua.model.prompt_input import completed, prompt_input
+from interlingua.model.prompt_input import add_data_parts, prompt_input
 
 
 @il.agent
@@ -31,7 +31,7 @@ WHOLE = {"numbers": [1], "note": "n", "more": {"z": 1}}
 
 def test_an_agent_that_takes_more_than_it_names_gets_all_of_an_object() -> None:
     assert prompt_input(takes_more.card, [DataPart(WHOLE)]) == WHOLE
-    assert completed(takes_more.card, {}, [DataPart(WHOLE)]) == WHOLE
+    assert add_data_parts(takes_more.card, {}, [DataPart(WHOLE)]) == WHOLE
     assert prompt_input(speaks.card, [DataPart({"text": "hi", "more": 1})]) == {"text": "hi", "more": 1}
 
 
@@ -40,7 +40,7 @@ def test_an_object_that_cannot_be_its_input_goes_along_with_it(beside: dict[str,
     given = [DataPart({"numbers": [1]}), DataPart(beside)]
     assert prompt_input(takes_more.card, given) == {"numbers": [1]}
     assert prompt_input(closed.card, given) == {"numbers": [1]}
-    assert completed(takes_more.card, {"numbers": [1]}, [DataPart(beside)]) == {"numbers": [1]}
+    assert add_data_parts(takes_more.card, {"numbers": [1]}, [DataPart(beside)]) == {"numbers": [1]}
 
 
 def test_one_who_takes_text_and_more_takes_no_object_that_has_nothing_it_names() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from interlingua.model.run_identity import (
-    LONGEST_SOURCE,
+    MAX_SOURCE,
     Origin,
     check_project,
     file_source,
@@ -83,7 +83,7 @@ def test_a_mount_is_known_without_the_user_and_password_in_its_address() -> None
 def test_a_long_source_is_cut_and_stays_different_from_others() -> None:
     one, other = (mount_source("mcp:" + "x" * 5000 + end, "mailer") for end in "ab")
     assert one != other
-    assert len(one) < LONGEST_SOURCE + 40
+    assert len(one) < MAX_SOURCE + 40
 
 
 def test_a_source_holds_only_what_a_database_takes_as_text(tmp_path: Path) -> None:

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlingua.model.status import FINAL, OPEN, TABLE, IllegalMove, Move, Status, after, diagram
+from interlingua.model.status import FINAL, OPEN, TABLE, IllegalMove, Move, Status, diagram, next_status
 
 
 def test_every_pair_is_either_in_the_table_or_refused() -> None:
     for status in Status:
         for move in Move:
             if (status, move) in TABLE:
-                assert after(status, move) is TABLE[status, move]
+                assert next_status(status, move) is TABLE[status, move]
             else:
                 with pytest.raises(IllegalMove, match=f"a {status.value} run"):
-                    after(status, move)
+                    next_status(status, move)
 
 
 def test_an_ended_run_never_moves_again() -> None:
@@ -48,7 +48,7 @@ def test_no_history_leaves_the_table(moves: list[Move]) -> None:
     status = Status.PENDING
     for move in moves:
         try:
-            status = after(status, move)
+            status = next_status(status, move)
         except IllegalMove:
             assert (status, move) not in TABLE
     assert status in Status

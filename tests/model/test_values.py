@@ -85,9 +85,29 @@ def test_halves_of_characters_are_let_through_or_replaced_where_that_is_wanted(c
     assert values.check(odd, halves=True)
     assert not values.check({"a": ["fine", "\U0001f600"]}, halves=True)
     assert values.clean(odd, what="the result") == {"a": ["fine", "x\ufffd"], "\ufffd": 1}
-    assert "the result: half a character became U+FFFD" in caplog.text
+    assert "the result: a lone surrogate was replaced by U+FFFD" in caplog.text
     whole = {"a": "\U0001f600"}
     assert values.clean(whole) is whole
+
+
+def test_a_set_is_a_list_in_an_order_of_its_own() -> None:
+    class Pair(msgspec.Struct, frozen=True):
+        one: Any
+        other: Any = None
+
+    for first, second in ([0, 8], [8, 0]), ([8, 0], [0, 8]):
+        numbers = set[int]()
+        for number in first:
+            numbers.add(number)
+        pairs = {Pair(number) for number in second}
+        value = {"n": numbers, "p": [Pair(pairs, (numbers, 1))], "m": {"text", None, 1, ("a", 2)}}
+        assert values.to_plain(value) == {
+            "n": [0, 8],
+            "p": [{"one": [{"one": 0, "other": None}, {"one": 8, "other": None}], "other": [[0, 8], 1]}],
+            "m": ["text", 1, ("a", 2), None],
+        }
+        assert value["n"] is numbers
+        assert value["p"][0].other[0] is numbers, "what was given is as it was"
 
 
 def test_nesting_has_a_floor() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from interlingua.model.card import AgentCard
 from interlingua.model.content import Message, TextPart
-from interlingua.model.events import Event, Said, overheard
+from interlingua.model.events import Event, Said, thought_from_message
 from interlingua.protocols.connect import stream as connect
 from interlingua.protocols.editor import updates as editor
 from interlingua.protocols.editor.dialect import Version1
@@ -28,7 +28,7 @@ def event(body: Said) -> Event:
 
 
 def test_what_is_said_is_a_thought() -> None:
-    thought = overheard(said())
+    thought = thought_from_message(said())
     assert thought is not None
     assert thought.text == LINE
 
@@ -51,6 +51,6 @@ def test_it_shows_on_every_wire() -> None:
 
 @pytest.mark.parametrize("more", [{"held": True}, {"metadata": {"question": "q"}}, {"metadata": {"final": True}}])
 def test_what_is_held_and_what_has_a_place_of_its_own_does_not(more: dict[str, Any]) -> None:
-    assert overheard(said(**more)) is None
+    assert thought_from_message(said(**more)) is None
     for wire, made in shown(said(**more)).items():
         assert not made, wire

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlingua.store.postgres.store import PostgresStore
-from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.store import SQLiteStore
 
 from .. import ready_stores
@@ -38,13 +38,13 @@ def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return lambda: fresh(url)
 
 
-def at(where: Path | str) -> SQLStore:
+def at(where: Path | str) -> SqlStore:
     """The store there, not open yet."""
     return PostgresStore(where) if isinstance(where, str) else SQLiteStore(where)
 
 
 @pytest.fixture
-def made(store: Path | str) -> SQLStore:
+def made(store: Path | str) -> SqlStore:
     return at(store)
 
 

@@ -32,7 +32,9 @@ async def keys(store: Any, name: str) -> Any:
     async def one(n: int) -> str:
         r = row(caller="me")
         request = RunRequest("a", key=f"key {n}")
-        return str((await store.submit(Submission(r, request, "d", [event(r.id, 1, "created")], None, now()))).row.id)
+        return str(
+            (await store.runs.submit(Submission(r, request, "d", [event(r.id, 1, "created")], None, now()))).row.id
+        )
 
     return await asyncio.gather(*(one(n) for n in range(MANY)))
 
@@ -43,12 +45,12 @@ async def answers(store: Any, name: str) -> Any:
 
     async def one(question: str) -> str | None:
         try:
-            await store.answer(question, name, name, now())
+            await store.questions.answer(question, name, name, now())
         except AlreadyAnswered:
             return None
         return question
 
-    asked = [record.question.id for record in await store.questions(QuestionFilter(limit=1000))]
+    asked = [record.question.id for record in await store.questions.search(QuestionFilter(limit=1000))]
     return [won for won in await asyncio.gather(*(one(question) for question in asked)) if won]
 
 
@@ -58,9 +60,9 @@ async def turns(store: Any, name: str) -> Any:
     for n in range(MANY // 2):
         r = row(caller=name, thread="thread", next_seq=2)
         request = RunRequest("a", thread="thread", when_busy="enqueue", create_thread=True, input={"n": n})
-        await store.submit(Submission(r, request, "d", [event(r.id, 1, "created")], None, now()))
+        await store.runs.submit(Submission(r, request, "d", [event(r.id, 1, "created")], None, now()))
         refused += await _take_turns(store, name)
-    while await store._read(
+    while await store.database.read(
         lambda conn: conn.execute("SELECT 1 FROM runs WHERE status<>'succeeded' LIMIT 1").fetchone()
     ):
         refused += await _take_turns(store, name)
@@ -69,8 +71,8 @@ async def turns(store: Any, name: str) -> Any:
 
 async def _take_turns(store: Any, name: str) -> list[str]:
     refused = []
-    for mine in await store.claim(name, ["a@1"], now(), 10):
-        thread = await store.thread("thread")
+    for mine in await store.claims.claim(name, ["a@1"], now(), 10):
+        thread = await store.threads.get("thread")
         if thread.active != mine.id:
             refused.append(f"{mine.id} was claimed while {thread.active} had the thread")
         mine.status, mine.worker, expected = Status.SUCCEEDED, None, mine.next_seq
@@ -86,9 +88,9 @@ async def parks(store: Any, name: str) -> Any:
     """Own a run, and let go of it again and again, until mail says that it is enough."""
     seen: list[int] = []
     while True:
-        claimed = await store.claim(name, ["a@1"], now(), 1)
+        claimed = await store.claims.claim(name, ["a@1"], now(), 1)
         for mine in claimed:
-            items = await store.inbox(mine.id)
+            items = await store.runs.inbox(mine.id)
             seen += [int(item.body) for item in items]
             mine.status, expected = Status.WAITING, mine.next_seq
             mine.next_seq += 1
@@ -106,16 +108,16 @@ async def parks(store: Any, name: str) -> Any:
 async def writes(store: Any, name: str) -> Any:
     """Send mail to a run: each when the one before has been taken, so that one that is not noticed is not hidden by the
     next; then without end, until the run has ended."""
-    ((run,),) = await store._read(lambda conn: conn.execute("SELECT id FROM runs").fetchall())
+    ((run,),) = await store.database.read(lambda conn: conn.execute("SELECT id FROM runs").fetchall())
     for n in range(MANY * 2):
-        await store.deliver(run, "message", str(n).encode(), now())
-        while await store.inbox(run):
+        await store.runs.deliver(run, "message", str(n).encode(), now())
+        while await store.runs.inbox(run):
             pass
-    await store.deliver(run, "message", b"-1", now())
+    await store.runs.deliver(run, "message", b"-1", now())
     sent = 0
     while True:
         try:
-            await store.deliver(run, "message", b"1000", now())
+            await store.runs.deliver(run, "message", b"1000", now())
             sent += 1
         except AlreadyFinished:
             return sent
@@ -125,7 +127,9 @@ async def tells(store: Any, name: str) -> Any:
     """Letters and news of them, many at once; the numbers that they got."""
 
     async def one(n: int) -> list[int]:
-        kept = await store.keep([Post("in", f"{name} {n}", b""), Tell("feed", "k", "", f"{name} {n}".encode())])
+        kept = await store.documents.write(
+            [Post("in", f"{name} {n}", b""), Tell("feed", "k", "", f"{name} {n}".encode())]
+        )
         return list(kept.numbers)
 
     told = []
@@ -137,7 +141,7 @@ async def tells(store: Any, name: str) -> Any:
 async def claims(store: Any, name: str) -> Any:
     """Claim what is due, a few at a time, until there is nothing."""
     mine: list[str] = []
-    while found := await store.claim(name, ["a@1"], now(), 7):
+    while found := await store.claims.claim(name, ["a@1"], now(), 7):
         mine += [one.id for one in found]
     return mine
 
@@ -153,7 +157,7 @@ async def delegates(store: Any, name: str) -> Any:
     async def one(n: int) -> list[Any]:
         wanted = CountDelegation("task", "/task/", "helper", admit, part_of="T1", run=f"{name} {n}")
         try:
-            counted = await store.delegate(wanted)
+            counted = await store.delegations.count(wanted)
         except OverBudget:
             return []
         return [counted.row.instance, counted.row.label]

@@ -13,10 +13,11 @@ from interlingua.model.errors import Conflict
 from interlingua.store import schema
 from interlingua.store.integrity import Damage, check_logs, counts
 from interlingua.store.open import migrate as migrate_store
-from interlingua.store.postgres import store as postgres
+from interlingua.store.postgres import migration as postgres
 from interlingua.store.postgres.connection import place
 from interlingua.store.schema import Plan, Step
-from interlingua.store.sqlite import store as sqlite
+from interlingua.store.sqlite import migration as sqlite
+from interlingua.store.sqlite.store import SQLiteStore
 
 from ..databases import sql
 from .conftest import at
@@ -177,7 +178,7 @@ async def test_pages_of_a_file_that_are_damaged_are_found(tmp_path: Path) -> Non
     with file.open("r+b") as raw:
         raw.seek((page - 1) * size + 8)
         raw.write(b"\xff" * 64)
-    opened = sqlite.SQLiteStore(file)
+    opened = SQLiteStore(file)
     await opened.open()
     try:
         assert await opened.damaged_pages(thorough=False)

@@ -26,9 +26,11 @@ from interlingua.model.run import RunRequest
 from interlingua.store.changes import Submission
 from interlingua.store.open import open_store, shown
 from interlingua.store.postgres.connection import PostgresConnection, is_away, place
-from interlingua.store.postgres.store import _START_PAUSE, PostgresStore, migrate
+from interlingua.store.postgres.database import _START_PAUSE
+from interlingua.store.postgres.migration import migrate
+from interlingua.store.postgres.store import PostgresStore
 from interlingua.store.rows import WorkerRow
-from interlingua.store.sql.database import Connection
+from interlingua.store.sql.dialect import Connection
 from interlingua.store.sql.json_search import select_runs
 from interlingua.store.sqlite.store import SQLiteStore
 
@@ -65,21 +67,21 @@ async def test_a_worker_that_was_stopped_for_longer_than_its_lease_loses_its_run
         async for seen in eng.runs.events(run.id):
             if seen.kind == "thought":
                 break
-        before = await eng.store.run(run.id)
+        before = await eng.store.runs.get(run.id)
         assert before is not None
         first.send_signal(signal.SIGSTOP)
         async with asyncio.timeout(20):  # this engine has not its code: nobody takes the run, but it is taken away
-            while (taken := await eng.store.run(run.id)) is None or taken.worker is not None:
+            while (taken := await eng.store.runs.get(run.id)) is None or taken.worker is not None:
                 await asyncio.sleep(0.01)
         assert (taken.epoch, taken.crashes) == (before.epoch + 1, 1)
         written = len(await log(eng, run.id))
-        assert [w.id for w in await eng.store.workers()] == [eng.worker.id]
+        assert [w.id for w in await eng.store.claims.workers()] == [eng.worker.id]
         first.send_signal(signal.SIGCONT)
         async with asyncio.timeout(20):
-            while len(await eng.store.workers()) < 2:
+            while len(await eng.store.claims.workers()) < 2:
                 await asyncio.sleep(0.01)
             # It enters again, and takes the run up again as anybody might: after all that was written before.
-            while (taken := await eng.store.run(run.id)) is None or taken.worker != before.worker:
+            while (taken := await eng.store.runs.get(run.id)) is None or taken.worker != before.worker:
                 await asyncio.sleep(0.01)
         assert taken.epoch == before.epoch + 2
         events = await log(eng, run.id)
@@ -94,21 +96,21 @@ async def test_a_lease_is_renewed_while_the_event_loop_is_blocked_and_the_writer
     store, other = PostgresStore(url + "&lease=0.4"), PostgresStore(url + "&lease=0.1")
     await store.open()
     await other.open()
-    await store.enter(WorkerRow("w", "here", os.getpid(), now(), []))
+    await store.claims.enter(WorkerRow("w", "here", os.getpid(), now(), []))
 
     def busy(conn: Any) -> None:
         conn.execute("SELECT pg_sleep(1.5)")
 
-    slow = asyncio.ensure_future(store._write(busy))
+    slow = asyncio.ensure_future(store.database.write(busy))
     await asyncio.to_thread(lambda: None)
     ends = asyncio.get_running_loop().time() + 1.2
     while asyncio.get_running_loop().time() < ends:  # without a turn for anybody else
         pass
-    assert await other.bury() == []
+    assert await other.claims.bury() == []
     await slow
-    assert [w.id for w in await other.workers()] == ["w"]
+    assert [w.id for w in await other.claims.workers()] == ["w"]
     await store.close()
-    assert await other.bury() == ["w"], "one that closes without a word has died"
+    assert await other.claims.bury() == ["w"], "one that closes without a word has died"
     await other.close()
 
 
@@ -123,9 +125,9 @@ async def test_whoever_stands_still_in_the_middle_of_a_transaction_holds_up_othe
     await one.open()
     await other.open()
     r = await owned(one)
-    await one.enter(WorkerRow("w", "here", 1, now(), []))
-    one._leases.release("w")  # as if it were stopped, too
-    await other.enter(WorkerRow("v", "there", 2, now(), []))
+    await one.claims.enter(WorkerRow("w", "here", 1, now(), []))
+    one.liveness.leases.release("w")  # as if it were stopped, too
+    await other.claims.enter(WorkerRow("v", "there", 2, now(), []))
     broken: list[int] = []
 
     def breaks(conn: Connection) -> None:
@@ -134,7 +136,7 @@ async def test_whoever_stands_still_in_the_middle_of_a_transaction_holds_up_othe
         if len(broken) == 1:
             conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
-    await one._write(breaks)
+    await one.database.write(breaks)
     stands_still, goes_on = threading.Event(), threading.Event()
     attempts: list[int] = []
 
@@ -155,19 +157,19 @@ async def test_whoever_stands_still_in_the_middle_of_a_transaction_holds_up_othe
         return "done"
 
     try:
-        writing = one._write(slow)
+        writing = one.database.write(slow)
         await asyncio.to_thread(stands_still.wait, 30)
         async with asyncio.timeout(5):
             # Before anybody is buried: also who writes something else may wait for those locks.
-            await other._write(lambda conn: conn.lock(("run", r.id)))
-            while await other.bury() != ["w"]:
+            await other.database.write(lambda conn: conn.lock(("run", r.id)))
+            while await other.claims.bury() != ["w"]:
                 await asyncio.sleep(0.01)
     finally:
         goes_on.set()
     # What it had begun is undone, and written once when it goes on.
     assert await writing == "done"
     assert len(attempts) == 2
-    after = await other.run(r.id)
+    after = await other.runs.get(r.id)
     assert after is not None
     assert after.ran == r.ran + 1
     await one.close()
@@ -178,22 +180,22 @@ async def test_whoever_was_buried_is_told_once_and_may_enter_again(url: str) -> 
     store, other = PostgresStore(url + "&lease=0.2"), PostgresStore(url + "&lease=0.001")
     await other.open()
     told: asyncio.Queue[str] = asyncio.Queue()
-    store.on_lost = told.put_nowait
+    store.claims.on_lost = told.put_nowait
     await store.open()
-    await store.enter(WorkerRow("w", "here", os.getpid(), now(), []))
+    await store.claims.enter(WorkerRow("w", "here", os.getpid(), now(), []))
     r = await owned(store)
     buried = []
     async with asyncio.timeout(10):
         while not buried:  # a renewal may have been quicker
             sql(url, "UPDATE workers SET lease_until=now()-interval '1 hour'")
-            assert await store.bury() == [], "nobody takes itself for dead"
-            buried = await other.bury()
+            assert await store.claims.bury() == [], "nobody takes itself for dead"
+            buried = await other.claims.bury()
         assert await told.get() == "w"
     r.next_seq = 3
     assert await append(store, r, 2, event(r.id, 2)) is not None, "its epoch is one of before"
-    await store.enter(WorkerRow("w", "here", os.getpid(), now(), []))
-    assert await store.bury() == []
-    assert await other.bury() == []
+    await store.claims.enter(WorkerRow("w", "here", os.getpid(), now(), []))
+    assert await store.claims.bury() == []
+    assert await other.claims.bury() == []
     assert told.empty()
     await store.close()
     await other.close()
@@ -204,12 +206,12 @@ async def test_a_server_that_has_just_started_takes_nobody_for_dead(machine: Loc
     store, other = PostgresStore(url), PostgresStore(url)
     await store.open()
     await other.open()
-    await store.enter(WorkerRow("w", "here", os.getpid(), now(), []))
+    await store.claims.enter(WorkerRow("w", "here", os.getpid(), now(), []))
     await asyncio.to_thread(machine.stop, at_once=True)
     await asyncio.to_thread(machine.start)
     sql(url, "UPDATE workers SET lease_until=now()-interval '1 hour'")  # it was away for so long
-    assert await other.bury() == []
-    assert [w.id for w in await other.workers()] == ["w"]
+    assert await other.claims.bury() == []
+    assert [w.id for w in await other.claims.workers()] == ["w"]
     await store.close()
     await other.close()
 
@@ -229,7 +231,7 @@ async def test_a_server_that_is_killed_again_and_again_loses_nothing_and_nothing
         n = 0
         while not over:
             key = f"{lane}-{n}"
-            kept = await store.keep([Post("in", key, b""), Tell("feed", "k", "", key.encode())])
+            kept = await store.documents.write([Post("in", key, b""), Tell("feed", "k", "", key.encode())])
             assert kept.stale is None, "it had been written, and was written again"
             acknowledged[key] = [number for number in kept.numbers if number is not None]
             n += 1
@@ -240,7 +242,7 @@ async def test_a_server_that_is_killed_again_and_again_loses_nothing_and_nothing
             seq = r.next_seq
             r.next_seq += 1
             assert await append(store, r, seq, event(r.id, seq)) is None
-        assert [e.seq for e in await store.event_rows(r.id, 0, 10**6)] == list(range(1, r.next_seq))
+        assert [e.seq for e in await store.runs.event_rows(r.id, 0, 10**6)] == list(range(1, r.next_seq))
         return r.next_seq
 
     lanes = [asyncio.create_task(go_on(lane)) for lane in range(10)]
@@ -258,9 +260,9 @@ async def test_a_server_that_is_killed_again_and_again_loses_nothing_and_nothing
             await asyncio.sleep(0.001)
     over = True
     await asyncio.gather(*lanes)
-    told = await store.told("feed", 0, 10**6)
+    told = await store.documents.feed("feed", 0, 10**6)
     assert [t.seq for t in told] == list(range(1, len(told) + 1))
-    assert {x.key: [x.number, x.number] for x in await store.letters("in", limit=10**6)} == acknowledged
+    assert {x.key: [x.number, x.number] for x in await store.documents.letters("in", limit=10**6)} == acknowledged
     assert [t.body.decode() for t in told] == sorted(acknowledged, key=lambda key: acknowledged[key][1])
     await store.close()
 
@@ -351,16 +353,16 @@ async def test_a_connection_that_breaks_at_a_commit_leaves_one_of_what_was_writt
         for n in range(1, 6):
             proxy.cut = cut
             if what == "call":
-                kept = await store.keep([Post("in", str(n), b""), Tell("feed", "k", "", b"")])
+                kept = await store.documents.write([Post("in", str(n), b""), Tell("feed", "k", "", b"")])
                 assert (kept.stale, kept.numbers) == (None, [n, n])
             else:
                 r.next_seq = n + 2
                 assert await append(store, r, n + 1, event(r.id, n + 1)) is None
             assert proxy.cuts == n
         if what == "call":
-            assert [t.seq for t in await store.told("feed", 0, 100)] == [1, 2, 3, 4, 5]
+            assert [t.seq for t in await store.documents.feed("feed", 0, 100)] == [1, 2, 3, 4, 5]
         else:
-            assert [e.seq for e in await store.event_rows(r.id, 0, 100)] == [1, 2, 3, 4, 5, 6]
+            assert [e.seq for e in await store.runs.event_rows(r.id, 0, 100)] == [1, 2, 3, 4, 5, 6]
         await store.close()
 
 
@@ -371,11 +373,11 @@ async def test_what_cannot_be_written_in_time_is_refused_as_transient_and_later_
     await store.open()
     await asyncio.to_thread(machine.stop)
     with pytest.raises(StoreError) as refused:
-        await store.link("k", "a", "1")
+        await store.documents.link("k", "a", "1")
     assert refused.value.transient
     await asyncio.to_thread(machine.start)
-    assert await store.link("k", "a", "2") == "2"
-    assert await store.linked("k", "a") == "2"
+    assert await store.documents.link("k", "a", "2") == "2"
+    assert await store.documents.linked("k", "a") == "2"
     await store.close()
 
 
@@ -397,7 +399,7 @@ async def test_transactions_that_wait_for_each_other_are_tried_again(url: str) -
 
         return cross
 
-    done = await asyncio.gather(one._write(crossing("a", "b")), other._write(crossing("b", "a")))
+    done = await asyncio.gather(one.database.write(crossing("a", "b")), other.database.write(crossing("b", "a")))
     assert (done, len(attempts)) == (["a", "b"], 3), "one of them had to begin again"
     await one.close()
     await other.close()
@@ -426,9 +428,9 @@ async def test_stores_in_two_schemas_of_one_database_know_nothing_of_each_other(
     one, other = PostgresStore(fresh(postgres)), PostgresStore(fresh(postgres).replace("schema=", "schema=odd%20%22"))
     await one.open()
     await other.open()
-    await one.link("k", "a", "1")
-    assert await other.linked("k", "a") is None
-    assert await other.link("k", "a", "2") == "2"
+    await one.documents.link("k", "a", "1")
+    assert await other.documents.linked("k", "a") is None
+    assert await other.documents.link("k", "a", "2") == "2"
     await one.close()
     await other.close()
 
@@ -450,8 +452,8 @@ def test_an_address_says_which_store_it_is(tmp_path: Path) -> None:
     assert isinstance(open_store("postgres://h/db"), PostgresStore)
     through_a_path = open_store(Path("postgresql://u:p@h:5/db?schema=x"))
     assert isinstance(through_a_path, PostgresStore)
-    assert through_a_path.where.schema == "x"
-    assert "host=h" in through_a_path.where.conninfo
+    assert through_a_path.database.where.schema == "x"
+    assert "host=h" in through_a_path.database.where.conninfo
     file = open_store(tmp_path / "postgresql.db")
     assert isinstance(file, SQLiteStore)
 
@@ -466,11 +468,14 @@ async def test_a_text_with_a_nul_in_it_is_refused_and_looked_for_in_vain(url: st
     store = PostgresStore(url)
     await store.open()
     results = await asyncio.gather(
-        store.link("k", "a\0b", "1"), store.link("k", "b", "1"), store.linked("k", "a\0b"), return_exceptions=True
+        store.documents.link("k", "a\0b", "1"),
+        store.documents.link("k", "b", "1"),
+        store.documents.linked("k", "a\0b"),
+        return_exceptions=True,
     )
     assert [type(result) for result in results] == [InvalidRequest, str, type(None)]
     with pytest.raises(RunNotFound):
-        await store.deliver("a\0b", "message", b"", now())
+        await store.runs.deliver("a\0b", "message", b"", now())
     await store.close()
 
 
@@ -486,22 +491,22 @@ async def test_a_search_by_metadata_reads_only_what_an_index_leads_to(url: str) 
             )
         )
     late = row(metadata=b'{"user":7.0,"deep":{"a":[1]}}')
-    await store.submit(Submission(late, RunRequest("a"), "d", [event(late.id, 1)], None, now()))
+    await store.runs.submit(Submission(late, RunRequest("a"), "d", [event(late.id, 1)], None, now()))
     sql(url, "ANALYZE runs")
-    found = await store.runs(RunFilter(metadata={"user": 7}))
+    found = await store.runs.search(RunFilter(metadata={"user": 7}))
     assert found[0].id == late.id
     assert len(found) == 2
 
     def explain(conn: Connection) -> list[Any]:
         lead = conn.dialect.lead(conn, "runs", [("metadata", "user", 7)], None)
-        query, args = select_runs(store.dialect, "id", RunFilter(metadata={"user": 7}), lead)
+        query, args = select_runs(store.database.dialect, "id", RunFilter(metadata={"user": 7}), lead)
         return conn.execute(f"EXPLAIN {query}", args).fetchall()
 
-    plan = await store._read(explain)
+    plan = await store.database.read(explain)
     assert any("runs_terms" in line for (line,) in plan), plan
-    assert len(await store.runs(RunFilter(metadata={"deep": {"a": [1]}}))) == 1
-    assert len(await store.runs(RunFilter(metadata={"all": True}, limit=25, offset=2990))) == 10
-    assert await store.runs(RunFilter(metadata={"all": 1})) == []
+    assert len(await store.runs.search(RunFilter(metadata={"deep": {"a": [1]}}))) == 1
+    assert len(await store.runs.search(RunFilter(metadata={"all": True}, limit=25, offset=2990))) == 10
+    assert await store.runs.search(RunFilter(metadata={"all": 1})) == []
     await store.close()
 
 

@@ -21,12 +21,14 @@ from interlingua.security.keys import make_key
 from interlingua.store.changes import PutCallback
 from interlingua.store.rows import CallbackRow, Places
 from interlingua.store.sql.callbacks import put_callback
-from interlingua.store.sql.database import Connection
+from interlingua.store.sql.dialect import Connection
 from interlingua.store.sql.json_search import json_contains, select_runs
-from interlingua.store.sql.runs import SQLStore
-from interlingua.store.sqlite import store as sqlite_store
-from interlingua.store.sqlite.store import SQLiteStore, migrate
-from interlingua.store.sqlite.writer import SQLiteConnection, connect
+from interlingua.store.sql.keys import SqlKeys
+from interlingua.store.sql.store import SqlStore
+from interlingua.store.sqlite import migration as sqlite_migration
+from interlingua.store.sqlite.connection import SQLiteConnection, connect
+from interlingua.store.sqlite.migration import migrate
+from interlingua.store.sqlite.store import SQLiteStore
 
 from .conftest import at
 from .test_store import append, event, row
@@ -34,42 +36,42 @@ from .test_store import append, event, row
 ROOM = Places(16, 16, 16)
 
 
-async def _claim(store: SQLStore, places: Places = ROOM, **busy: int) -> list[CallbackRow]:
+async def _claim(store: SqlStore, places: Places = ROOM, **busy: int) -> list[CallbackRow]:
     time = now()
-    return await store.claim_callbacks(time, time + 60_000_000, places, busy=busy, per_receiver=4)
+    return await store.callbacks.claim(time, time + 60_000_000, places, busy=busy, per_receiver=4)
 
 
-async def _put(store: SQLStore, *told: tuple[str, str]) -> None:
+async def _put(store: SqlStore, *told: tuple[str, str]) -> None:
     """Callbacks of (run, address)."""
-    await store._write(
+    await store.database.write(
         lambda conn: [put_callback(conn, PutCallback(run, url, "f", Status.SUCCEEDED), now()) for run, url in told]
     )
 
 
-async def _settle(store: SQLStore, row: CallbackRow, **how: Any) -> None:
+async def _settle(store: SqlStore, row: CallbackRow, **how: Any) -> None:
     given = {"state": "sent", "attempts": 1, "next_at": 0, "error": None, "standing": "good", "failures": 0,
              "rest_until": 0, "now": now(), **how}  # fmt: skip
-    await store.settle_callback(row, **given)
+    await store.callbacks.settle(row, **given)
 
 
 async def test_a_revoked_key_stays_revoked_when_its_use_is_noted_at_the_same_time(
-    made: SQLStore, monkeypatch: pytest.MonkeyPatch
+    made: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await made.open()
     server, cli = StoredKeys(made), StoredKeys(made)
     _, record = make_key("laptop", [], now())
     await server.put(record)
-    found = SQLStore.key_record
+    found = SqlKeys.get
 
-    async def meanwhile(self: SQLStore, id_: str) -> bytes | None:
+    async def meanwhile(self: SqlKeys, id_: str) -> bytes | None:
         read = await found(self, id_)
         monkeypatch.undo()
         assert await cli.revoke(id_, 5)
         return read
 
-    monkeypatch.setattr(SQLStore, "key_record", meanwhile)
+    monkeypatch.setattr(SqlKeys, "get", meanwhile)
     await server.get(record.id)  # where noting its use reads first, the key is revoked after that
-    monkeypatch.setattr(SQLStore, "key_record", meanwhile)
+    monkeypatch.setattr(SqlKeys, "get", meanwhile)
     await server.touch(record.id, 9)
     monkeypatch.undo()
     kept = await server.get(record.id)
@@ -96,7 +98,7 @@ async def test_noting_the_use_of_a_key_and_revoking_it_race_without_loss(store: 
 
 async def test_taking_callbacks_costs_the_same_however_many_wait_for_a_silent_receiver(sqlite: SQLiteStore) -> None:
     await sqlite.open()
-    conn = sqlite._writer._conn
+    conn = sqlite.database.writer._conn
     steps = 0
 
     def count() -> int:
@@ -110,7 +112,7 @@ async def test_taking_callbacks_costs_the_same_however_many_wait_for_a_silent_re
         run = new_id()
         steps = 0
         await _put(sqlite, (run, "http://good/hook"))
-        assert await sqlite.next_callback() is not None
+        assert await sqlite.callbacks.next_due() is not None
         (taken,) = await _claim(sqlite)
         assert taken.run == run
         await _settle(sqlite, taken)
@@ -132,7 +134,7 @@ async def test_taking_callbacks_costs_the_same_however_many_wait_for_a_silent_re
     await sqlite.close()
 
 
-async def test_callbacks_of_a_run_stay_in_order_and_receivers_take_turns(made: SQLStore) -> None:
+async def test_callbacks_of_a_run_stay_in_order_and_receivers_take_turns(made: SqlStore) -> None:
     await made.open()
     await _put(made, ("a", "http://one/1"), ("a", "http://one/2"), ("b", "http://ONE/3"), ("c", "http://two/4"))
     first = await _claim(made)
@@ -142,19 +144,21 @@ async def test_callbacks_of_a_run_stay_in_order_and_receivers_take_turns(made: S
     assert sorted(row.url for row in await _claim(made)) == ["http://ONE/3", "http://one/2"]
     assert await _claim(made, one=2) == []
     await _settle(made, first[1], state="failed", standing="new")
-    assert await made.retry_callbacks(None, now()) == [first[1].id]
+    assert await made.callbacks.retry(None, now()) == [first[1].id]
     assert [row.url for row in await _claim(made, Places(1, 0, 0))] == []
     assert [row.url for row in await _claim(made)] == ["http://two/4"]
     await made.close()
 
 
-async def test_receivers_that_nobody_hears_of_any_more_are_forgotten(made: SQLStore) -> None:
+async def test_receivers_that_nobody_hears_of_any_more_are_forgotten(made: SqlStore) -> None:
     await made.open()
     await _put(made, ("a", "http://one/1"), ("b", "http://two/1"))
     (one, _) = await _claim(made)
     await _settle(made, one)
-    await made.forget_callbacks(now() + 1)
-    assert await made._read(lambda conn: conn.execute("SELECT receiver FROM receivers").fetchall()) == [("two",)]
+    await made.callbacks.forget(now() + 1)
+    assert await made.database.read(lambda conn: conn.execute("SELECT receiver FROM receivers").fetchall()) == [
+        ("two",)
+    ]
     await made.close()
 
 
@@ -200,14 +204,14 @@ async def test_a_store_that_another_process_creates_meanwhile_is_not_taken_for_a
 
     connect(sqlite.path).close()
     assert sqlite.path.stat().st_size, "the other process has begun"
-    monkeypatch.setattr(sqlite_store, "SQLiteConnection", Slow)
+    monkeypatch.setattr(sqlite_migration, "SQLiteConnection", Slow)
     await sqlite.open()
     assert created
     await sqlite.close()
 
 
 @pytest.mark.parametrize("form", ["deep", "wide"])
-async def test_searches_by_metadata_are_neither_too_deep_nor_too_wide_for_the_store(made: SQLStore, form: str) -> None:
+async def test_searches_by_metadata_are_neither_too_deep_nor_too_wide_for_the_store(made: SqlStore, form: str) -> None:
     await made.open()
     metadata: Any = {"leaf": 1}
     if form == "deep":
@@ -218,12 +222,14 @@ async def test_searches_by_metadata_are_neither_too_deep_nor_too_wide_for_the_st
     r = row(metadata=json_values.encode(metadata))
     assert await append(made, r, 1, event(r.id, 1, "created"), insert=True) is None
     thread = Thread(new_id(), "idle", now(), now(), "me", metadata=metadata, values=metadata)
-    await made.create_thread(thread, if_exists="raise")
-    assert [found.id for found in await made.runs(RunFilter(metadata=metadata))] == [r.id]
-    assert [found.id for found in await made.threads(ThreadFilter(metadata=metadata, values=metadata))] == [thread.id]
+    await made.threads.create(thread, if_exists="raise")
+    assert [found.id for found in await made.runs.search(RunFilter(metadata=metadata))] == [r.id]
+    assert [found.id for found in await made.threads.search(ThreadFilter(metadata=metadata, values=metadata))] == [
+        thread.id
+    ]
     other = {**metadata, "k7": 8, "b": 1}
-    assert await made.runs(RunFilter(metadata=other)) == []
-    assert await made.threads(ThreadFilter(values=other)) == []
+    assert await made.runs.search(RunFilter(metadata=other)) == []
+    assert await made.threads.search(ThreadFilter(values=other)) == []
     await made.close()
 
 
@@ -248,17 +254,17 @@ async def test_searches_by_metadata_are_neither_too_deep_nor_too_wide_for_the_st
     ],
 )
 async def test_objects_match_by_member_and_all_else_by_equality(
-    made: SQLStore, have: Any, want: Any, found: bool
+    made: SqlStore, have: Any, want: Any, found: bool
 ) -> None:
     assert json_contains(json_values.encode(have), json_values.encode(want)) is found
     await made.open()
     r = row(metadata=json_values.encode(have))
     assert await append(made, r, 1, event(r.id, 1, "created"), insert=True) is None
-    assert bool(await made.runs(RunFilter(metadata=want))) is found
+    assert bool(await made.runs.search(RunFilter(metadata=want))) is found
     await made.close()
 
 
-async def test_searches_under_way_hold_up_no_other_reading(made: SQLStore) -> None:
+async def test_searches_under_way_hold_up_no_other_reading(made: SqlStore) -> None:
     await made.open()
     go = threading.Event()
     began = threading.Semaphore(0)
@@ -267,14 +273,14 @@ async def test_searches_under_way_hold_up_no_other_reading(made: SQLStore) -> No
         began.release()
         go.wait(20)
 
-    searches = [asyncio.ensure_future(made._search(slow)) for _ in range(8)]
-    searches.append(asyncio.ensure_future(made.runs(RunFilter())))  # type: ignore[arg-type]
-    searches.append(asyncio.ensure_future(made.threads(ThreadFilter())))  # type: ignore[arg-type]
+    searches = [asyncio.ensure_future(made.database.search(slow)) for _ in range(8)]
+    searches.append(asyncio.ensure_future(made.runs.search(RunFilter())))  # type: ignore[arg-type]
+    searches.append(asyncio.ensure_future(made.threads.search(ThreadFilter())))  # type: ignore[arg-type]
     try:
         await asyncio.to_thread(began.acquire)
         async with asyncio.timeout(10):
-            assert await made.run("nobody") is None
-            assert await made.key_record("nobody") is None
+            assert await made.runs.get("nobody") is None
+            assert await made.keys.get("nobody") is None
         assert not any(search.done() for search in searches)
     finally:
         go.set()
@@ -284,8 +290,8 @@ async def test_searches_under_way_hold_up_no_other_reading(made: SQLStore) -> No
 
 async def test_a_callers_search_reads_only_what_is_theirs_and_no_events(sqlite: SQLiteStore) -> None:
     await sqlite.open()
-    sql, args = select_runs(sqlite.dialect, "id", RunFilter(caller="me", marked="stateless"))
-    plan = await sqlite._read(lambda conn: conn.execute(f"EXPLAIN QUERY PLAN {sql}", args).fetchall())
+    sql, args = select_runs(sqlite.database.dialect, "id", RunFilter(caller="me", marked="stateless"))
+    plan = await sqlite.database.read(lambda conn: conn.execute(f"EXPLAIN QUERY PLAN {sql}", args).fetchall())
     assert [step[3] for step in plan] == ["SEARCH runs USING INDEX runs_marked_caller (caller=?)"], (
         "and nothing to sort"
     )

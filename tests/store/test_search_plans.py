@@ -17,8 +17,8 @@ from interlingua.model.run import Thread
 from interlingua.model.status import Status
 from interlingua.store.postgres.connection import PostgresConnection
 from interlingua.store.schema import steps
-from interlingua.store.sql.database import Connection, Cursor
-from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sql.dialect import Connection, Cursor
+from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.store import SQLiteStore
 
 from ..databases import sql
@@ -55,16 +55,16 @@ THREADS = [
 PARTIAL = ("runs_open", "runs_unmet", "threads_active", "threads_failed")  # without what is not looked for
 
 
-async def _explained(store: SQLStore, search: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> str:
+async def _explained(store: SqlStore, search: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> str:
     """The plans of what a search asks the database."""
     plans: list[tuple[str, str]] = []
-    find = store._search
+    find = store.database.search
 
     async def explained(fn: Callable[[Connection], Any]) -> Any:
         return await find(lambda conn: fn(Explained(conn, plans)))
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_search", explained)
+        patched.setattr(store.database, "search", explained)
         await search()
     assert plans
     return "\n".join(f"{asked}\n{plan}" for asked, plan in plans)
@@ -73,15 +73,15 @@ async def _explained(store: SQLStore, search: Callable[[], Any], monkeypatch: py
 async def test_no_search_on_sqlite_reads_all_runs_or_threads(
     sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.store.sqlite.writer._FEW", 3)
+    monkeypatch.setattr("interlingua.store.sqlite.connection._FEW", 3)
     await sqlite.open()
     for number in range(6):
         one = row(metadata=b'{"env":"prod"}', status=Status.SUCCEEDED, wake_at=None)
         await append(sqlite, one, 1, event(one.id, 1), insert=True)
         thread = Thread(f"t{number}", "idle", now(), now(), "bob", metadata={"env": "prod"}, values={"stage": 1})
-        await sqlite.create_thread(thread, if_exists="raise")
-    searches = [(where, lambda where=where: sqlite.runs(where)) for where in RUNS]
-    searches += [(where, lambda where=where: sqlite.threads(where)) for where in THREADS]
+        await sqlite.threads.create(thread, if_exists="raise")
+    searches = [(where, lambda where=where: sqlite.runs.search(where)) for where in RUNS]
+    searches += [(where, lambda where=where: sqlite.threads.search(where)) for where in THREADS]
     for where, search in searches:
         plan = await _explained(sqlite, search, monkeypatch)
         for line in plan.splitlines():
@@ -100,7 +100,7 @@ async def test_a_search_by_status_on_sqlite_reads_no_run_of_another_status_or_of
     for where in [*wanted, *(msgspec.structs.replace(where, status=statuses) for where in wanted)]:
         if where.metadata or where.root is not None:
             continue
-        plan = await _explained(sqlite, lambda where=where: sqlite.runs(where), monkeypatch)
+        plan = await _explained(sqlite, lambda where=where: sqlite.runs.search(where), monkeypatch)
         found = [line for line in plan.splitlines() if line.startswith(("SEARCH runs", "SCAN runs"))]
         assert found
         assert not re.search(r"^SEARCH runs .*\nUSE TEMP B-TREE", plan, re.MULTILINE), f"{where}\n{plan}"
@@ -113,7 +113,7 @@ async def test_a_search_by_status_on_sqlite_reads_no_run_of_another_status_or_of
 async def test_a_search_by_status_and_metadata_on_sqlite_reads_no_run_without_that_metadata(
     sqlite: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.store.sqlite.writer._FEW", 1)
+    monkeypatch.setattr("interlingua.store.sqlite.connection._FEW", 1)
     await sqlite.open()
     made = []
     for number in range(6):
@@ -123,13 +123,13 @@ async def test_a_search_by_status_and_metadata_on_sqlite_reads_no_run_without_th
         await append(sqlite, one, 1, event(one.id, 1), insert=True)
         made.append(one.id)
     where = RunFilter(metadata={"env": "prod"}, status=[Status.FAILED])
-    plan = await _explained(sqlite, lambda: sqlite.runs(where), monkeypatch)
+    plan = await _explained(sqlite, lambda: sqlite.runs.search(where), monkeypatch)
     assert "SEARCH runs USING INDEX runs_unmet (status=? AND id=?)" in plan
-    assert [one.id for one in await sqlite.runs(where)] == [made[3], made[1]]
-    monkeypatch.setattr("interlingua.store.sqlite.writer._SOME", 2)  # a list of all would be too long
-    plan = await _explained(sqlite, lambda: sqlite.runs(where), monkeypatch)
+    assert [one.id for one in await sqlite.runs.search(where)] == [made[3], made[1]]
+    monkeypatch.setattr("interlingua.store.sqlite.connection._SOME", 2)  # a list of all would be too long
+    plan = await _explained(sqlite, lambda: sqlite.runs.search(where), monkeypatch)
     assert "SEARCH runs USING INDEX runs_unmet (status=?)" in plan
-    assert [one.id for one in await sqlite.runs(where)] == [made[3], made[1]]
+    assert [one.id for one in await sqlite.runs.search(where)] == [made[3], made[1]]
     await sqlite.close()
 
 
@@ -154,7 +154,7 @@ async def test_searches_by_metadata_on_postgresql_follow_the_index_of_terms(
     monkeypatch.setattr(PostgresConnection, "execute", explained)
     for caller in (None, "ann"):
         plans.clear()
-        assert await made.runs(RunFilter(metadata={"ticket": "none"}, caller=caller)) == []
+        assert await made.runs.search(RunFilter(metadata={"ticket": "none"}, caller=caller)) == []
         assert "runs_terms" in "\n".join(plans)
     await made.close()
 
@@ -164,23 +164,23 @@ async def test_terms_follow_what_runs_and_threads_become_and_go_with_them(sqlite
     one = row(metadata=b'{"ticket":"a","n":{"m":1}}', status=Status.SUCCEEDED, wake_at=None)
     await append(sqlite, one, 1, event(one.id, 1), insert=True)
     thread = Thread("t", "idle", now(), now(), "ann", metadata={"ticket": "a"}, values={"stage": 1, "left": [1]})
-    await sqlite.create_thread(thread, if_exists="raise")
+    await sqlite.threads.create(thread, if_exists="raise")
 
     def terms(of: str) -> int:
         return int(sql(sqlite.path, "SELECT count(*) FROM terms WHERE id=?", of)[0][0])
 
     assert (terms(one.id), terms("t")) == (4, 6)
-    assert [found.id for found in await sqlite.runs(RunFilter(metadata={"n": {"m": 1}}))] == [one.id]
-    await sqlite.patch_thread(
+    assert [found.id for found in await sqlite.runs.search(RunFilter(metadata={"n": {"m": 1}}))] == [one.id]
+    await sqlite.threads.patch(
         "t", checkpoint=new_id(), values_={"stage": 2}, metadata={"ticket": "b"}, base=None, messages=None, now=now()
     )
     assert terms("t") == 6
-    await sqlite.copy_thread("t", "u", new_id, now())
+    await sqlite.threads.copy("t", "u", new_id, now())
     for member in ({"ticket": "b"}, {"ticket": "a"}):
-        found = [thread.id for thread in await sqlite.threads(ThreadFilter(metadata=member))]
+        found = [thread.id for thread in await sqlite.threads.search(ThreadFilter(metadata=member))]
         assert sorted(found) == (["t", "u"] if member["ticket"] == "b" else [])
-    await sqlite.delete_thread("t", now())
-    await sqlite.delete_run(one.id, now())
+    await sqlite.threads.delete("t", now())
+    await sqlite.runs.delete(one.id, now())
     assert (terms(one.id), terms("t"), terms("u")) == (0, 0, 6)
     await sqlite.close()
 
@@ -194,17 +194,21 @@ async def test_a_store_from_before_finds_its_runs_and_threads_by_metadata(tmp_pa
         one = row(metadata=metadata, wake_at=None)
         await append(store, one, 1, event(one.id, 1), insert=True)
     thread = Thread("t", "idle", now(), now(), "ann", metadata={"env": "prod"}, values={"stage": "new"})
-    await store.create_thread(thread, if_exists="raise")
+    await store.threads.create(thread, if_exists="raise")
     await store.close()
     _as_before(path)
 
     store = SQLiteStore(path)
     await store.open()
     for caller in (None, "ann"):
-        assert [one.id for one in await store.threads(ThreadFilter(metadata={"env": "prod"}, caller=caller))] == ["t"]
-        assert [one.id for one in await store.threads(ThreadFilter(values={"stage": "new"}, caller=caller))] == ["t"]
+        assert [
+            one.id for one in await store.threads.search(ThreadFilter(metadata={"env": "prod"}, caller=caller))
+        ] == ["t"]
+        assert [one.id for one in await store.threads.search(ThreadFilter(values={"stage": "new"}, caller=caller))] == [
+            "t"
+        ]
     for wanted in ({"env": "prod"}, {"m39": 39}):
-        assert len(await store.runs(RunFilter(metadata=wanted))) == 1
+        assert len(await store.runs.search(RunFilter(metadata=wanted))) == 1
     await store.close()
 
 

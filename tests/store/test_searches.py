@@ -18,7 +18,7 @@ from interlingua.model.run import Question, RunRequest, Thread
 from interlingua.model.status import Status
 from interlingua.store.changes import CommitThread, PutQuestion, Submission
 from interlingua.store.rows import RunRow
-from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sql.store import SqlStore
 
 from .test_store import append, event, row
 
@@ -36,7 +36,7 @@ def _holds(run: RunRow, where: RunFilter) -> bool:
     )
 
 
-async def test_every_combination_of_what_is_looked_for_finds_the_newest_that_fit(made: SQLStore) -> None:
+async def test_every_combination_of_what_is_looked_for_finds_the_newest_that_fit(made: SqlStore) -> None:
     await made.open()
     dice = random.Random(7)
     rows = [
@@ -64,24 +64,24 @@ async def test_every_combination_of_what_is_looked_for_finds_the_newest_that_fit
             caller=caller, agent=agent, status=status, marked=marked, thread=thread, metadata=members, limit=5, offset=2
         )
         expected = [one.id for one in rows if _holds(one, where)][2:7]
-        assert [one.id for one in await made.runs(where)] == expected, where
+        assert [one.id for one in await made.runs.search(where)] == expected, where
     await made.close()
 
 
-async def test_a_tree_is_found_with_its_root_newest_first(made: SQLStore) -> None:
+async def test_a_tree_is_found_with_its_root_newest_first(made: SqlStore) -> None:
     await made.open()
     root = row()
     children = [row(parent=root.id, path=f"/{root.id}/") for _ in range(3)]
     others = [row(), row(parent=(other := new_id()), path=f"/{other}/")]
     for one in (root, *children, *others):
         await append(made, one, 1, event(one.id, 1), insert=True)
-    found = [one.id for one in await made.runs(RunFilter(root=root.id))]
+    found = [one.id for one in await made.runs.search(RunFilter(root=root.id))]
     assert found == sorted((one.id for one in (root, *children)), reverse=True)
-    assert [one.id for one in await made.runs(RunFilter(root=root.id, status=[Status.FAILED]))] == []
+    assert [one.id for one in await made.runs.search(RunFilter(root=root.id, status=[Status.FAILED]))] == []
     await made.close()
 
 
-async def test_threads_are_found_by_what_they_became(made: SQLStore) -> None:
+async def test_threads_are_found_by_what_they_became(made: SqlStore) -> None:
     await made.open()
     many = {f"member-{n}": n for n in range(100)}
     for name, metadata, values in (
@@ -90,10 +90,10 @@ async def test_threads_are_found_by_what_they_became(made: SQLStore) -> None:
         ("many", many, {**many, "stage": "new"}),
     ):
         thread = Thread(name, "idle", now(), now(), "ann", metadata=metadata, values=values)
-        await made.create_thread(thread, if_exists="raise")
+        await made.threads.create(thread, if_exists="raise")
 
     async def found(**where: Any) -> list[str]:
-        return [thread.id for thread in await made.threads(ThreadFilter(**where))]
+        return [thread.id for thread in await made.threads.search(ThreadFilter(**where))]
 
     for caller in (None, "ann"):
         assert await found(metadata={"env": "prod"}, caller=caller) == ["few"]
@@ -102,7 +102,7 @@ async def test_threads_are_found_by_what_they_became(made: SQLStore) -> None:
         assert await found(values={"n": 1.0}, caller=caller) == ["few"]
     assert await found(values={"stage": "new"}, caller="bob") == []
 
-    await made.patch_thread(
+    await made.threads.patch(
         "few",
         checkpoint=new_id(),
         values_={"stage": "old"},
@@ -118,7 +118,7 @@ async def test_threads_are_found_by_what_they_became(made: SQLStore) -> None:
 
     run = row(thread="few", caller="ann")
     request = RunRequest("a", thread="few")
-    submitted = await made.submit(Submission(run, request, "", [event(run.id, 1)], "worker", now()))
+    submitted = await made.runs.submit(Submission(run, request, "", [event(run.id, 1)], "worker", now()))
     assert await found(status="busy") == ["few"]
     assert await found(status="idle", caller="ann") == ["plain", "many"]
     assert submitted.thread is not None
@@ -132,7 +132,7 @@ async def test_threads_are_found_by_what_they_became(made: SQLStore) -> None:
     await made.close()
 
 
-async def test_somebodys_questions_are_those_of_what_they_began(made: SQLStore) -> None:
+async def test_somebodys_questions_are_those_of_what_they_began(made: SqlStore) -> None:
     await made.open()
     asked = []
     for caller in ("ann", "bob"):
@@ -143,10 +143,10 @@ async def test_somebodys_questions_are_those_of_what_they_began(made: SQLStore) 
         change = PutQuestion(question, f"/{root.id}/{child.id}/")
         await append(made, child, 1, event(child.id, 1), insert=True, changes=[change])
         asked.append(question.id)
-    assert [one.question.id for one in await made.questions(QuestionFilter(caller="ann"))] == asked[:1]
-    assert [one.question.id for one in await made.questions(QuestionFilter(caller="bob"))] == asked[1:]
-    assert await made.questions(QuestionFilter(caller="agent:a")) == []
-    assert [one.question.id for one in await made.questions(QuestionFilter())] == asked
+    assert [one.question.id for one in await made.questions.search(QuestionFilter(caller="ann"))] == asked[:1]
+    assert [one.question.id for one in await made.questions.search(QuestionFilter(caller="bob"))] == asked[1:]
+    assert await made.questions.search(QuestionFilter(caller="agent:a")) == []
+    assert [one.question.id for one in await made.questions.search(QuestionFilter())] == asked
     await made.close()
 
 

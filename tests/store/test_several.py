@@ -13,7 +13,7 @@ from interlingua.engine.ids import new_id, now
 from interlingua.model.filters import QuestionFilter, RunFilter
 from interlingua.model.run import Question, RunRequest
 from interlingua.store.changes import PutQuestion, Submission
-from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sql.store import SqlStore
 
 from .. import warm_python
 from .racer import BUDGET, MANY
@@ -65,16 +65,16 @@ async def race(store: Path | str, *what: str) -> list[Any]:
             await racer.end()
 
 
-async def test_a_key_means_one_run_whoever_uses_it_first(made: SQLStore, store: Path | str) -> None:
+async def test_a_key_means_one_run_whoever_uses_it_first(made: SqlStore, store: Path | str) -> None:
     await made.open()
     one, other = await race(store, "keys", "keys")
     assert one == other
     assert len(set(one)) == MANY
-    assert len(await made.runs(RunFilter(limit=1000))) == MANY
+    assert len(await made.runs.search(RunFilter(limit=1000))) == MANY
     await made.close()
 
 
-async def test_the_first_answer_wins_and_each_change_has_a_number_of_its_own(made: SQLStore, store: Path | str) -> None:
+async def test_the_first_answer_wins_and_each_change_has_a_number_of_its_own(made: SqlStore, store: Path | str) -> None:
     await made.open()
     asked = []
     for _ in range(MANY):
@@ -85,49 +85,49 @@ async def test_the_first_answer_wins_and_each_change_has_a_number_of_its_own(mad
         assert await append(made, r, 2, event(r.id, 2), changes=[PutQuestion(question, f"/{r.id}/")]) is None
     won = await race(store, "answers", "answers")
     assert sorted(won[0] + won[1]) == sorted(asked)
-    records = await made.questions(QuestionFilter(state="answered", limit=1000))
+    records = await made.questions.search(QuestionFilter(state="answered", limit=1000))
     assert {r.question.id: r.answer and r.answer.value for r in records} == {
         question: f"racer{n}" for n in range(2) for question in won[n]
     }
     assert sorted(r.change for r in records) == list(range(MANY + 1, 2 * MANY + 1))
     for r in records:
-        assert len(await made.inbox(r.question.run)) == 1
+        assert len(await made.runs.inbox(r.question.run)) == 1
     await made.close()
 
 
-async def test_runs_on_one_thread_take_turns_and_none_overwrites_another(made: SQLStore, store: Path | str) -> None:
+async def test_runs_on_one_thread_take_turns_and_none_overwrites_another(made: SqlStore, store: Path | str) -> None:
     await made.open()
     assert await race(store, "turns", "turns") == [[], []]
-    thread = await made.thread("thread")
+    thread = await made.threads.get("thread")
     assert thread is not None
     assert (thread.version, thread.active) == (MANY // 2 * 2, None)
-    history = await made.history("thread", before=None, limit=1000)
+    history = await made.threads.history("thread", before=None, limit=1000)
     assert [c.version for c in history] == list(range(thread.version, 0, -1))
     await made.close()
 
 
 async def test_mail_that_comes_while_a_run_is_parked_is_never_left_lying_and_none_is_kept_of_an_ended_run(
-    made: SQLStore, store: Path | str
+    made: SqlStore, store: Path | str
 ) -> None:
     await made.open()
     r = row(wake_at=0, next_seq=2)
-    await made.submit(Submission(r, RunRequest("a"), "d", [event(r.id, 1, "created")], None, now()))
+    await made.runs.submit(Submission(r, RunRequest("a"), "d", [event(r.id, 1, "created")], None, now()))
     read, _ = await race(store, "parks", "writes")
     assert [n for n in read if n < 1000] == [*range(MANY * 2), -1]
-    assert await made.inbox(r.id) == []
+    assert await made.runs.inbox(r.id) == []
     await made.close()
 
 
 async def test_a_feed_is_seen_in_order_and_without_a_gap_while_two_processes_write(
-    made: SQLStore, store: Path | str
+    made: SqlStore, store: Path | str
 ) -> None:
     await made.open()
     seen: list[str] = []
     over = asyncio.Event()
 
     async def follow() -> None:
-        while not over.is_set() or len(seen) < await made.feed_head("feed"):
-            for told in await made.told("feed", len(seen), 100):
+        while not over.is_set() or len(seen) < await made.documents.feed_head("feed"):
+            for told in await made.documents.feed("feed", len(seen), 100):
                 seen.append(told.body.decode())
                 assert told.seq == len(seen)
 
@@ -141,7 +141,7 @@ async def test_a_feed_is_seen_in_order_and_without_a_gap_while_two_processes_wri
     await made.close()
 
 
-async def test_no_run_is_claimed_twice_and_none_is_left(made: SQLStore, store: Path | str) -> None:
+async def test_no_run_is_claimed_twice_and_none_is_left(made: SqlStore, store: Path | str) -> None:
     await made.open()
     runs = [row(wake_at=0) for _ in range(300)]
     for r in runs:
@@ -151,7 +151,7 @@ async def test_no_run_is_claimed_twice_and_none_is_left(made: SQLStore, store: P
     await made.close()
 
 
-async def test_a_budget_is_never_exceeded_and_no_label_is_given_twice(made: SQLStore, store: Path | str) -> None:
+async def test_a_budget_is_never_exceeded_and_no_label_is_given_twice(made: SqlStore, store: Path | str) -> None:
     await made.open()
     counted = [one for result in await race(store, "delegates", "delegates") for one in result]
     assert sorted(instance for instance, _ in counted) == list(range(1, BUDGET + 1))
@@ -160,7 +160,7 @@ async def test_a_budget_is_never_exceeded_and_no_label_is_given_twice(made: SQLS
 
 
 @pytest.mark.parametrize("what", ["keys", "tells"])
-async def test_four_processes_are_no_worse_than_two(made: SQLStore, store: Path | str, what: str) -> None:
+async def test_four_processes_are_no_worse_than_two(made: SqlStore, store: Path | str, what: str) -> None:
     await made.open()
     results = await race(store, what, what, what, what)
     if what == "keys":

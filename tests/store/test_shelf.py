@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from interlingua.model.documents import Change, Drop, Follow, Kept, Letter, Post, Put, Rewrite, Settle, Tell
 from interlingua.model.errors import InvalidRequest, NotFound, StoreError
 from interlingua.store.ports import Store
-from interlingua.store.sql.runs import SQLStore
-from interlingua.store.sqlite import writer as sqlite_writer
+from interlingua.store.sql.store import SqlStore
+from interlingua.store.sqlite import connection as sqlite_connection
 from interlingua.store.sqlite.store import SQLiteStore
 
 from ..examples import many
@@ -33,7 +33,7 @@ FOREVER = 2**62
 
 
 @asynccontextmanager
-async def opened(where: Path | str) -> AsyncIterator[SQLStore]:
+async def opened(where: Path | str) -> AsyncIterator[SqlStore]:
     store = at(where)
     await store.open()
     try:
@@ -43,7 +43,7 @@ async def opened(where: Path | str) -> AsyncIterator[SQLStore]:
 
 
 async def post(store: Store, *posts: Post) -> None:
-    assert (await store.keep(posts)).stale is None
+    assert (await store.documents.write(posts)).stale is None
 
 
 def keys(letters: Sequence[Letter]) -> list[str]:
@@ -55,17 +55,17 @@ def keys(letters: Sequence[Letter]) -> list[str]:
 
 async def test_a_document_is_replaced_whole_and_its_version_counts_up(store: Path | str) -> None:
     async with opened(store) as s:
-        assert await s.document("tasks", "a") is None
-        assert (await s.keep([Put("tasks", "a", b"1", "new", "t", "me")])).numbers == [1]
-        first = await s.document("tasks", "a")
+        assert await s.documents.get("tasks", "a") is None
+        assert (await s.documents.write([Put("tasks", "a", b"1", "new", "t", "me")])).numbers == [1]
+        first = await s.documents.get("tasks", "a")
         assert first is not None
         assert (first.version, first.state, first.topic, first.owner, first.body) == (1, "new", "t", "me", b"1")
-        assert (await s.keep([Put("tasks", "a", b"2")])).numbers == [2]
-        second = await s.document("tasks", "a")
+        assert (await s.documents.write([Put("tasks", "a", b"2")])).numbers == [2]
+        second = await s.documents.get("tasks", "a")
         assert second is not None
         assert (second.version, second.state, second.topic, second.owner, second.body) == (2, "", "", "", b"2")
         assert second.created_at == first.created_at < second.updated_at
-        assert await s.document("other", "a") is None
+        assert await s.documents.get("other", "a") is None
 
 
 @pytest.mark.parametrize(("there", "wanted", "holds"), [
@@ -77,9 +77,9 @@ async def test_a_document_is_put_only_over_the_version_that_was_named(
 ) -> None:
     async with opened(store) as s:
         for _ in range(there):
-            await s.keep([Put("tasks", "a", b"old")])
-        kept = await s.keep([put := Put("tasks", "a", b"new", version=wanted)])
-        found = await s.document("tasks", "a")
+            await s.documents.write([Put("tasks", "a", b"old")])
+        kept = await s.documents.write([put := Put("tasks", "a", b"new", version=wanted)])
+        found = await s.documents.get("tasks", "a")
         if holds:
             assert (kept.stale, kept.numbers) == (None, [there + 1])
             assert found is not None
@@ -91,26 +91,26 @@ async def test_a_document_is_put_only_over_the_version_that_was_named(
 
 async def test_a_document_that_was_dropped_comes_back_as_a_new_one(store: Path | str) -> None:
     async with opened(store) as s:
-        await s.keep([Put("tasks", "a", b"1"), Put("tasks", "b", b"1"), Put("tasks", "a", b"2")])
-        assert (await s.keep([Drop("tasks", "a"), Drop("tasks", "a")])).numbers == [1, 0]
-        assert await s.document("tasks", "a") is None
-        assert (await s.keep([Put("tasks", "a", b"3", version=0)])).numbers == [1]
-        assert [d.id for d in await s.documents("tasks")] == ["b", "a"]
+        await s.documents.write([Put("tasks", "a", b"1"), Put("tasks", "b", b"1"), Put("tasks", "a", b"2")])
+        assert (await s.documents.write([Drop("tasks", "a"), Drop("tasks", "a")])).numbers == [1, 0]
+        assert await s.documents.get("tasks", "a") is None
+        assert (await s.documents.write([Put("tasks", "a", b"3", version=0)])).numbers == [1]
+        assert [d.id for d in await s.documents.search("tasks")] == ["b", "a"]
 
 
 async def test_documents_are_paged_in_the_order_of_their_creation_whatever_was_changed_since(store: Path | str) -> None:
     async with opened(store) as s:
         ids = ["m", "c", "z", "a", "k"]
-        await s.keep([Put("tasks", id_, b"") for id_ in ids])
-        await s.keep([Put("tasks", "m", b"changed"), Put("elsewhere", "x", b"")])
+        await s.documents.write([Put("tasks", id_, b"") for id_ in ids])
+        await s.documents.write([Put("tasks", "m", b"changed"), Put("elsewhere", "x", b"")])
         for newest, order in ((False, ids), (True, ids[::-1])):
             read, after = list[str](), None
-            while page := await s.documents("tasks", after=after, limit=2, newest=newest):
+            while page := await s.documents.search("tasks", after=after, limit=2, newest=newest):
                 read += [d.id for d in page]
                 after = page[-1].id
             assert read == order
         with pytest.raises(NotFound, match="gone"):
-            await s.documents("tasks", after="gone")
+            await s.documents.search("tasks", after="gone")
 
 
 async def test_documents_are_found_by_state_topic_and_owner(store: Path | str) -> None:
@@ -119,7 +119,9 @@ async def test_documents_are_found_by_state_topic_and_owner(store: Path | str) -
             (f"{state}{topic}{owner}", state, topic, owner) for owner in ("", "o") for topic in ("", "t")
             for state in ("new", "done", "gone")
         ]  # fmt: skip
-        await s.keep([Put("tasks", id_, b"", state, topic, owner) for id_, state, topic, owner in everything])
+        await s.documents.write(
+            [Put("tasks", id_, b"", state, topic, owner) for id_, state, topic, owner in everything]
+        )
         for states in (None, [], ["done"], ["gone", "new"], ["new", "new"]):
             for topic in (None, "", "t"):
                 for owner in (None, "", "o"):
@@ -128,11 +130,13 @@ async def test_documents_are_found_by_state_topic_and_owner(store: Path | str) -
                         if (states is None or its_state in states) and topic in (None, its_topic)
                         and owner in (None, its_owner)
                     ]  # fmt: skip
-                    found = await s.documents("tasks", states=states, topic=topic, owner=owner)
+                    found = await s.documents.search("tasks", states=states, topic=topic, owner=owner)
                     assert [d.id for d in found] == expected
-                    last = await s.documents("tasks", states=states, topic=topic, owner=owner, newest=True, limit=2)
+                    last = await s.documents.search(
+                        "tasks", states=states, topic=topic, owner=owner, newest=True, limit=2
+                    )
                     assert [d.id for d in last] == expected[::-1][:2]
-                    assert await s.count_documents("tasks", states=states, topic=topic, owner=owner) == len(expected)
+                    assert await s.documents.count("tasks", states=states, topic=topic, owner=owner) == len(expected)
 
 
 # -- letters ---------------------------------------------------------------------------------------------------
@@ -140,28 +144,30 @@ async def test_documents_are_found_by_state_topic_and_owner(store: Path | str) -
 
 async def test_letters_are_numbered_per_box_and_no_number_is_used_again(store: Path | str) -> None:
     async with opened(store) as s:
-        assert (await s.keep([Post("in", "a", b""), Post("out", "a", b""), Post("in", "b", b"")])).numbers == [1, 1, 2]
-        assert await s.forget_letters("in", FOREVER, [""]) == 2
-        assert await s.letter("in", "a") is None
-        assert (await s.keep([Post("in", "a", b"")])).numbers == [3]
-        assert await s.count_letters("out") == 1
+        assert (
+            await s.documents.write([Post("in", "a", b""), Post("out", "a", b""), Post("in", "b", b"")])
+        ).numbers == [1, 1, 2]
+        assert await s.documents.forget_letters("in", FOREVER, [""]) == 2
+        assert await s.documents.letter("in", "a") is None
+        assert (await s.documents.write([Post("in", "a", b"")])).numbers == [3]
+        assert await s.documents.count_letters("out") == 1
 
 
 async def test_of_two_letters_with_one_key_the_first_is_kept_and_shown(store: Path | str) -> None:
     async with opened(store) as s:
         await post(s, Post("in", "a", b"first", rank=3, topic="t", state="new", owner="me"))
-        await s.keep([Settle("in", [1], "read")])
-        kept = await s.keep([Tell("feed", "k", "", b""), again := Post("in", "a", b"second")])
+        await s.documents.write([Settle("in", [1], "read")])
+        kept = await s.documents.write([Tell("feed", "k", "", b""), again := Post("in", "a", b"second")])
         assert (kept.stale, kept.numbers) == (again, [])
-        assert kept.letter == await s.letter("in", "a")
+        assert kept.letter == await s.documents.letter("in", "a")
         assert kept.letter is not None
         assert (kept.letter.number, kept.letter.state, kept.letter.body) == (1, "read", b"first")
-        assert await s.feed_head("feed") == 0
-        twice = await s.keep([Post("in", "b", b""), Post("in", "b", b"")])
+        assert await s.documents.feed_head("feed") == 0
+        twice = await s.documents.write([Post("in", "b", b""), Post("in", "b", b"")])
         assert isinstance(twice.stale, Post)
         assert twice.letter is None  # the list came to nothing, and so did its own first letter
-        assert await s.letter("in", "b") is None
-        first = await s.keep([again, Follow("feed", "r", 7, 8)])
+        assert await s.documents.letter("in", "b") is None
+        first = await s.documents.write([again, Follow("feed", "r", 7, 8)])
         assert (first.stale, first.letter) == (again, kept.letter)
 
 
@@ -169,14 +175,14 @@ async def test_letters_are_read_by_number_newest_first_or_by_rank(store: Path | 
     async with opened(store) as s:
         ranks = {"a": 0, "b": 2, "c": -1, "d": 2, "e": 0}
         await post(s, *(Post("in", key, b"", rank) for key, rank in ranks.items()), Post("other", "x", b"", 9))
-        assert keys(await s.letters("in")) == ["a", "b", "c", "d", "e"]
-        assert keys(await s.letters("in", after=2, limit=2)) == ["c", "d"]
-        assert keys(await s.letters("in", newest=True, limit=2)) == ["e", "d"]
-        assert keys(await s.letters("in", newest=True, after=4, limit=2)) == ["c", "b"]
-        assert keys(await s.letters("in", ranked=True)) == ["b", "d", "a", "e", "c"]
-        assert keys(await s.letters("in", ranked=True, after=2, limit=2)) == ["d", "e"]
+        assert keys(await s.documents.letters("in")) == ["a", "b", "c", "d", "e"]
+        assert keys(await s.documents.letters("in", after=2, limit=2)) == ["c", "d"]
+        assert keys(await s.documents.letters("in", newest=True, limit=2)) == ["e", "d"]
+        assert keys(await s.documents.letters("in", newest=True, after=4, limit=2)) == ["c", "b"]
+        assert keys(await s.documents.letters("in", ranked=True)) == ["b", "d", "a", "e", "c"]
+        assert keys(await s.documents.letters("in", ranked=True, after=2, limit=2)) == ["d", "e"]
         with pytest.raises(ValueError, match="not both"):
-            await s.letters("in", ranked=True, newest=True)
+            await s.documents.letters("in", ranked=True, newest=True)
 
 
 async def test_letters_are_found_by_state_topic_and_owner_in_every_order(store: Path | str) -> None:
@@ -201,22 +207,24 @@ async def test_letters_are_found_by_state_topic_and_owner_in_every_order(store: 
                         if (states is None or p.state in states) and topic in (None, p.topic)
                         and owner in (None, p.owner)
                     ]  # fmt: skip
-                    count = await s.count_letters("in", states=states, topic=topic, owner=owner)
+                    count = await s.documents.count_letters("in", states=states, topic=topic, owner=owner)
                     assert count == len(wanted)
                     for order, sort in orders:
-                        found = await s.letters("in", states=states, topic=topic, owner=owner, limit=5, **order)
+                        found = await s.documents.letters(
+                            "in", states=states, topic=topic, owner=owner, limit=5, **order
+                        )
                         assert keys(found) == [p.key for p in sorted(wanted, key=sort)[:5]]
 
 
 async def test_letters_are_settled_only_out_of_the_state_that_was_named_and_it_says_how_many(store: Path | str) -> None:
     async with opened(store) as s:
         await post(s, *(Post("in", key, b"", state="new") for key in "abcd"))
-        assert (await s.keep([Settle("in", [1, 2, 2, 77], "sent", only="new")])).numbers == [2]
-        assert (await s.keep([Settle("in", [1, 3], "sent", only="new")])).numbers == [1]
-        assert (await s.keep([Settle("in", [1, 4], "read")])).numbers == [2]
-        assert [letter.state for letter in await s.letters("in")] == ["read", "sent", "sent", "read"]
-        assert (await s.keep([Rewrite("in", 2, b"new"), Rewrite("in", 77, b"no")])).numbers == [1, 0]
-        assert [letter.body for letter in await s.letters("in")] == [b"", b"new", b"", b""]
+        assert (await s.documents.write([Settle("in", [1, 2, 2, 77], "sent", only="new")])).numbers == [2]
+        assert (await s.documents.write([Settle("in", [1, 3], "sent", only="new")])).numbers == [1]
+        assert (await s.documents.write([Settle("in", [1, 4], "read")])).numbers == [2]
+        assert [letter.state for letter in await s.documents.letters("in")] == ["read", "sent", "sent", "read"]
+        assert (await s.documents.write([Rewrite("in", 2, b"new"), Rewrite("in", 77, b"no")])).numbers == [1, 0]
+        assert [letter.body for letter in await s.documents.letters("in")] == [b"", b"new", b"", b""]
 
 
 async def test_of_two_who_take_the_same_letter_one_gets_it(store: Path | str) -> None:
@@ -224,17 +232,18 @@ async def test_of_two_who_take_the_same_letter_one_gets_it(store: Path | str) ->
         for number in range(1, 21):
             await post(mine, Post("out", str(number), b"", state="due"))
             take = [Settle("out", [number], "taken", only="due")]
-            a, b = await asyncio.gather(mine.keep(take), yours.keep(take))
+            a, b = await asyncio.gather(mine.documents.write(take), yours.documents.write(take))
             assert sorted([a.numbers, b.numbers]) == [[0], [1]]
 
 
 async def test_a_letter_that_was_not_there_yet_is_not_settled(store: Path | str) -> None:
     async with opened(store) as s:
         settled, posted = await asyncio.gather(
-            s.keep([Settle("in", [1], "lost"), Rewrite("in", 1, b"lost")]), s.keep([Post("in", "a", b"", state="new")])
+            s.documents.write([Settle("in", [1], "lost"), Rewrite("in", 1, b"lost")]),
+            s.documents.write([Post("in", "a", b"", state="new")]),
         )
         assert (settled.numbers, posted.numbers) == ([0, 0], [1])
-        (letter,) = await s.letters("in")
+        (letter,) = await s.documents.letters("in")
         assert (letter.state, letter.body) == ("new", b"")
 
 
@@ -243,14 +252,14 @@ async def test_the_oldest_letters_of_some_states_are_forgotten(store: Path | str
         for n, state in enumerate(["read", "new", "read", "sent", "read", "read"]):
             await post(s, Post("in", str(n), b"", state=state))
         await post(s, Post("other", "x", b"", state="read"))
-        time = (await s.letters("in"))[4].time
-        assert await s.forget_letters("in", time, []) == 0
-        assert await s.forget_letters("in", time, ["read", "sent"], limit=2) == 2
-        assert keys(await s.letters("in")) == ["1", "3", "4", "5"]
-        assert await s.forget_letters("in", time, ["read", "sent"]) == 1
-        assert await s.forget_letters("in", time, ["read", "sent"]) == 0
-        assert keys(await s.letters("in")) == ["1", "4", "5"]
-        assert await s.count_letters("other") == 1
+        time = (await s.documents.letters("in"))[4].time
+        assert await s.documents.forget_letters("in", time, []) == 0
+        assert await s.documents.forget_letters("in", time, ["read", "sent"], limit=2) == 2
+        assert keys(await s.documents.letters("in")) == ["1", "3", "4", "5"]
+        assert await s.documents.forget_letters("in", time, ["read", "sent"]) == 1
+        assert await s.documents.forget_letters("in", time, ["read", "sent"]) == 0
+        assert keys(await s.documents.letters("in")) == ["1", "4", "5"]
+        assert await s.documents.count_letters("other") == 1
 
 
 class _Paused:
@@ -278,15 +287,15 @@ async def test_a_letter_that_comes_while_old_ones_are_looked_for_is_not_forgotte
     store: Path | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(store) as s:
-        loop, read = asyncio.get_running_loop(), s._read
+        loop, read = asyncio.get_running_loop(), s.database.read
 
         def written() -> None:
             asyncio.run_coroutine_threadsafe(post(s, Post("in", "young", b"", state="done")), loop).result(60)
 
-        monkeypatch.setattr(s, "_read", lambda fn: read(lambda conn: fn(_Paused(conn, written))))  # type: ignore[arg-type]
-        assert await s.forget_letters("in", int(time.time() * 1_000_000) - 60_000_000, ["done"]) == 0
+        monkeypatch.setattr(s.database, "read", lambda fn: read(lambda conn: fn(_Paused(conn, written))))  # type: ignore[arg-type]
+        assert await s.documents.forget_letters("in", int(time.time() * 1_000_000) - 60_000_000, ["done"]) == 0
         monkeypatch.undo()
-        assert keys(await s.letters("in")) == ["young"]
+        assert keys(await s.documents.letters("in")) == ["young"]
 
 
 # -- feeds -----------------------------------------------------------------------------------------------------
@@ -296,43 +305,45 @@ async def test_a_feed_is_read_from_anywhere_whole_or_by_topic(store: Path | str)
     async with opened(store) as s:
         for n in range(1, 7):
             topic = "even" if n % 2 == 0 else ""
-            kept = await s.keep([Tell("feed", f"kind{n}", topic, str(n).encode()), Tell("other", "k", "", b"")])
+            kept = await s.documents.write(
+                [Tell("feed", f"kind{n}", topic, str(n).encode()), Tell("other", "k", "", b"")]
+            )
             assert kept.numbers == [n, n]
-        first, *_ = await s.told("feed", 0, 10)
+        first, *_ = await s.documents.feed("feed", 0, 10)
         assert (first.feed, first.seq, first.kind, first.topic, first.body) == ("feed", 1, "kind1", "", b"1")
         assert first.time > 0
-        assert [t.seq for t in await s.told("feed", 2, 3)] == [3, 4, 5]
-        assert [t.seq for t in await s.told("feed", 2, 3, topic="even")] == [4, 6]
-        assert [t.seq for t in await s.told("feed", 2, 3, topic="")] == [3, 5]
-        assert await s.told("feed", 6, 3) == []
-        assert (await s.feed_head("feed"), await s.feed_head("nothing")) == (6, 0)
+        assert [t.seq for t in await s.documents.feed("feed", 2, 3)] == [3, 4, 5]
+        assert [t.seq for t in await s.documents.feed("feed", 2, 3, topic="even")] == [4, 6]
+        assert [t.seq for t in await s.documents.feed("feed", 2, 3, topic="")] == [3, 5]
+        assert await s.documents.feed("feed", 6, 3) == []
+        assert (await s.documents.feed_head("feed"), await s.documents.feed_head("nothing")) == (6, 0)
 
 
 async def test_a_page_of_a_feed_ends_at_its_bytes_and_holds_at_least_one_entry(store: Path | str) -> None:
     async with opened(store) as s:
         for topic in ("a", "b", "a"):
-            await s.keep([Tell("feed", "message", topic, b"x" * 100_000)] * 2)
-        await s.keep([Tell("feed", "message", "a", b"x" * 1_000_000)])
-        assert [t.seq for t in await s.told("feed", 0, 100)] == [1, 2, 3]
-        assert [t.seq for t in await s.told("feed", 3, 100)] == [4, 5, 6]
-        assert [t.seq for t in await s.told("feed", 6, 100)] == [7]
-        assert [t.seq for t in await s.told("feed", 0, 100, topic="a")] == [1, 2, 5]
-        assert await s.told("feed", 7, 100) == []
+            await s.documents.write([Tell("feed", "message", topic, b"x" * 100_000)] * 2)
+        await s.documents.write([Tell("feed", "message", "a", b"x" * 1_000_000)])
+        assert [t.seq for t in await s.documents.feed("feed", 0, 100)] == [1, 2, 3]
+        assert [t.seq for t in await s.documents.feed("feed", 3, 100)] == [4, 5, 6]
+        assert [t.seq for t in await s.documents.feed("feed", 6, 100)] == [7]
+        assert [t.seq for t in await s.documents.feed("feed", 0, 100, topic="a")] == [1, 2, 5]
+        assert await s.documents.feed("feed", 7, 100) == []
 
 
 async def test_a_trimmed_feed_keeps_its_newest_news_and_goes_on_counting(store: Path | str) -> None:
     async with opened(store) as s:
-        await s.keep([Tell("feed", "k", "t", b"") for _ in range(5000)])
-        await s.keep([Tell("other", "k", "", b"")])
-        assert await s.trim_feed("feed", 6000) == 0
-        assert await s.trim_feed("feed", 3) == 4997
-        assert [t.seq for t in await s.told("feed", 0, 10)] == [4998, 4999, 5000]
-        assert await s.trim_feed("feed", 0) == 3
-        assert await s.trim_feed("nothing", 0) == 0
-        assert await s.told("feed", 0, 10) == []
-        assert await s.feed_head("feed") == 5000
-        assert (await s.keep([Tell("feed", "k", "", b"")])).numbers == [5001]
-        assert len(await s.told("other", 0, 10)) == 1
+        await s.documents.write([Tell("feed", "k", "t", b"") for _ in range(5000)])
+        await s.documents.write([Tell("other", "k", "", b"")])
+        assert await s.documents.trim_feed("feed", 6000) == 0
+        assert await s.documents.trim_feed("feed", 3) == 4997
+        assert [t.seq for t in await s.documents.feed("feed", 0, 10)] == [4998, 4999, 5000]
+        assert await s.documents.trim_feed("feed", 0) == 3
+        assert await s.documents.trim_feed("nothing", 0) == 0
+        assert await s.documents.feed("feed", 0, 10) == []
+        assert await s.documents.feed_head("feed") == 5000
+        assert (await s.documents.write([Tell("feed", "k", "", b"")])).numbers == [5001]
+        assert len(await s.documents.feed("other", 0, 10)) == 1
 
 
 async def test_each_part_of_a_log_is_told_once(store: Path | str) -> None:
@@ -343,36 +354,38 @@ async def test_each_part_of_a_log_is_told_once(store: Path | str) -> None:
                 Tell("feed", "k", "r", f"{upto}".encode()),
                 Follow("feed", "r", expected, upto, ended),
             ]
-            return (await s.keep(changes)).stale is None
+            return (await s.documents.write(changes)).stale is None
 
         assert sorted(await asyncio.gather(tell(mine, 0, 2), tell(yours, 0, 2))) == [False, True]
-        assert await mine.following("feed") == [("r", 2)]
-        assert await mine.following("other") == []
+        assert await mine.documents.followed("feed") == [("r", 2)]
+        assert await mine.documents.followed("other") == []
         assert not await tell(mine, 1, 3)
         assert sorted(await asyncio.gather(tell(mine, 2, 5, True), tell(yours, 2, 5, True))) == [False, True]
-        assert await mine.following("feed") == []
+        assert await mine.documents.followed("feed") == []
         assert not await tell(mine, 5, 6)
         assert not await tell(mine, 0, 6)
-        assert [t.body for t in await mine.told("feed", 0, 10)] == [b"2", b"5"]
+        assert [t.body for t in await mine.documents.feed("feed", 0, 10)] == [b"2", b"5"]
 
 
 async def test_what_is_told_of_an_event_that_the_log_does_not_have_is_not_kept(store: Path | str) -> None:
     async with opened(store) as s:
         news = Tell("feed", "k", "r", b"1")
-        kept = await s.keep([news, Follow("feed", "r", 0, 1, hash=b"h" * 32)])
+        kept = await s.documents.write([news, Follow("feed", "r", 0, 1, hash=b"h" * 32)])
         assert isinstance(kept.stale, Follow)
-        assert (await s.told("feed", 0, 10), await s.following("feed")) == ([], [])
-        assert (await s.keep([news, Follow("feed", "r", 0, 1)])).stale is None
+        assert (await s.documents.feed("feed", 0, 10), await s.documents.followed("feed")) == ([], [])
+        assert (await s.documents.write([news, Follow("feed", "r", 0, 1)])).stale is None
 
 
 async def test_a_glance_tells_what_reading_tells_or_that_it_is_not_sure(store: Path | str) -> None:
     async with opened(store) as s:
-        await s.keep([Put("a", "small", b"1", "state", "topic", "owner"), Put("a", "large", b"1" * 1_000_000)])
+        await s.documents.write(
+            [Put("a", "small", b"1", "state", "topic", "owner"), Put("a", "large", b"1" * 1_000_000)]
+        )
         for id_ in ("small", "large", "none", "half \ud800"):
-            found, sure = s.glance("a", id_)
-            assert not sure or found == await s.document("a", id_)
-        assert s.glance("a", "large") == (None, False)
-        large = await s.document("a", "large")
+            found, sure = s.documents.peek("a", id_)
+            assert not sure or found == await s.documents.get("a", id_)
+        assert s.documents.peek("a", "large") == (None, False)
+        large = await s.documents.get("a", "large")
         assert large is not None
         assert len(large.body) == 1_000_000
 
@@ -380,7 +393,7 @@ async def test_a_glance_tells_what_reading_tells_or_that_it_is_not_sure(store: P
 async def test_only_what_passes_by_does_not_wait_for_the_disk_and_nothing_else_goes_along(tmp_path: Path) -> None:
     async with opened(tmp_path / "s.db") as s:
         writer: Any = s
-        writer = writer._writer
+        writer = writer.database.writer
         write, waited = writer._transaction, list[tuple[int, int]]()
 
         def noted(sealed: Any, calls: Any, results: Any) -> None:
@@ -391,13 +404,13 @@ async def test_only_what_passes_by_does_not_wait_for_the_disk_and_nothing_else_g
         writer._transaction = noted
         chunk, rest = Tell("feed", "k", "r", b"1", True), Tell("feed", "k", "r", b"2")
         full, normal = 2, 1
-        await s.keep([Follow("feed", "r", 0, 1), chunk])
-        await s.keep([Follow("feed", "r", 1, 2), chunk, rest])
-        await s.keep([Follow("feed", "r", 2, 3), chunk])
-        await s.keep([Follow("feed", "r", 3, 4, True), chunk])
+        await s.documents.write([Follow("feed", "r", 0, 1), chunk])
+        await s.documents.write([Follow("feed", "r", 1, 2), chunk, rest])
+        await s.documents.write([Follow("feed", "r", 2, 3), chunk])
+        await s.documents.write([Follow("feed", "r", 3, 4, True), chunk])
         assert waited == [(normal, 2), (full, 3), (normal, 2), (full, 2)]
         del waited[:]
-        await asyncio.gather(s.keep([chunk]), s.keep([rest]))
+        await asyncio.gather(s.documents.write([chunk]), s.documents.write([rest]))
         assert waited == [(full, 2)]
         del waited[:]
         begun = writer._work.put
@@ -407,11 +420,11 @@ async def test_only_what_passes_by_does_not_wait_for_the_disk_and_nothing_else_g
             if not late:
                 _, _, _, _, passes_by = batch.calls[0]
                 assert passes_by()  # as the thread asks it
-                late.append(s.keep([rest]))  # what comes then is for the next one
+                late.append(s.documents.write([rest]))  # what comes then is for the next one
             begun(batch)
 
         writer._work = _Put(writer._work, meanwhile)
-        await s.keep([chunk])
+        await s.documents.write([chunk])
         await late[0]
         assert waited == [(normal, 1), (full, 1)]
 
@@ -425,12 +438,14 @@ class _Put:
 
 async def test_what_was_followed_to_its_end_is_forgotten_and_nothing_else(store: Path | str) -> None:
     async with opened(store) as s:
-        await s.keep([Follow("feed", "a", 0, 1, True), Follow("feed", "b", 0, 1), Follow("other", "a", 0, 1, True)])
-        assert await s.forget_followed("feed", 1) == 0
-        assert await s.forget_followed("feed", FOREVER) == 1
-        assert (await s.keep([Follow("feed", "a", 0, 1)])).stale is None
-        assert await s.following("feed") == [("a", 1), ("b", 1)]
-        assert (await s.keep([Follow("other", "a", 0, 1)])).stale is not None
+        await s.documents.write(
+            [Follow("feed", "a", 0, 1, True), Follow("feed", "b", 0, 1), Follow("other", "a", 0, 1, True)]
+        )
+        assert await s.documents.forget_followed("feed", 1) == 0
+        assert await s.documents.forget_followed("feed", FOREVER) == 1
+        assert (await s.documents.write([Follow("feed", "a", 0, 1)])).stale is None
+        assert await s.documents.followed("feed") == [("a", 1), ("b", 1)]
+        assert (await s.documents.write([Follow("other", "a", 0, 1)])).stale is not None
 
 
 # -- lists of changes ------------------------------------------------------------------------------------------
@@ -440,10 +455,14 @@ async def everything(store: Store) -> list[Any]:
     """All that is on the shelves these tests use, without times."""
     found: list[Any] = []
     for name in "ab":
-        found += [(d.space, d.id, d.version, d.state, d.topic, d.owner, d.body) for d in await store.documents(name)]
-        found += [(x.box, x.number, x.key, x.rank, x.state, x.body) for x in await store.letters(name, limit=1000)]
-        found += [(t.feed, t.seq, t.kind, t.topic, t.body) for t in await store.told(name, 0, 1000)]
-        found += [await store.feed_head(name), await store.following(name)]
+        found += [
+            (d.space, d.id, d.version, d.state, d.topic, d.owner, d.body) for d in await store.documents.search(name)
+        ]
+        found += [
+            (x.box, x.number, x.key, x.rank, x.state, x.body) for x in await store.documents.letters(name, limit=1000)
+        ]
+        found += [(t.feed, t.seq, t.kind, t.topic, t.body) for t in await store.documents.feed(name, 0, 1000)]
+        found += [await store.documents.feed_head(name), await store.documents.followed(name)]
     return found
 
 
@@ -455,18 +474,22 @@ async def test_a_list_with_something_stale_changes_nothing_and_disturbs_none_tha
     store: Path | str, stale: Change
 ) -> None:
     async with opened(store) as s:
-        await s.keep([Put("a", "x", b"1"), Post("a", "x", b"1", state="new"), Follow("a", "x", 0, 1)])
+        await s.documents.write([Put("a", "x", b"1"), Post("a", "x", b"1", state="new"), Follow("a", "x", 0, 1)])
         before = await everything(s)
         all_else: list[Change] = [
             Tell("a", "k", "", b""), Post("a", "y", b""), Put("a", "x", b"2"), Put("a", "y", b""), Drop("a", "x"),
             Put("a", "x", b"", version=0), Settle("a", [1], "read"), Rewrite("a", 1, b"2"), Follow("a", "x", 1, 2),
         ]  # fmt: skip
-        kept = await s.keep([*(c for c in all_else if type(c) is not type(stale)), stale, Tell("a", "k", "", b"")])
+        kept = await s.documents.write(
+            [*(c for c in all_else if type(c) is not type(stale)), stale, Tell("a", "k", "", b"")]
+        )
         assert (kept.stale, kept.numbers) == (stale, [])
         assert await everything(s) == before
         good: list[Change] = [Tell("a", "k", "", b""), Post("b", "z", b"")]
         results = await asyncio.gather(
-            s.keep(good), s.keep([Tell("a", "k", "", b""), stale]), s.keep([Tell("a", "k", "", b"")])
+            s.documents.write(good),
+            s.documents.write([Tell("a", "k", "", b""), stale]),
+            s.documents.write([Tell("a", "k", "", b"")]),
         )
         assert [r.numbers for r in results] == [[1, 1], [], [2]]
         assert [r.stale for r in results] == [None, stale, None]
@@ -497,9 +520,9 @@ def test_lists_that_are_kept_together_do_what_they_would_do_one_after_the_other(
 ) -> None:
     async def compare() -> None:
         async with opened(new_store()) as one, opened(new_store()) as many:
-            alone = [await one.keep(changes) for changes in lists]
+            alone = [await one.documents.write(changes) for changes in lists]
             before = many.batches
-            together = await asyncio.gather(*[many.keep(changes) for changes in lists])
+            together = await asyncio.gather(*[many.documents.write(changes) for changes in lists])
             assert many.batches - before <= 1
             assert [(k.numbers, k.stale) for k in together] == [(k.numbers, k.stale) for k in alone]
             assert [_key(k) for k in together] == [_key(k) for k in alone]
@@ -517,30 +540,32 @@ async def test_what_is_queued_together_is_one_transaction_and_takes_effect_in_th
 ) -> None:
     async with opened(store) as s:
         before = s.batches
-        futures = [s.keep([Post("in", str(n), b""), Tell("feed", "k", "", str(n).encode())]) for n in range(1, 1001)]
+        futures = [
+            s.documents.write([Post("in", str(n), b""), Tell("feed", "k", "", str(n).encode())]) for n in range(1, 1001)
+        ]
         assert [k.numbers for k in await asyncio.gather(*futures)] == [[n, n] for n in range(1, 1001)]
         assert s.batches == before + 1
-        assert [t.body for t in await s.told("feed", 0, 1000)] == [str(n).encode() for n in range(1, 1001)]
+        assert [t.body for t in await s.documents.feed("feed", 0, 1000)] == [str(n).encode() for n in range(1, 1001)]
 
 
 async def test_more_than_fits_into_one_transaction_is_kept_in_order_all_the_same(store: Path | str) -> None:
     async with opened(store) as s:
-        futures = [s.keep([Tell("feed", "k", "", b"")]) for _ in range(4500)]
+        futures = [s.documents.write([Tell("feed", "k", "", b"")]) for _ in range(4500)]
         assert [k.numbers for k in await asyncio.gather(*futures)] == [[n] for n in range(1, 4501)]
 
 
 async def test_a_list_that_cannot_be_written_is_refused_alone(store: Path | str) -> None:
     async with opened(store) as s:
         results = await asyncio.gather(
-            s.keep([Tell("feed", "k", "", b"1")]),
-            s.keep([Tell("feed", "k", "", b"lost"), Post("in", "half \ud800", b"")]),
-            s.keep([Tell("feed", "k", "", b"lost"), Post("in", "b", b"", rank=2**80)]),
-            s.keep([Tell("feed", "k", "", b"lost"), Put("tasks", "c", None)]),  # type: ignore[arg-type]
-            s.keep([Tell("feed", "k", "", b"2")]),
+            s.documents.write([Tell("feed", "k", "", b"1")]),
+            s.documents.write([Tell("feed", "k", "", b"lost"), Post("in", "half \ud800", b"")]),
+            s.documents.write([Tell("feed", "k", "", b"lost"), Post("in", "b", b"", rank=2**80)]),
+            s.documents.write([Tell("feed", "k", "", b"lost"), Put("tasks", "c", None)]),  # type: ignore[arg-type]
+            s.documents.write([Tell("feed", "k", "", b"2")]),
             return_exceptions=True,
         )
         assert [type(r) for r in results] == [Kept, InvalidRequest, InvalidRequest, StoreError, Kept]
-        assert [(t.seq, t.body) for t in await s.told("feed", 0, 10)] == [(1, b"1"), (2, b"2")]
+        assert [(t.seq, t.body) for t in await s.documents.feed("feed", 0, 10)] == [(1, b"1"), (2, b"2")]
 
 
 async def test_of_lists_that_are_waited_for_together_each_is_kept_or_refused_by_itself(store: Path | str) -> None:
@@ -553,7 +578,7 @@ async def test_of_lists_that_are_waited_for_together_each_is_kept_or_refused_by_
             bad,
             [Tell("f", "k", "", b"2")],
         ]
-        first, stale, refused, last = await s.keep_each(lists)
+        first, stale, refused, last = await s.documents.write_each(lists)
         assert isinstance(first, Kept)
         assert isinstance(stale, Kept)
         assert isinstance(refused, InvalidRequest)
@@ -562,7 +587,7 @@ async def test_of_lists_that_are_waited_for_together_each_is_kept_or_refused_by_
         assert (stale.numbers, stale.stale) == ([], again)
         assert stale.letter is not None
         assert stale.letter.body == b"before"
-        assert keys(await s.letters("in")) == ["there", "a"]
+        assert keys(await s.documents.letters("in")) == ["there", "a"]
 
 
 async def test_whoever_heeds_what_is_kept_is_told_of_each_list_in_order_and_before_anybody_goes_on(
@@ -575,11 +600,11 @@ async def test_whoever_heeds_what_is_kept_is_told_of_each_list_in_order_and_befo
             told.append(kept.numbers)
 
         async def one(place: int) -> int:
-            await s.keep([Post("in", str(place), b"")], heed)
+            await s.documents.write([Post("in", str(place), b"")], heed)
             return len(told)
 
         async def many() -> int:
-            await s.keep_each([[Tell("f", "k", "", b"")], [Post("in", "0", b"")]], heed)
+            await s.documents.write_each([[Tell("f", "k", "", b"")], [Post("in", "0", b"")]], heed)
             return len(told)
 
         assert await asyncio.gather(one(0), one(1), many()) == [4, 4, 4]
@@ -588,20 +613,23 @@ async def test_whoever_heeds_what_is_kept_is_told_of_each_list_in_order_and_befo
 
 async def test_one_who_waits_no_longer_takes_nothing_from_the_others(store: Path | str) -> None:
     async with opened(store) as s:
-        given_up, other = s.keep([Tell("feed", "k", "", b"1")]), s.keep([Tell("feed", "k", "", b"2")])
+        given_up, other = (
+            s.documents.write([Tell("feed", "k", "", b"1")]),
+            s.documents.write([Tell("feed", "k", "", b"2")]),
+        )
         given_up.cancel()
         assert (await other).numbers == [2]
-        assert len(await s.told("feed", 0, 10)) == 2
+        assert len(await s.documents.feed("feed", 0, 10)) == 2
 
 
 async def test_what_was_queued_before_the_end_is_kept_and_what_comes_after_is_refused(store: Path | str) -> None:
     s = at(store)
     await s.open()
-    futures = [s.keep([Tell("feed", "k", "", b"")]) for _ in range(2500)]
+    futures = [s.documents.write([Tell("feed", "k", "", b"")]) for _ in range(2500)]
     await s.close()
     assert [(await f).numbers for f in futures] == [[n] for n in range(1, 2501)]
     with pytest.raises(StoreError):
-        await s.keep([Tell("feed", "k", "", b"")])
+        await s.documents.write([Tell("feed", "k", "", b"")])
 
 
 # -- with other processes --------------------------------------------------------------------------------------
@@ -627,7 +655,7 @@ async def obey(order):
     told = []
     for burst in order["bursts"]:
         lists = [[KINDS[c.pop("kind_of")](**{**c, "body": c["body"].encode()}) for c in changes] for changes in burst]
-        told += [k.numbers for k in await asyncio.gather(*[store.keep(changes) for changes in lists])]
+        told += [k.numbers for k in await asyncio.gather(*[store.documents.write(changes) for changes in lists])]
     await store.close()
     say(told)
 
@@ -644,7 +672,7 @@ from interlingua.store.open import open_store
 async def go_on(store, prefix, lane):
     for n in range(10**9):
         key = f"{prefix}-{lane}-{n}"
-        kept = await store.keep(
+        kept = await store.documents.write(
             [Post("in", key, key.encode()), Tell("feed", "k", "", key.encode()), Put("tasks", key, b"", version=0)]
         )
         print(key, *kept.numbers, flush=True)
@@ -732,14 +760,14 @@ def test_numbers_and_seqs_have_no_gap_and_no_double_whoever_writes(
         async with opened(file) as s:
             found = dict[tuple[str, str, int], str]()
             for name in "fg":
-                told, letters = await s.told(name, 0, 10_000), await s.letters(name, limit=10_000)
-                assert [t.seq for t in told] == list(range(1, await s.feed_head(name) + 1))
+                told, letters = await s.documents.feed(name, 0, 10_000), await s.documents.letters(name, limit=10_000)
+                assert [t.seq for t in told] == list(range(1, await s.documents.feed_head(name) + 1))
                 assert [x.number for x in letters] == list(range(1, len(letters) + 1))
                 assert len({x.key for x in letters}) == len(letters)
                 found |= {("tell", name, t.seq): t.body.decode() for t in told}
                 found |= {("post", name, x.number): x.body.decode() for x in letters}
             assert found == expected
-            assert {d.id for d in await s.documents("s")} == first
+            assert {d.id for d in await s.documents.search("s")} == first
 
     asyncio.run(check())
 
@@ -762,23 +790,23 @@ async def test_what_was_acknowledged_survives_kill_9_and_the_feed_goes_on_withou
                 acknowledged[key] = [int(n) for n in numbers]
         assert await process.wait() == -9
         async with opened(store) as s:
-            told, letters = await s.told("feed", 0, 100_000), await s.letters("in", limit=100_000)
-            assert [t.seq for t in told] == list(range(1, await s.feed_head("feed") + 1))
+            told, letters = await s.documents.feed("feed", 0, 100_000), await s.documents.letters("in", limit=100_000)
+            assert [t.seq for t in told] == list(range(1, await s.documents.feed_head("feed") + 1))
             assert [x.number for x in letters] == [t.seq for t in told]
             assert [x.key.encode() for x in letters] == [t.body for t in told]
             there = {x.key: [x.number, x.number, 1] for x in letters}
             assert acknowledged.items() <= there.items()
-            assert [d.id for d in await s.documents("tasks", limit=100_000)] == [x.key for x in letters]
+            assert [d.id for d in await s.documents.search("tasks", limit=100_000)] == [x.key for x in letters]
 
 
 async def test_lists_are_kept_once_where_a_call_beside_them_has_to_be_undone(store: Path | str) -> None:
     async with opened(store) as s:
-        broken = s._write(lambda conn: conn.execute("INSERT INTO nowhere VALUES (1)"))
-        futures = [s.keep([Tell("feed", "k", "", b"")]) for _ in range(10)]
+        broken = s.database.write(lambda conn: conn.execute("INSERT INTO nowhere VALUES (1)"))
+        futures = [s.documents.write([Tell("feed", "k", "", b"")]) for _ in range(10)]
         assert [k.numbers for k in await asyncio.gather(*futures)] == [[n] for n in range(1, 11)]
         with pytest.raises(StoreError):
             await broken
-        assert [t.seq for t in await s.told("feed", 0, 100)] == list(range(1, 11))
+        assert [t.seq for t in await s.documents.feed("feed", 0, 100)] == list(range(1, 11))
 
 
 # -- SQLite only -----------------------------------------------------------------------------------------------
@@ -791,12 +819,12 @@ async def test_where_the_file_stays_locked_whoever_waits_is_told_and_later_all_i
         assert isinstance(s, SQLiteStore)
         other = sqlite3.connect(sqlite.path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr(sqlite_writer, "_LOCK_PATIENCE", 0.05)
+        monkeypatch.setattr(sqlite_connection, "_LOCK_PATIENCE", 0.05)
         with pytest.raises(StoreError, match="locked"):
-            await s.keep([Tell("feed", "k", "", b"")])
+            await s.documents.write([Tell("feed", "k", "", b"")])
         other.execute("ROLLBACK")
         other.close()
-        assert (await s.keep([Tell("feed", "k", "", b"")])).numbers == [1]
+        assert (await s.documents.write([Tell("feed", "k", "", b"")])).numbers == [1]
 
 
 async def test_reading_a_page_and_changing_some_costs_the_same_however_much_there_is(sqlite: SQLiteStore) -> None:
@@ -805,30 +833,32 @@ async def test_reading_a_page_and_changing_some_costs_the_same_however_much_ther
 
         async def fill(times: int) -> None:
             for _ in range(times):
-                at = await s.count_letters("in")
-                await s.keep(
+                at = await s.documents.count_letters("in")
+                await s.documents.write(
                     [Post("in", f"{at + n}", b"", n % 3, f"t{n % 10}", "read" if n % 5 else "new") for n in range(500)]
                 )
-                await s.keep(
+                await s.documents.write(
                     [Put("d", f"{at + n}", b"", "done" if n % 5 else "new", f"{n}", f"{n % 10}") for n in range(500)]
                 )
-                await s.keep([Tell("feed", "k", f"t{n % 10}", b"") for n in range(500)])
+                await s.documents.write([Tell("feed", "k", f"t{n % 10}", b"") for n in range(500)])
 
         uses: dict[str, Callable[[], Any]] = {
-            "ranked": lambda: s.letters("in", states=["new"], ranked=True, limit=10),
-            "ranked of a topic": lambda: s.letters("in", states=["read", "new"], topic="t1", ranked=True, limit=10),
-            "all": lambda: s.letters("in", limit=10),
-            "newest": lambda: s.letters("in", newest=True, limit=10),
-            "documents": lambda: s.documents("d", after="250", limit=10),
-            "documents in states": lambda: s.documents("d", states=["done", "new"], newest=True, limit=10),
-            "documents of an owner": lambda: s.documents("d", states=["new"], owner="5", limit=10),
-            "told": lambda: s.told("feed", 100, 10),
-            "told of a topic": lambda: s.told("feed", 100, 10, topic="t3"),
-            "put again": lambda: s.keep([Put("d", f"{n}", b"", "done", f"{n}", "x") for n in range(100)]),
-            "settled": lambda: s.keep([Settle("in", list(range(1, 100)), "read", only="new")]),
-            "known": lambda: s.keep([Post("in", f"{n}", b"") for n in range(100)]),
+            "ranked": lambda: s.documents.letters("in", states=["new"], ranked=True, limit=10),
+            "ranked of a topic": lambda: s.documents.letters(
+                "in", states=["read", "new"], topic="t1", ranked=True, limit=10
+            ),
+            "all": lambda: s.documents.letters("in", limit=10),
+            "newest": lambda: s.documents.letters("in", newest=True, limit=10),
+            "documents": lambda: s.documents.search("d", after="250", limit=10),
+            "documents in states": lambda: s.documents.search("d", states=["done", "new"], newest=True, limit=10),
+            "documents of an owner": lambda: s.documents.search("d", states=["new"], owner="5", limit=10),
+            "told": lambda: s.documents.feed("feed", 100, 10),
+            "told of a topic": lambda: s.documents.feed("feed", 100, 10, topic="t3"),
+            "put again": lambda: s.documents.write([Put("d", f"{n}", b"", "done", f"{n}", "x") for n in range(100)]),
+            "settled": lambda: s.documents.write([Settle("in", list(range(1, 100)), "read", only="new")]),
+            "known": lambda: s.documents.write([Post("in", f"{n}", b"") for n in range(100)]),
         }
-        reading, writing, plain = [0], [0], s._with_connection
+        reading, writing, plain = [0], [0], s.database.with_connection
 
         def counting(conn: sqlite3.Connection, steps: list[int]) -> sqlite3.Connection:
             conn.set_progress_handler(lambda: steps.__setitem__(0, steps[0] + 1), 1)
@@ -837,8 +867,8 @@ async def test_reading_a_page_and_changing_some_costs_the_same_however_much_ther
         def read_counting(fn: Callable[[sqlite3.Connection], Any]) -> Any:
             return plain(lambda conn: fn(counting(conn, reading)))
 
-        s._with_connection = read_counting  # type: ignore[method-assign]
-        counting(s._writer._conn, writing)
+        s.database.with_connection = read_counting  # type: ignore[method-assign]
+        counting(s.database.writer._conn, writing)
 
         async def costs() -> dict[str, int]:
             used = {}

@@ -220,7 +220,7 @@ async def collect(store: Store, run: str) -> Collected:
         for child, called in seen.called.items():
             if child in found:
                 continue
-            if left := await store.tombstone(child):
+            if left := await store.runs.tombstone(child):
                 found[child] = _Seen(child, None, seen.run, left)
             else:
                 missing.append(Missing(child, seen.run, called.agent))
@@ -228,15 +228,15 @@ async def collect(store: Store, run: str) -> Collected:
 
 
 async def _snapshot(store: Store, run: str) -> dict[str, _Seen]:
-    row = await store.run(run)
+    row = await store.runs.get(run)
     if row is None:
-        left = await store.tombstone(run)
+        left = await store.runs.tombstone(run)
         if left is None:
             raise RunNotFound(f"there is no run {run}")
         return {run: _Seen(run, None, None, left)}
     top = row.path.split("/")[1] if row.path else row.id
     # One query: rows that are read one after the other would not fit together.
-    rows = await store.runs(RunFilter(root=top, sealed=True, limit=_ALL))
+    rows = await store.runs.search(RunFilter(root=top, sealed=True, limit=_ALL))
     found: dict[str, _Seen] = {}
     for one in rows:
         if one.id == run or f"/{run}/" in one.path:
@@ -248,7 +248,7 @@ async def _snapshot(store: Store, run: str) -> dict[str, _Seen]:
         above = seen.row.path.strip("/").split("/")
         for place, ancestor in enumerate(above):
             # One that was deleted before this one had ended.
-            if run in above[:place] and ancestor not in found and (left := await store.tombstone(ancestor)):
+            if run in above[:place] and ancestor not in found and (left := await store.runs.tombstone(ancestor)):
                 found[ancestor] = _Seen(ancestor, None, above[place - 1], left)
     return found
 
@@ -277,7 +277,7 @@ async def _events(store: Store, run: RunRow) -> AsyncIterator[EventRow]:
     """The log of a run as far as its row tells, some megabytes at a time."""
     after, last, limit = 0, run.next_seq - 1, 16
     while after < last:
-        rows = await store.event_rows(run.id, after, min(limit, last - after))
+        rows = await store.runs.event_rows(run.id, after, min(limit, last - after))
         if not rows:
             return
         for row in rows:
@@ -307,7 +307,7 @@ async def export(engine: Engine, run: str, key: SigningKey, *, now: int, task: s
         async for row in _events(engine.store, seen.row):
             count += 1
             yield event_line(row.run, row.seq, row.kind, row.time, row.hash, row.body, row.erased)
-        if count < seen.entry.events and await engine.store.run(seen.run) is None:
+        if count < seen.entry.events and await engine.store.runs.get(seen.run) is None:
             raise Conflict(f"run {seen.run} was deleted while it was exported; export it again")
     made = digest(first, entries)
     yield line(Seal(made, key.public, key.sign(signed_text(made))))
@@ -319,7 +319,7 @@ async def _cards(engine: Engine, collected: Collected) -> dict[str, Any]:
     found: dict[str, Any] = {}
     agents = dict.fromkeys((seen.row.agent, seen.row.version, seen.row.origin) for seen in collected.runs if seen.row)
     for name, version, origin in agents:
-        card = await engine.store.card(name, version, origin)
+        card = await engine.store.cards.get(name, version, origin)
         told = msgspec.to_builtins(card.card) if card is not None else None
         if told is not None and (key := json_values.digest(told)) in wanted:
             found[key] = told

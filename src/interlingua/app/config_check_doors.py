@@ -74,7 +74,7 @@ async def _check_store(config: Config, project: Project) -> tuple[Store, str, bo
             return store, "", False, []
         await store.open()
         try:
-            others = [split_queue(queue)[1] for worker in await store.workers() for queue in worker.queues]
+            others = [split_queue(queue)[1] for worker in await store.claims.workers() for queue in worker.queues]
             return store, await mount_path.known_id(store), await StoredKeys(store).any(), others
         finally:
             await store.close()

@@ -13,6 +13,7 @@ from ..model import json_values
 from ..model.errors import StoreError
 from ..security.auth import Authenticator
 from ..security.keys import KeyRecord
+from ..security.remembered_keys import RememberedKeys
 from ..store.ports import Store
 
 log = logging.getLogger("interlingua.http")
@@ -27,24 +28,31 @@ class StoredKeys:
         self._store = store
 
     async def put(self, record: KeyRecord) -> None:
-        await self._store.put_key(record.id, json_values.encode(record))
+        await self._store.keys.put(record.id, json_values.encode(record))
 
     async def all(self) -> list[KeyRecord]:
-        return [_records.decode(record) for record in await self._store.key_records()]
+        return [_records.decode(record) for record in await self._store.keys.list()]
 
     async def get(self, key_id: str) -> KeyRecord | None:
-        found = await self._store.key_record(key_id)
+        found = await self._store.keys.get(key_id)
         return None if found is None else _records.decode(found)
 
     async def any(self) -> bool:
         """Whether there is one, valid or not."""
-        return bool(await self._store.key_records(1))
+        return bool(await self._store.keys.list(1))
 
     async def revoke(self, key_id: str, at: int) -> bool:
-        return await self._store.change_key(key_id, lambda old: _changed(old, revoked_at=at))
+        return await self._store.keys.change(key_id, lambda old: _changed(old, revoked_at=at))
 
     async def touch(self, key_id: str, at: int) -> None:
-        await self._store.change_key(key_id, lambda old: _changed(old, last_used_at=at))
+        await self._store.keys.change(key_id, lambda old: _changed(old, last_used_at=at))
+
+    def remembered(self) -> RememberedKeys:
+        """The key store for a server's requests. What this process changes counts at once, whichever part of it does
+        so."""
+        keys = RememberedKeys(self)
+        self._store.keys.on_change = keys.forget
+        return keys
 
 
 def _changed(old: bytes, **changes: int) -> bytes | None:

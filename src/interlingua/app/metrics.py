@@ -66,7 +66,7 @@ async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Calle
     metric("takeovers_total", "counter", "What dead replicas had and was taken over.", [("", others.taken_over)])
     metric("agents_abandoned_total", "counter", "Agents that would not stop.", [("", worker.abandoned)])
     metric("threads_running", "gauge", "Agents and steps that are plain functions.", [("", worker.threads)])
-    metric("store_backlog", "gauge", "Writes that wait for the disk.", [("", engine.store.backlog())])
+    metric("store_backlog", "gauge", "Writes that wait for the disk.", [("", engine.store.runs.backlog())])
     metric("callbacks_sent_total", "counter", "Callbacks that were taken.", [("", callbacks.sent)])
     metric("callbacks_retried_total", "counter", "Callbacks that will be tried again.", [("", callbacks.retried)])
     metric("callbacks_failed_total", "counter", "Callbacks that were given up.", [("", callbacks.failed)])
@@ -100,7 +100,7 @@ async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Calle
         metric("mount_up", "gauge", "Whether a mount can be reached.", up)
     try:
         async with asyncio.timeout(PATIENCE):
-            kept, asked = await engine.store.count_callbacks(), await engine.store.count_questions()
+            kept, asked = await engine.store.callbacks.counts(), await engine.store.questions.count_open()
             blocked = await engine.blocked_report.counts()
     except (InterlinguaError, TimeoutError) as error:
         # What this process knows of itself is wanted then most of all.

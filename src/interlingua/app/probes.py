@@ -50,7 +50,7 @@ class Probes:
             return PlainTextResponse("the store file is gone or was replaced\n", 503)
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._engine.store.next_callback()
+                await self._engine.store.callbacks.next_due()
                 blocked = {reason: n for reason, n in (await self._engine.blocked_report.counts()).items() if n}
         except Exception as error:
             log.error("the store does not answer: %s", str(error) or f"nothing within {PATIENCE:g} s")

@@ -119,7 +119,7 @@ async def serving(
         await engine.store.close()
     tokens = _verifier(settings.issuers) if settings.issuers else None
     kind = NotingAuthenticator if access.isEnabledFor(logging.INFO) else Authenticator  # costs nothing when unread
-    auth = kind(keys, tokens, open_to_all=open_to_all)
+    auth = kind(keys.remembered(), tokens, open_to_all=open_to_all)
     for host in {settings.host, *(own[0] or settings.host for own in settings.own_ports.values())}:
         check_bind(host, auth)
     # Another name for this server means a proxy, and callers from elsewhere: what listens here is not theirs to call.

@@ -66,7 +66,7 @@ async def working(
     probes = Probes(engine)
     probes.mounts = kept.views
     keys = StoredKeys(engine.store)
-    auth = Authenticator(keys, open_to_all=not await keys.any())
+    auth = Authenticator(keys.remembered(), open_to_all=not await keys.any())
     closing = asyncio.get_running_loop().create_task(close_when_keyed(engine, keys, auth))
     try:
         await kept.change(mounts)

@@ -350,7 +350,7 @@ async def _find(engine: Engine, given: str) -> tuple[str, str]:
     try:
         return await find_run(engine, given), ""
     except RunNotFound:
-        rows = await engine.store.runs(RunFilter(sealed=True, limit=1_000_000))
+        rows = await engine.store.runs.search(RunFilter(sealed=True, limit=1_000_000))
         sealed = [row.id for row in rows if row.sealed and row.id.endswith(given.lower())]
         if len(sealed) != 1:
             raise

@@ -44,7 +44,7 @@ async def _list(failed: bool, limit: int, json: bool, store: Path | None) -> Non
     from .session import engine_at
 
     async with engine_at(store) as engine:
-        rows = await engine.store.callbacks(failing=failed, newest=True, limit=limit)
+        rows = await engine.store.callbacks.search(failing=failed, newest=True, limit=limit)
     if json:
         from .render import as_json
 
@@ -96,7 +96,7 @@ async def _retry(ids: list[int], all_: bool, store: Path | None) -> None:
     if bool(ids) is all_:
         raise CommandError("say which callbacks to try again: their ids, or --all")
     async with engine_at(store) as engine:
-        done = await engine.store.retry_callbacks(None if all_ else ids, now())
+        done = await engine.store.callbacks.retry(None if all_ else ids, now())
     missing = sorted(set(ids) - set(done))
     if done:
         typer.echo(f"{len(done)} will be tried again: {', '.join(map(str, done))}")

@@ -9,7 +9,7 @@ import msgspec
 from ..model import json_values
 from ..model.card import Schema
 from ..model.errors import Invalid, InvalidAnswer
-from ..model.question_forms import offered
+from ..model.question_forms import choices_from_options
 from ..model.run import Option
 from ..model.schemas import Validator
 from ..transports.json_text import fault
@@ -76,7 +76,7 @@ def shape_of(schema: Schema, options: list[Option] | None = None) -> Shape:
             return Pick(None, pairs)
         if single is not None and single.schema.get("type") != "boolean":
             return Pick(single.name, pairs, reason=_reason(fields, single))
-        found = offered(options, {**schema, **root}) if single is not None else None
+        found = choices_from_options(options, {**schema, **root}) if single is not None else None
         if single is not None and found is not None:
             answers = {id_: own[single.name] for id_, own in found.answers.items()}
             if answers != {"yes": True, "no": False}:

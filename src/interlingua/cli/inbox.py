@@ -130,10 +130,10 @@ async def _names(engine: Engine) -> dict[str, str]:
 async def _link(engine: Engine, run: str) -> Link:
     from ..engine.handler.mounted_run import MOUNTED_FROM
 
-    row = await engine.store.run(run)
+    row = await engine.store.runs.get(run)
     if row is None:
         return Link(run)
-    stored = await engine.store.card(row.agent, row.version, row.origin)
+    stored = await engine.store.cards.get(row.agent, row.version, row.origin)
     card = stored.card if stored is not None else None
     place = card.metadata.get(MOUNTED_FROM) if card is not None else None
     protocol = card.metadata.get("protocol") if card is not None else None
@@ -171,7 +171,7 @@ async def context(engine: Engine, entry: Entry) -> Context:
     said: deque[tuple[str, str]] = deque(maxlen=_SAID)
     found = Context(None, [], [])
     output, asked, after = "", False, 0
-    while page := await engine.store.events(question.run, after, _PAGE):
+    while page := await engine.store.runs.events(question.run, after, _PAGE):
         after = page[-1].seq
         for event in page:
             body = event.body

@@ -99,7 +99,7 @@ def revoke(
     ],
     store: Store = None,
 ) -> None:
-    """Make a key invalid, now and for good.
+    """Make a key invalid for good. When the command returns, no server takes it any more.
 
     A server whose last key is revoked refuses every caller, until there is another key.
     """
@@ -109,10 +109,13 @@ def revoke(
 
 
 async def _revoke(key: str, store: Path | None) -> None:
+    import asyncio
+
     from ..app.keys import StoredKeys
     from ..engine.ids import now
     from ..model.errors import NotFound
     from ..security.keys import key_id
+    from ..security.remembered_keys import REMEMBERED_FOR
     from .errors import CommandError
     from .session import engine_at
 
@@ -127,6 +130,7 @@ async def _revoke(key: str, store: Path | None) -> None:
             )
         if not found or not await keys.revoke(found[0], now()):
             raise NotFound(f"there is no valid key {wanted}")
+        await asyncio.sleep(REMEMBERED_FOR)  # servers may have read the record just before
         left = [r for r in valid if r.id != found[0] and (r.expires_at is None or r.expires_at > now())]
     typer.echo(f"key {found[0]} is revoked")
     if not left:

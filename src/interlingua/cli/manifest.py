@@ -151,7 +151,7 @@ def check(
     Takes both names of the extension, the earlier form (metadata, specs, deployment), and bare descriptors. Tells
     everything that is wrong, with file and JSON pointer. Exit code 1 where something is.
     """
-    from ..model.pointers import shown
+    from ..model.pointers import display
     from .errors import ExitCode
     from .render import as_json, clean
 
@@ -165,7 +165,7 @@ def check(
     else:
         for file, form, found in checked:
             for problem in found:
-                typer.echo(clean(f"{file}: {shown(problem['path'])}: {problem['message']}"))
+                typer.echo(clean(f"{file}: {display(problem['path'])}: {problem['message']}"))
             if not found:
                 typer.echo(f"{file}: this {form} is good")
     raise typer.Exit(ExitCode.FAILED if any(found for _, _, found in checked) else ExitCode.SUCCEEDED)

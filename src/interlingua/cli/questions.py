@@ -243,7 +243,7 @@ async def _asked(engine: Engine, part: str) -> QuestionRecord:
 
 async def nobody_runs(engine: Engine, run: str) -> bool:
     """Whether a run that has not ended stays as it is until somebody takes it up by hand."""
-    row = await engine.store.run(run)
+    row = await engine.store.runs.get(run)
     if row is None or row.worker is not None or row.status.final:
         return False
     return not await engine.elsewhere.somebody_runs(row.queue)

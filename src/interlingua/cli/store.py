@@ -12,7 +12,7 @@ from .options import Json, Store, examples
 
 if TYPE_CHECKING:
     from ..store.integrity import Counts, Damage
-    from ..store.sql.runs import SQLStore
+    from ..store.sql.store import SqlStore
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -105,7 +105,7 @@ async def _check(all_: bool, sample: int, store: Path | None, json: bool) -> int
 
     from ..model.errors import Conflict
     from ..store.open import migrate, open_store, shown
-    from ..store.sql.runs import SQLStore
+    from ..store.sql.store import SqlStore
     from .render import as_json
 
     where = _there(store)
@@ -116,7 +116,7 @@ async def _check(all_: bool, sample: int, store: Path | None, json: bool) -> int
             "store migrate` first (`--dry-run` says what that would do), or check it with the version that wrote it"
         )
     opened = open_store(where)
-    assert isinstance(opened, SQLStore)
+    assert isinstance(opened, SqlStore)
     await opened.open()
     try:
         found, checked, damage = await _look(opened, None if all_ else sample)
@@ -132,7 +132,7 @@ async def _check(all_: bool, sample: int, store: Path | None, json: bool) -> int
     return 1 if damage else 0
 
 
-async def _look(opened: SQLStore, sample: int | None) -> tuple[Counts | None, int, list[Damage]]:
+async def _look(opened: SqlStore, sample: int | None) -> tuple[Counts | None, int, list[Damage]]:
     """What is there, how many runs were checked, and what is wrong."""
     from ..model.errors import StoreError
     from ..store.integrity import Damage, check_logs, counts

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from ..app.teams import HANDLERS
-from ..model.error_numbers import Code
+from ..model.error_numbers import ErrorNumber
 from ..model.errors import InterlinguaError
-from ..model.pointers import escaped
+from ..model.pointers import escape
 from ..model.team.authority import DEFAULT_LIMITS, Limits, Policy, Step
 from ..model.team.manifest import OURS, USER, Manifest, Problem, Server, Team, entry_of
 from .render import clean
@@ -314,7 +314,7 @@ def _limits(given: dict[str, Any]) -> str:
 def _code(code: str) -> str:
     if not code.isdigit():
         return "any other"
-    names = {int(one): one.name.lower() for one in Code}
+    names = {int(one): one.name.lower() for one in ErrorNumber}
     return f"{code} {names.get(int(code), '')}".strip()
 
 
@@ -329,7 +329,7 @@ async def probe(team: Team, servers: Any) -> tuple[dict[str, list[str]], list[Pr
         try:
             offered[id_] = [tool.name for tool in await servers.list(id_, server)]
         except InterlinguaError as error:
-            found.append(Problem(team.file, f"/servers/{escaped(id_)}", error.message))
+            found.append(Problem(team.file, f"/servers/{escape(id_)}", error.message))
     for manifest in team.manifests.values():
         for index, binding in enumerate(manifest.mcp_bindings):
             tools = offered.get(binding.server_id)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..model import json_values
 from ..model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
-from ..model.error_numbers import code_of
+from ..model.error_numbers import number_of
 from ..model.errors import ErrorInfo
 from ..model.events import (
     ArtifactAdded,
@@ -213,7 +213,7 @@ def form_of(said: Said) -> str:
     metadata = said.message.metadata
     if said.form == "error":
         code = said.code or "internal"
-        return f"error {int(code_of(ErrorInfo(code, '')))} {clean(code)}"
+        return f"error {int(number_of(ErrorInfo(code, '')))} {clean(code)}"
     word: str = said.form
     if word == "message" and metadata.get("final"):
         word = "result"

@@ -59,12 +59,12 @@ async def _workers(store: Path | None, bus: str | None, json: bool) -> None:
     opened = open_store(where)
     await opened.open()
     try:
-        await opened.bury()
-        rows = await opened.workers()
+        await opened.claims.bury()
+        rows = await opened.claims.workers()
         told = await _present(settings, {row.id for row in rows}) if settings.url else None
         found = []
         for row in sorted(rows, key=lambda row: row.started_at):
-            one = _entry(row, len(await opened.owned(row.id)))
+            one = _entry(row, len(await opened.claims.owned(row.id)))
             if told is not None:
                 one["bus"] = _said(told.pop(row.id, None))
             found.append(one)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model.question_forms import true_form, written_answer
+from ..model.question_forms import matching_form, parse_answer
 from ..model.run import Question
 from ..model.schemas import usable
 from .sample import made_for
@@ -30,7 +30,7 @@ def filled_in(params: Any) -> Any:
     fields ask for."""
     shown = params.get("requestedSchema") if isinstance(params, dict) else None
     meta = params.get("_meta") if isinstance(params, dict) else None
-    told = true_form(meta.get(ANSWER_SCHEMA), shown) if isinstance(meta, dict) else None
+    told = matching_form(meta.get(ANSWER_SCHEMA), shown) if isinstance(meta, dict) else None
     if told is not None:
         laid, schema = told
         content = laid.content(fitting(schema))
@@ -43,5 +43,5 @@ def answer_to(schema: Any) -> Any:
     """An answer to a question that may tell its schema: a word, where that is enough."""
     if not isinstance(schema, dict) or usable(schema) != schema:
         return WORD
-    meant = written_answer(Question("", "", "", None, schema, 0), WORD)
+    meant = parse_answer(Question("", "", "", None, schema, 0), WORD)
     return WORD if problem(meant, schema, "the answer") is None else fitting(schema)

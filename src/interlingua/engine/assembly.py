@@ -104,8 +104,8 @@ class Core:
         worker.foreign = self.store_listeners
         self.gate.worker = worker
         self.runs.attach(worker)
-        self.store.on_foreign_change = worker.foreign_change
-        self.store.on_lost = worker.lost
+        self.store.on_change = worker.foreign_change
+        self.store.claims.on_lost = worker.lost
         await self.agents.publish_cards()
         self.agents.listeners.append(self._agents_changed)
         opened.append(lambda: self.agents.listeners.remove(self._agents_changed))

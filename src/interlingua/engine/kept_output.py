@@ -15,7 +15,7 @@ async def kept_output(store: Store, restarted: Event) -> Any:
     """The output as it is behind a `RunRestarted`; ABSENT where nothing is left."""
     deltas: list[tuple[int, Any]] = []
     cursor = 0
-    while cursor < restarted.seq and (page := await store.events(restarted.run, cursor, _PAGE)):
+    while cursor < restarted.seq and (page := await store.runs.events(restarted.run, cursor, _PAGE)):
         for event in page:
             body = event.body
             if event.seq > restarted.seq:

@@ -1,4 +1,4 @@
-"""The card: everything that others may know about an agent before they run it."""
+"""The agent card: the public description of an agent, readable before a run starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ANY_OBJECT: Schema = {"type": "object"}
 
 
 class QuestionType(msgspec.Struct, omit_defaults=True):
-    """A kind of question that the agent may ask, with the schemas of the question and of its answer."""
+    """A type of question that the agent may ask, with the schemas of its payload and its answer."""
 
     type: str
     payload: Schema
@@ -21,7 +21,7 @@ class QuestionType(msgspec.Struct, omit_defaults=True):
 
 
 class ErrorDefinition(msgspec.Struct, omit_defaults=True):
-    """An error of the agent's own."""
+    """An error that the agent declares."""
 
     code: str
     description: str
@@ -38,8 +38,11 @@ class Skill(msgspec.Struct, omit_defaults=True):
 
 
 class AgentCard(msgspec.Struct, omit_defaults=True):
-    """Input and output are objects at the root. The text fields name the member that carries plain text,
-    so that protocols which speak in messages reach agents that take objects, and back."""
+    """Describes an agent: its name, schemas, questions, errors and skills.
+
+    Input and output are JSON objects. `input_text` and `output_text` name the member that carries plain text: protocols
+    that exchange messages use it to reach agents that take objects.
+    """
 
     name: str
     version: str = "0.1.0"
@@ -58,7 +61,7 @@ class AgentCard(msgspec.Struct, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """Name and version: what makes an agent unique, and what a worker claims runs by."""
+        """Name and version. They identify an agent, and workers claim runs by them."""
         return f"{self.name}@{self.version}"
 
     def question(self, type_: str) -> QuestionType | None:

@@ -1,4 +1,4 @@
-"""What agents and people say to each other: parts and messages."""
+"""Content of messages and artifacts: text, files, data and tool results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TextPart(msgspec.Struct, tag="text", tag_field="type", omit_defaults=True)
 
 
 class FilePart(msgspec.Struct, tag="file", tag_field="type", omit_defaults=True):
-    """A file, by address (`url`), as bytes (`data`, base64 in JSON) or as text (`text`): one of the three."""
+    """A file, given by one of three members: an address (`url`), bytes (`data`, base64 in JSON) or text (`text`)."""
 
     url: str | None = None
     data: bytes | None = None
@@ -37,7 +37,7 @@ class DataPart(msgspec.Struct, tag="data", tag_field="type", omit_defaults=True)
 
 
 class ToolResultPart(msgspec.Struct, tag="tool_result", tag_field="type", omit_defaults=True):
-    """What a tool of a server gave back, so that others see the evidence and not a claim."""
+    """The result of a tool call, as the tool server returned it: evidence for other agents, not a claim."""
 
     tool: str
     result: Any = None
@@ -64,7 +64,7 @@ class Message(msgspec.Struct, omit_defaults=True):
 
 
 class Artifact(msgspec.Struct, omit_defaults=True):
-    """A result with a name. Chunks of one artifact share its id: `append` adds to it, `last` closes it."""
+    """A named result. Chunks of one artifact share its id: `append` extends the artifact, `last` closes it."""
 
     id: str
     parts: list[Part]
@@ -76,10 +76,10 @@ class Artifact(msgspec.Struct, omit_defaults=True):
 
 
 def read_part(value: dict[str, Any]) -> Part:
-    """A part as it is written in JSON. Whatever else it may be is data: others have objects of the same names."""
+    """Reads a part from JSON. Any other value becomes a DataPart: foreign objects may use the same type names."""
     kind = value.get("type")
-    named = ("url", "data", "text") if kind == "file" else (kind,) if kind in ("text", "data") else ("tool",)
-    if kind in ("text", "file", "data", "tool_result") and any(name in value for name in named):
+    members = ("url", "data", "text") if kind == "file" else (kind,) if kind in ("text", "data") else ("tool",)
+    if kind in ("text", "file", "data", "tool_result") and any(member in value for member in members):
         try:
             part: Part = msgspec.convert(value, Part)
         except msgspec.ValidationError:
@@ -89,11 +89,11 @@ def read_part(value: dict[str, Any]) -> Part:
 
 
 def text_of(parts: list[Part]) -> str:
-    """The text in some parts, joined as it was written."""
+    """Joins the text parts, without separators."""
     return "".join(part.text for part in parts if isinstance(part, TextPart))
 
 
 def parts_from(value: str | Part | Sequence[Part | str]) -> list[Part]:
-    """Text, one part, or several of both: always parts."""
-    several: Sequence[Part | str] = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
-    return [TextPart(one) if isinstance(one, str) else one for one in several]
+    """Turns text, a part, or a sequence of both into a list of parts."""
+    items: Sequence[Part | str] = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
+    return [TextPart(item) if isinstance(item, str) else item for item in items]

@@ -2,8 +2,7 @@
 
 `combine` puts a delta onto an output, `compose` makes two deltas one, `diff` finds the delta between two
 outputs; `Joiner` and `Composer` do the first two for long streams, at a cost linear in what was added.
-Nothing here does I/O or knows of schemas and progress tokens; what follows from a bad delta is for doors to
-say.
+Nothing here does I/O or knows schemas and progress tokens; doors decide how to react to a bad delta.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Final, TypeAlias, final, overload
 
-# What a JSON decoder returns, and of exactly these types: subclasses and other Python types are refused, as
+# The values that a JSON decoder returns, of exactly these types: subclasses and other Python types are refused, as
 # is every number that is not finite.
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Path: TypeAlias = tuple[str | int, ...]
 
 # Containers nested deeper than this are refused. The functions below recurse, with at most two frames per
-# level, so this keeps hostile input away from the limit of the interpreter (1,000 frames, those of the caller
-# included).
+# level, so hostile input cannot reach the limit of the interpreter (1,000 frames, the caller's frames included).
 MAX_DEPTH: Final = 200
 
 
@@ -36,14 +34,13 @@ class Absent(Enum):
 
 
 # No value at all, as opposed to null: the output before the first delta, the member that a key does not have
-# yet, and the delta of "nothing to say". As a delta it changes nothing, whatever it meets; null, by contrast,
-# brings a missing member into being. It is not JSON, so sending it by mistake fails at the encoder and not at
-# the peer.
+# yet, and the empty delta. As a delta it changes nothing; null, by contrast, creates a missing member. It is not
+# JSON, so sending it by mistake fails at the encoder and not at the peer.
 ABSENT: Final = Absent.ABSENT
 
 
 class DeltaError(ValueError):
-    """A delta that cannot be used; `path` says where in the output, `problem` says why."""
+    """A delta that cannot be applied; `path` says where in the output, `problem` says why."""
 
     def __init__(self, problem: str, path: Path = ()) -> None:
         super().__init__(problem)
@@ -55,11 +52,11 @@ class DeltaError(ValueError):
 
 
 class NotAnExtension(DeltaError):
-    """No delta leads from the old value to the new one; only sending the whole new value helps."""
+    """No delta leads from the old value to the new one; send the whole new value instead."""
 
 
 def format_path(path: Path) -> str:
-    """Write a path as `$.a[3]["odd key"]`."""
+    """Writes a path as `$.a[3]["odd key"]`."""
     return "$" + "".join(
         f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{json.dumps(step)}]" for step in path
     )
@@ -73,10 +70,10 @@ def combine(output: Json | Absent, delta: Json) -> Json: ...
 @overload
 def combine(output: Json | Absent, delta: Json | Absent) -> Json | Absent: ...
 def combine(output: Json | Absent, delta: Json | Absent) -> Json | Absent:
-    """Return `output` with `delta` put onto it; neither argument is changed or shared with the result.
+    """Returns `output` extended by `delta`; neither argument is changed or shared with the result.
 
-    Not associative: a leading null of an array is dropped where the array meets nothing, so to put deltas
-    together before there is an output to put them on, use `compose`.
+    Not associative: a leading null of an array is dropped where the output has no array yet. To join deltas before
+    there is an output, use `compose`.
     """
     joiner = Joiner(output)
     joiner.add(delta)
@@ -88,16 +85,16 @@ def compose(first: Json | Absent, second: Json) -> Json: ...
 @overload
 def compose(first: Json | Absent, second: Json | Absent) -> Json | Absent: ...
 def compose(first: Json | Absent, second: Json | Absent) -> Json | Absent:
-    """Return the one delta that does what `first` and then `second` do, to any output.
+    """Returns one delta with the effect of `first` followed by `second`, on any output.
 
     `combine(combine(o, a), b)` and `combine(o, compose(a, b))` give the same value or both fail (with
-    fractions: up to the rounding of floats), and it does not matter how a chain of `compose` is bracketed.
+    fractions: up to the rounding of floats), and `compose` is associative.
     """
     return compose_all((first, second))
 
 
 def compose_all(deltas: Iterable[Json | Absent]) -> Json | Absent:
-    """Compose any number of deltas, in order; `ABSENT` if there are none."""
+    """Composes any number of deltas, in order; returns `ABSENT` if there are none."""
     composer = Composer()
     for delta in deltas:
         composer.add(delta)
@@ -105,7 +102,7 @@ def compose_all(deltas: Iterable[Json | Absent]) -> Json | Absent:
 
 
 def require_object(delta: object) -> dict[str, Json]:
-    """Return `delta` if it is an object, as the root of an output and of a delta on the wire has to be."""
+    """Returns `delta` if it is an object, as the root of an output and of a delta on the wire must be."""
     if type(delta) is not dict:
         raise DeltaError(f"a delta must be an object, not {_describe(delta)}")
     return delta
@@ -115,21 +112,21 @@ def require_object(delta: object) -> dict[str, Json]:
 
 
 class _Accumulator:
-    """A private tree that deltas are put onto in place."""
+    """A private tree that deltas extend in place."""
 
     __slots__ = ("_holder", "_markers", "_value")
 
     def __init__(self, start: Json | Absent, markers: _Markers) -> None:
-        # The tree, as the only element of a list: its root is then replaced the same way as any other node.
-        # It consists of plain JSON except that a string which has grown is a _Text.
+        # The tree is the only element of a list, so that its root is replaced like any other node. It consists of
+        # plain JSON, except that a string that has grown is a _Text.
         self._holder: list[Any] = [ABSENT if start is ABSENT else _copy(start, _Markers.KEEP, ())]
-        self._markers = markers  # what becomes of the leading null of an array that meets nothing
+        self._markers = markers  # treatment of the leading null of an array where there was no array
         self._value: Any = _STALE  # the tree as plain JSON, or _STALE after a change
 
     def add(self, delta: Json | Absent) -> None:
-        """Put `delta` onto what is there. If that fails nothing has changed, and other deltas can follow."""
-        # Shortcut for the most frequent delta by far, {"text": "fragment"} onto a string that grows already.
-        # A fragment that may start with half a surrogate pair sorts at or after _LOW and goes the long way.
+        """Extends the value by `delta`. A delta that fails changes nothing, and other deltas can follow."""
+        # Shortcut for the most frequent delta, {"text": "fragment"} after an earlier fragment. A fragment that may
+        # start with half a surrogate pair sorts at or after _LOW and takes the general path.
         if type(delta) is dict and len(delta) == 1 and type(root := self._holder[0]) is dict:
             for key, fragment in delta.items():
                 if type(fragment) is str and "" < fragment < _LOW and type(text := root.get(key)) is _Text:
@@ -147,10 +144,10 @@ class _Accumulator:
 
     @property
     def value(self) -> Json | Absent:
-        """What has been put together so far, as plain JSON; `ABSENT` if that is nothing.
+        """The value so far, as plain JSON; `ABSENT` before the first delta.
 
-        The result is built on the first access after a change, and the same object is returned until the next
-        one. It is never changed by a later `add`, and should not be changed by the caller.
+        The first access after a change builds the result; later accesses return the same object. A later `add` never
+        changes it, and the caller should not change it either.
         """
         if self._value is _STALE:
             self._value = _plain(self._holder[0])
@@ -160,7 +157,7 @@ class _Accumulator:
 
 @final
 class Joiner(_Accumulator):
-    """`combine` for a stream: the value of an output while its deltas arrive."""
+    """Combines a stream of deltas: holds the output while its deltas arrive."""
 
     __slots__ = ()
 
@@ -170,7 +167,7 @@ class Joiner(_Accumulator):
 
 @final
 class Composer(_Accumulator):
-    """`compose` for a stream: deltas that wait to be sent, coalesced to one."""
+    """Composes a stream of deltas: coalesces waiting deltas into one."""
 
     __slots__ = ()
 
@@ -182,10 +179,10 @@ class Composer(_Accumulator):
 
 
 def diff(old: Json | Absent, new: Json | Absent) -> Json | Absent:
-    """Return the delta that `combine` needs to get from `old` to `new`; `ABSENT` if they are equal.
+    """Returns the delta with which `combine` turns `old` into `new`; `ABSENT` if they are equal.
 
-    Outputs only ever grow: strings and arrays at their end, objects by keys, null into anything, numbers by
-    any difference. `NotAnExtension` is raised for every other change. Numbers compare by value: 1 equals 1.0.
+    Outputs only grow: strings and arrays at their end, objects by keys, null into anything, numbers by any
+    difference. Every other change raises `NotAnExtension`. Numbers compare by value: 1 equals 1.0.
     """
     if new is ABSENT and old is not ABSENT:
         raise NotAnExtension(f"{_describe(old)} cannot be removed")
@@ -199,7 +196,7 @@ def _diff(old: Any, new: Any, path: Path) -> Any:
     kind = _KINDS.get(type(old))
     if kind != _KINDS.get(type(new)) or kind is None:
         for value in (old, new):
-            _copy(value, _Markers.KEEP, path)  # raises for what is not JSON at all, a mistake of another sort
+            _copy(value, _Markers.KEEP, path)  # raises if the value is not JSON at all, a different mistake
         raise NotAnExtension(f"{_describe(old)} cannot become {_describe(new)}", path)
     if kind == "array":
         return _diff_array(old, new, path)
@@ -257,9 +254,8 @@ def _difference(old: float, new: float) -> float | None:
     except OverflowError:  # an integer beyond the range of floats
         pass
     else:
-        # The numbers that lead to `new` are an interval around the exact difference. If any float lies in it,
-        # so does the nearest one below or above the difference. The guess is one of these two, a neighbour of
-        # the guess is the other.
+        # The numbers that lead to `new` form an interval around the exact difference. If it contains a float, it
+        # contains the nearest one below or above the difference: the guess, or a neighbour of the guess.
         candidates += [guess, math.nextafter(guess, -math.inf), math.nextafter(guess, math.inf)]
     if type(old) is int and float(new).is_integer():
         candidates.insert(1, int(new) - old)
@@ -273,7 +269,7 @@ def _suffix(old: str, new: str) -> str | None:
     end = len(old)
     suffix = new[end:]
     if not new.startswith(old) and end <= len(new):
-        # The last character of `old` may be the first half of one that `new` has in full.
+        # The last character of `old` may be half of a character that `new` has in full.
         suffix = chr(0xDC00 | ord(new[end - 1]) & 0x3FF) + suffix
     return suffix if "".join(_seam(old, suffix)) == new else None
 
@@ -282,7 +278,7 @@ def _suffix(old: str, new: str) -> str | None:
 
 
 class _Markers(Enum):
-    """What to do about the leading null of an array that meets nothing, where it means "append"."""
+    """Treatment of an array's leading null, the "append" marker, where there was no array before."""
 
     DROP = 1  # the array becomes part of an output
     KEEP = 2  # the array stays what it is: part of a delta, or of an output that is only copied
@@ -290,13 +286,13 @@ class _Markers(Enum):
 
 
 class _Text(list[str]):
-    """A string that grows, as its fragments. There is at least one and the last one is not empty."""
+    """The fragments of a growing string. There is at least one, and the last one is not empty."""
 
     __slots__ = ()
 
 
-# Assignments container[key] = value. They are collected before the first is carried out, so that a delta that
-# turns out to be wrong has changed nothing. Appending is an assignment to the empty slice at the end.
+# Assignments container[key] = value. They are all collected before the first is carried out, so that a wrong delta
+# changes nothing. Appending is an assignment to the empty slice at the end.
 _Changes: TypeAlias = list[tuple[Any, str | int | slice, Any]]
 
 _STALE: Final = object()
@@ -311,11 +307,11 @@ _KINDS: Final[dict[type, str]] = {
     dict: "object",
 }
 _HARMLESS: Final = frozenset({type(None), bool, int, str})  # immutable, and nothing to check
-_HIGH, _LOW, _BEYOND = "\ud800", "\udc00", "\ue000"  # where the two halves of surrogate pairs begin, and end
+_HIGH, _LOW, _BEYOND = "\ud800", "\udc00", "\ue000"  # the ranges of the two halves of surrogate pairs
 
 
 def _plan(holder: Any, key: str | int, node: Any, delta: Any, markers: _Markers, path: Path, changes: _Changes) -> None:
-    """Find the assignments that put `delta` onto `node`, which is `holder[key]` or `ABSENT`."""
+    """Finds the assignments that extend `node`, which is `holder[key]` or `ABSENT`, by `delta`."""
     if delta is None:
         if node is ABSENT:
             changes.append((holder, key, None))
@@ -323,55 +319,70 @@ def _plan(holder: Any, key: str | int, node: Any, delta: Any, markers: _Markers,
     if node is None or node is ABSENT:
         changes.append((holder, key, _copy(delta, markers, path)))
         return
-    # By exact type, not isinstance: to Python a bool is an int, and this is also the fastest way to tell.
+    # By exact type, not isinstance: to Python a bool is an int, and this is also the fastest test.
     kind, node_kind = type(delta), type(node)
-    if kind is str:
-        if node_kind is _Text:
-            if delta:
-                last = len(node) - 1
-                changes.append((node, slice(last, None), _seam(node[last], delta)))
-            return
-        if node_kind is str:
-            if delta:
-                changes.append((holder, key, _Text(_seam(node, delta))))
-            return
-    elif kind is dict:
-        if node_kind is dict:
-            for name, value in delta.items():
-                if type(name) is not str:
-                    raise _bad_key(name, path)
-                _plan(node, name, node.get(name, ABSENT), value, markers, (*path, name), changes)
-            return
-    elif kind is list:
-        if node_kind is list:
-            if not node:
-                changes.append((holder, key, _copy(delta, markers, path)))
-            elif delta:
-                end = len(node)
-                if delta[0] is not None:
-                    _plan(node, end - 1, node[-1], delta[0], markers, (*path, end - 1), changes)
-                if len(delta) > 1:
-                    fresh = [_copy(item, markers, (*path, at)) for at, item in enumerate(delta[1:], end)]
-                    changes.append((node, slice(end, end), fresh))
-            return
-    elif kind is bool:
+    if kind is str and (node_kind is str or node_kind is _Text):
+        _plan_text(holder, key, node, delta, changes)
+        return
+    if kind is dict and node_kind is dict:
+        _plan_object(node, delta, markers, path, changes)
+        return
+    if kind is list and node_kind is list:
+        _plan_array(holder, key, node, delta, markers, path, changes)
+        return
+    if kind is bool:
         if node_kind is bool:
             if node is not delta:
                 raise DeltaError(f"cannot combine {json.dumps(node)} with {json.dumps(delta)}", path)
             return
     elif (kind is int or kind is float) and (node_kind is int or node_kind is float):
-        total = _sum(node, delta)
-        if type(total) is float and not math.isfinite(total):
-            raise DeltaError("cannot combine number with number: the sum is not finite", path)
-        changes.append((holder, key, total))
+        changes.append((holder, key, _finite_sum(node, delta, path)))
         return
     elif kind not in _KINDS:
         _copy(delta, markers, path)  # raises
     raise DeltaError(f"cannot combine {_describe(node)} with {_describe(delta)}", path)
 
 
+def _finite_sum(node: float, delta: float, path: Path) -> float:
+    total = _sum(node, delta)
+    if type(total) is float and not math.isfinite(total):
+        raise DeltaError("cannot combine number with number: the sum is not finite", path)
+    return total
+
+
+def _plan_text(holder: Any, key: str | int, node: str | _Text, delta: str, changes: _Changes) -> None:
+    if not delta:
+        return
+    if isinstance(node, str):
+        changes.append((holder, key, _Text(_seam(node, delta))))
+    else:
+        last = len(node) - 1
+        changes.append((node, slice(last, None), _seam(node[last], delta)))
+
+
+def _plan_object(node: dict[str, Any], delta: dict[str, Any], markers: _Markers, path: Path, changes: _Changes) -> None:
+    for name, value in delta.items():
+        if type(name) is not str:
+            raise _bad_key(name, path)
+        _plan(node, name, node.get(name, ABSENT), value, markers, (*path, name), changes)
+
+
+def _plan_array(
+    holder: Any, key: str | int, node: list[Any], delta: list[Any], markers: _Markers, path: Path, changes: _Changes
+) -> None:
+    if not node:
+        changes.append((holder, key, _copy(delta, markers, path)))
+    elif delta:
+        end = len(node)
+        if delta[0] is not None:
+            _plan(node, end - 1, node[-1], delta[0], markers, (*path, end - 1), changes)
+        if len(delta) > 1:
+            fresh = [_copy(item, markers, (*path, at)) for at, item in enumerate(delta[1:], end)]
+            changes.append((node, slice(end, end), fresh))
+
+
 def _copy(value: Any, markers: _Markers, path: Path) -> Any:
-    """Return a copy of `value` that shares nothing mutable with it, with its markers treated as told."""
+    """Returns a deep copy of `value`, with its markers dropped, kept or added."""
     kind = type(value)
     if kind in _HARMLESS:
         return value
@@ -402,10 +413,10 @@ def _copy(value: Any, markers: _Markers, path: Path) -> Any:
 
 
 def _plain(node: Any) -> Any:
-    """Return a node of the private tree as plain JSON that shares nothing mutable with it."""
+    """Returns a node of the private tree as plain JSON that shares nothing mutable with it."""
     kind = type(node)
     if kind is _Text:
-        node[:] = ["".join(node)]  # so that the next time only fragments added since then are joined
+        node[:] = ["".join(node)]  # the next access joins only fragments added since
         return node[0]
     if kind is list:
         return [item if type(item) in _HARMLESS else _plain(item) for item in node]
@@ -415,7 +426,7 @@ def _plain(node: Any) -> Any:
 
 
 def _sum(left: float, right: float) -> float:
-    # Zero is skipped so that 0.0 too leaves every number as it is, even an integer that no float can hold.
+    # Skipping zero lets 0.0, too, leave every number as it is, even an integer that no float can hold.
     try:
         return left + right if right else left
     except OverflowError:  # an integer beyond the range of floats met a float
@@ -423,10 +434,10 @@ def _sum(left: float, right: float) -> float:
 
 
 def _seam(left: str, right: str) -> tuple[str, str]:
-    """Return two strings that, put together, are `left` followed by `right`.
+    """Returns two strings that, joined, are `left` followed by `right`.
 
-    UTF-16 peers may split a character into its surrogates, one at the end of a delta and one at the start of
-    the next. Python would keep these as two characters, which no encoder accepts, so they are made one again.
+    UTF-16 peers may split a character into its surrogates, one at the end of a delta and one at the start of the next.
+    Python would keep two characters, which no encoder accepts, so they are joined into one.
     """
     if _LOW <= right < _BEYOND and _HIGH <= left[-1:] < _LOW:
         return left[:-1], chr(0x10000 + ((ord(left[-1]) & 0x3FF) << 10 | ord(right[0]) & 0x3FF)) + right[1:]

@@ -1,7 +1,7 @@
-"""What a door keeps that is no run and no thread: documents, letters, and feeds of news.
+"""Records that doors store beside runs and threads: documents, letters in boxes, and feeds.
 
-These are the words for it, without a database: the changes that `keep` applies, all of a list or none, and the rows
-that reads give back. What is in a body, and what a space, box, feed, topic or state means, only the door knows.
+The types are independent of a database: the changes that the store applies, all of a list or none, and the rows that
+reads return. Only the door knows the format of a body and the meaning of a space, box, feed, topic or state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """A document, new or in place of the one that is there. Its version counts up from 1."""
+    """Creates or replaces a document. Its version counts up from 1."""
 
     space: str
     id: str
@@ -22,18 +22,18 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     state: str = ""
     topic: str = ""
     owner: str = ""
-    version: int | None = None  # it must have now; 0: there must be none, None: whatever there is
+    version: int | None = None  # the version it must have now; 0: it must not exist, None: no condition
 
 
 class Drop(msgspec.Struct, frozen=True, gc=False):
-    """A document is no more. One of the same id that comes later is a new one."""
+    """Deletes a document. A later one with the same id is new."""
 
     space: str
     id: str
 
 
 class Post(msgspec.Struct, frozen=True, gc=False):
-    """A letter. Its number counts up from 1 in its box and is never used again; its key must be new to the box."""
+    """Adds a letter to a box, with a key that is new to the box. Numbers count up from 1 and are never reused."""
 
     box: str
     key: str
@@ -45,7 +45,7 @@ class Post(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
-    """Letters get another state: of these, those that there are and that are in state `only`."""
+    """Changes the state of letters. Skips missing letters and, with `only`, letters in any other state."""
 
     box: str
     numbers: list[int]
@@ -54,7 +54,7 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rewrite(msgspec.Struct, frozen=True, gc=False):
-    """A letter gets another body."""
+    """Replaces the body of a letter."""
 
     box: str
     number: int
@@ -62,10 +62,11 @@ class Rewrite(msgspec.Struct, frozen=True, gc=False):
 
 
 class Tell(msgspec.Struct, frozen=True, gc=False):
-    """News for a feed. Its seq counts up from 1 in its feed, with no gap, whoever writes and whoever is killed.
+    """Appends an entry to a feed. Its seq counts up from 1 without gaps, also with several writers and after crashes.
 
-    What `passes_by` is output of a run, of which the whole comes later: as the run's log does, it need not wait for the
-    disk, and after a power cut the feed may end before it."""
+    A `passes_by` entry carries output of a run whose whole output follows later. Like the run's log it need not wait
+    for the disk; after a power cut the feed may end before it.
+    """
 
     feed: str
     kind: str
@@ -75,10 +76,12 @@ class Tell(msgspec.Struct, frozen=True, gc=False):
 
 
 class Follow(msgspec.Struct, frozen=True, gc=False):
-    """How far a run's log has been told to a feed: it moves from `expected` (0: not at all yet), and once it has ended
-    it moves no more. Kept with the news it stands for, each part of a log is told once, however many try. With `hash`,
-    that of the event at `upto`, it moves only where the log has that event: in the store, or in the transaction that
-    this is in."""
+    """Advances the position up to which a feed holds a run's log, from `expected` (0: none yet) to `upto`.
+
+    Written in the transaction of the entries that it covers, so that each part of a log enters a feed once, also with
+    concurrent writers. After `ended` the position is final. With `hash`, the hash of the event at `upto`, it advances
+    only if the log has that event, in the store or in the same transaction.
+    """
 
     feed: str
     run: str
@@ -91,7 +94,7 @@ class Follow(msgspec.Struct, frozen=True, gc=False):
 Change = Put | Drop | Post | Settle | Rewrite | Tell | Follow
 
 
-# -- what comes back ---------------------------------------------------------------------------------------
+# -- rows and results ----------------------------------------------------------------------------------------
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
@@ -128,14 +131,14 @@ class Told(msgspec.Struct, frozen=True, gc=False):
 
 
 class Kept(msgspec.Struct):
-    """What became of a list of changes. Where `stale` is set, nothing of the list was applied."""
+    """The outcome of a list of changes. If `stale` is set, none of them was applied."""
 
-    # By place in the list: the version of a Put, the number of a Post, the seq of a Tell; of Drop, Settle and Rewrite
-    # how many documents or letters they found. Empty where something was stale.
+    # By place in the list: the version of a Put, the number of a Post, the seq of a Tell; for Drop, Settle and Rewrite
+    # the count of documents or letters that they found. Empty if a change was stale.
     numbers: list[int | None] = []
-    stale: Change | None = None  # the first whose condition did not hold
-    letter: Letter | None = None  # where that is a Post: the letter that has its key
+    stale: Change | None = None  # the first change whose condition did not hold
+    letter: Letter | None = None  # if that is a Post: the letter that already has its key
 
 
-# Told what became of a list of changes, before whoever waits for it goes on. It must not raise.
+# Receives the outcome of a list of changes, before the waiting caller resumes. It must not raise.
 Heed = Callable[[Sequence[Change], Kept], None]

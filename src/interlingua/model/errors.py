@@ -1,37 +1,37 @@
-"""Every error that the system raises on purpose, as one tree.
+"""The tree of all errors that the system raises deliberately.
 
     InterlinguaError
     ├── Invalid                 the caller sent something wrong; sending it again will not help
     │   ├── InvalidInput  InvalidConfig  InvalidOutput  InvalidQuestion  InvalidAnswer  InvalidState
-    │   ├── InvalidRequest      a request or argument that makes no sense
-    │   └── TooLarge            over one of the limits
+    │   ├── InvalidRequest      a malformed request or argument
+    │   └── TooLarge            exceeds a size limit
     ├── NotFound                AgentNotFound  RunNotFound  ThreadNotFound  QuestionNotFound  CheckpointNotFound
-    ├── Conflict                the thing exists, but its state does not allow this
+    ├── Conflict                the object exists, but its state does not allow this
     │   ├── ThreadBusy  ThreadExists  ThreadConflict
-    │   ├── AlreadyAnswered     somebody else's answer was first, or the question was withdrawn
+    │   ├── AlreadyAnswered     another answer was first, or the question was withdrawn or expired
     │   ├── AlreadyFinished     the run has ended
-    │   └── KeyReused           an idempotency key came again with another request
+    │   └── KeyReused           the idempotency key belongs to a different request
     ├── Denied                  the caller may not do this
-    ├── OverBudget              a limit of a team on its work is used up
-    ├── RunError                why a run did not succeed
-    │   ├── AgentError          raised by an agent on purpose; agents subclass it for errors of their own
-    │   ├── AgentCrashed        the agent raised something else
+    ├── OverBudget              a limit on a team's work is used up
+    ├── RunError                the run did not succeed
+    │   ├── AgentError          raised by an agent deliberately; agents subclass it for their own errors
+    │   ├── AgentCrashed        the agent raised any other exception
     │   ├── RunCancelled  RunTimedOut
-    │   ├── RunLost             the process that ran it died, and the run could not be taken up again
-    │   ├── QuestionExpired     nobody answered in time
-    │   ├── ChildFailed         an agent that was called did not succeed
-    │   ├── Rejected            its overseer did not approve the result
-    │   ├── StepFailed          a step raised, and will raise again
-    │   ├── ToolFailed          a tool of a server says that it failed
-    │   └── TooManyHops         a call went through too many mounts: they probably form a loop
-    ├── Overloaded              a queue is full; later is fine
-    ├── Unavailable             something that is needed is down or shutting down
-    ├── StoreError              the store could not read or write
-    └── DefinitionError         an agent is declared wrongly; raised where it is declared
+    │   ├── RunLost             the process that ran it died, and the run could not be resumed
+    │   ├── QuestionExpired     no answer came before the deadline
+    │   ├── ChildFailed         a called agent did not succeed
+    │   ├── Rejected            the overseer did not approve the result
+    │   ├── StepFailed          a step failed for good
+    │   ├── ToolFailed          a tool reported a failure
+    │   └── TooManyHops         a call passed through too many mounts, which probably form a loop
+    ├── Overloaded              a queue is full; try again later
+    ├── Unavailable             a required service is down or shutting down
+    ├── StoreError              a read or write of the store failed
+    └── DefinitionError         an invalid agent definition; raised at the definition
 
 Each class has a stable `code` and a `transient` flag: true means that the same request may succeed later.
 `details` is JSON, described by `details_schema` where a class always has them. Doors map the tree to their own errors
-by a table; nothing else should look at classes.
+by a table; no other code should test for classes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ import msgspec
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error as it stands in the log and travels over wires."""
+    """An error as the log stores it and wires carry it."""
 
     code: str
     message: str
@@ -51,13 +51,13 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class InterlinguaError(Exception):
-    """Something went wrong that is nobody's fault but ours."""
+    """The root of the tree. Raised as such, it is an internal error."""
 
     code: ClassVar[str] = "internal"
     details_schema: ClassVar[dict[str, Any] | None] = None
     transient: bool = False
     unread: bytes = b""
-    """The message that was refused, or its beginning: the id of the request may be there."""
+    """The refused message or its beginning, which may contain the id of the request."""
 
     def __init__(self, message: str, *, details: Any = None, transient: bool | None = None) -> None:
         super().__init__(message)
@@ -71,14 +71,14 @@ class InterlinguaError(Exception):
 
 
 class Invalid(InterlinguaError):
-    """Something does not fit what was declared. `path` points at the first thing that is wrong."""
+    """A value does not fit its declaration. `path` points at the first mismatch."""
 
     code = "invalid"
     details_schema: ClassVar[dict[str, Any] | None] = {
         "type": "object",
         "properties": {
-            "path": {"type": "string", "description": "A JSON pointer to what is wrong"},
-            "problem": {"type": "string", "description": "What is wrong with it"},
+            "path": {"type": "string", "description": "A JSON pointer to the mismatch"},
+            "problem": {"type": "string", "description": "The reason"},
         },
     }
 
@@ -96,25 +96,25 @@ class InvalidInput(Invalid):
 
 
 class InvalidConfig(Invalid):
-    """The configuration does not fit the agent's schema, or it takes none."""
+    """The configuration does not fit the agent's schema, or the agent takes none."""
 
     code = "invalid_config"
 
 
 class InvalidOutput(Invalid):
-    """The agent returned, yielded or recorded what does not fit its schema."""
+    """The agent returned, yielded or recorded a value that does not fit its schema."""
 
     code = "invalid_output"
 
 
 class InvalidQuestion(Invalid):
-    """The agent asked what it does not declare, or what does not fit its declaration."""
+    """The agent asked an undeclared question, or one that does not fit its declaration."""
 
     code = "invalid_question"
 
 
 class InvalidAnswer(Invalid):
-    """The answer does not fit what was asked."""
+    """The answer does not fit the question."""
 
     code = "invalid_answer"
 
@@ -126,49 +126,49 @@ class InvalidState(Invalid):
 
 
 class InvalidRequest(Invalid):
-    """A request or argument that makes no sense."""
+    """The request or an argument is malformed."""
 
     code = "invalid_request"
 
 
 class TooLarge(Invalid):
-    """Over one of the limits."""
+    """The value exceeds a size limit."""
 
     code = "too_large"
 
 
 class NotFound(InterlinguaError):
-    """There is no such thing."""
+    """The requested object does not exist."""
 
     code = "not_found"
 
 
 class AgentNotFound(NotFound):
-    """Nobody has that agent."""
+    """No process serves an agent of this name."""
 
     code = "agent_not_found"
 
 
 class TaskNotFound(NotFound):
-    """There is no such task of a team."""
+    """The team has no such task."""
 
     code = "task_not_found"
 
 
 class RunNotFound(NotFound):
-    """There is no such run, or it was deleted."""
+    """The run does not exist, or it was deleted."""
 
     code = "run_not_found"
 
 
 class ThreadNotFound(NotFound):
-    """There is no such thread."""
+    """The thread does not exist."""
 
     code = "thread_not_found"
 
 
 class QuestionNotFound(NotFound):
-    """There is no such question."""
+    """The question does not exist."""
 
     code = "question_not_found"
 
@@ -180,26 +180,26 @@ class CheckpointNotFound(NotFound):
 
 
 class Conflict(InterlinguaError):
-    """It exists, but its state does not allow this."""
+    """The object exists, but its state does not allow this."""
 
     code = "conflict"
 
 
 class ThreadBusy(Conflict):
-    """Another run has the thread."""
+    """Another run is using the thread."""
 
     code = "thread_busy"
     transient = True
 
 
 class ThreadExists(Conflict):
-    """There is a thread of that id already."""
+    """A thread with this id already exists."""
 
     code = "thread_exists"
 
 
 class ThreadConflict(Conflict):
-    """The thread changed while the run was using it."""
+    """The thread was changed while the run was using it."""
 
     code = "thread_conflict"
     transient = True
@@ -218,7 +218,7 @@ class AlreadyFinished(Conflict):
 
 
 class KeyReused(Conflict):
-    """The idempotency key came before, with another request."""
+    """The idempotency key belongs to an earlier, different request."""
 
     code = "key_reused"
 
@@ -230,7 +230,7 @@ class Denied(InterlinguaError):
 
 
 class OverBudget(InterlinguaError):
-    """The depth or the number of runs that a team may use for a task is used up."""
+    """The task has used up the depth or the number of runs that its team allows."""
 
     code = "over_budget"
 
@@ -242,7 +242,7 @@ class RunError(InterlinguaError):
 
 
 class AgentError(RunError):
-    """Raise this, or a subclass with a `code` of its own, to end a run as failed on purpose.
+    """Ends a run as failed. An agent raises it, or a subclass with a `code` of its own.
 
     Subclasses listed in `@agent(errors=[...])` become error definitions on the card: the code, the
     docstring as description, the transient flag, and the schema of `Details` where the class has one.
@@ -252,40 +252,40 @@ class AgentError(RunError):
 
 
 class AgentCrashed(RunError):
-    """The agent raised something that is no error of its own."""
+    """The agent raised an exception that is not an AgentError."""
 
     code = "agent_crashed"
 
 
 class RunCancelled(RunError):
-    """Somebody wanted the run to stop."""
+    """The run was cancelled."""
 
     code = "cancelled"
 
 
 class RunTimedOut(RunError):
-    """The run took longer than it may."""
+    """The run exceeded its timeout."""
 
     code = "timed_out"
     transient = True
 
 
 class RunLost(RunError):
-    """The process that ran it died, and the run could not be taken up again."""
+    """The process that executed the run died, and the run could not be resumed."""
 
     code = "run_lost"
     transient = True
 
 
 class QuestionExpired(RunError):
-    """Nobody answered in time."""
+    """No answer came before the deadline."""
 
     code = "question_expired"
     transient = True
 
 
 class ChildFailed(RunError):
-    """The called agent did not succeed; its own error is kept whole."""
+    """A called agent did not succeed; `error` holds its own error."""
 
     code = "child_failed"
     details_schema: ClassVar[dict[str, Any] | None] = {
@@ -301,13 +301,13 @@ class ChildFailed(RunError):
 
 
 class Rejected(RunError):
-    """Its overseer did not approve the result."""
+    """The overseer did not approve the result."""
 
     code = "rejected"
 
 
 class StepFailed(RunError):
-    """A step failed for good. What it raised is described in `error`."""
+    """A step failed for good; `error` describes the exception."""
 
     code = "step_failed"
     details_schema: ClassVar[dict[str, Any] | None] = {
@@ -322,35 +322,35 @@ class StepFailed(RunError):
 
 
 class ToolFailed(RunError):
-    """A tool was called, and says that it failed, or gave back what nobody can use."""
+    """A tool reported a failure or returned an unusable result."""
 
     code = "tool_failed"
 
 
 class TooManyHops(RunError):
-    """The call went through more mounts than `max_hops` allows; probably they form a loop."""
+    """The call passed through more mounts than `max_hops` allows; they probably form a loop."""
 
     code = "too_many_hops"
 
 
 class Overloaded(InterlinguaError):
-    """A queue is full; later is fine."""
+    """A queue is full; try again later."""
 
     code = "overloaded"
     transient = True
 
 
 class Unavailable(InterlinguaError):
-    """Something that is needed is down, or shutting down."""
+    """A required service is down or shutting down."""
 
     code = "unavailable"
     transient = True
 
 
 class StoreError(InterlinguaError):
-    """The store could not read or write.
+    """A read or write of the store failed.
 
-    `why` is the database's own words, with hosts and files in them: for the log and the owner, and not for callers.
+    `why` is the text of the database, which may name hosts and files: the log and the owner see it, callers do not.
     """
 
     code = "store_error"
@@ -365,13 +365,13 @@ class StoreError(InterlinguaError):
 
 
 class DefinitionError(InterlinguaError):
-    """An agent is declared wrongly; raised where it is declared."""
+    """An agent definition is invalid; raised at the definition."""
 
     code = "definition_error"
 
 
 def describe(error: BaseException) -> ErrorInfo:
-    """What the log says of an exception: ours as they are, any other by its type and text."""
+    """Describes an exception for the log: an error of the tree as it is, any other by its type and text."""
     if isinstance(error, InterlinguaError):
         return error.info()
     if isinstance(error, SystemExit):
@@ -380,15 +380,17 @@ def describe(error: BaseException) -> ErrorInfo:
     try:
         text = str(error)
     except Exception:
-        text = "(its text cannot be had)"
+        text = "(str() of it fails)"
     return ErrorInfo(AgentCrashed.code, f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def from_info(info: ErrorInfo) -> InterlinguaError:
-    """An error as it was raised, from what the log says of it. One that needs more to be made is of the root class."""
-    plain = (InterlinguaError.__init__, Invalid.__init__)
-    made = next((cls for cls in all_errors() if cls.code == info.code and cls.__init__ in plain), InterlinguaError)
-    error = made(info.message, details=info.details)
+    """Rebuilds an exception from its description in the log. Classes with their own arguments become the root class."""
+    plain_inits = (InterlinguaError.__init__, Invalid.__init__)
+    error_class = next(
+        (cls for cls in all_errors() if cls.code == info.code and cls.__init__ in plain_inits), InterlinguaError
+    )
+    error = error_class(info.message, details=info.details)
     error.transient = info.transient
     if isinstance(error, Invalid) and isinstance(info.details, dict):
         error.path = str(info.details.get("path", ""))
@@ -396,14 +398,14 @@ def from_info(info: ErrorInfo) -> InterlinguaError:
 
 
 def all_errors() -> list[type[InterlinguaError]]:
-    """The whole tree, parents first: for tables in docs and on doors."""
-    found: list[type[InterlinguaError]] = []
+    """Lists all classes of the tree, parents first, for tables in docs and doors."""
+    classes: list[type[InterlinguaError]] = []
 
     def walk(cls: type[InterlinguaError]) -> None:
-        if cls.__module__ == __name__ and cls not in found:
-            found.append(cls)
+        if cls.__module__ == __name__ and cls not in classes:
+            classes.append(cls)
             for sub in cls.__subclasses__():
                 walk(sub)
 
     walk(InterlinguaError)
-    return found
+    return classes

@@ -1,8 +1,8 @@
-"""Everything that can happen in a run, as one tagged union.
+"""The events of a run, as one tagged union.
 
-A run is its log: these events in order. Each is stored with run id, seq (from 1, no gaps), time and a hash that
-chains it to the one before (see `chain`). The body types below are what the log holds; `Event` is a body with
-its place in the log.
+A run is its log: these events in order. Each is stored with run id, seq (from 1, no gaps), time and a hash that chains
+it to its predecessor (see `hash_chain`). The body types below are the content of the log; `Event` is a body with its
+place in the log.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ class _Body(msgspec.Struct, tag_field="kind", omit_defaults=True):
 
 
 class Continued(msgspec.Struct, omit_defaults=True):
-    """The run that a retry continues, and its last record that was copied. The copies come next in the new log."""
+    """The run that a retry continues, and the last record that was copied. The copies follow in the new log."""
 
     run: str
     seq: int
     head: str
-    first: str  # the run that was continued first: a retry may have failed, too
-    copied: int  # events
+    first: str  # the original run, which differs if a retry was retried
+    copied: int  # number of copied events
 
 
 class RunCreated(_Body, tag="created"):
     request: RunRequest
     card: str  # digest of the card that the request was checked against
     parent: str | None = None
-    parent_head: str | None = None  # the parent's hash at this moment: ties the trees' chains together
-    origin: str = ""  # project and source of the code that the run belongs to
+    parent_head: str | None = None  # the parent's hash at this moment: links the two chains
+    origin: str = ""  # project and source of the run's code
     code: str = ""  # digest of that code
-    continues: Continued | None = None  # the failed run that this one goes on with
+    continues: Continued | None = None  # the failed run that this one continues
 
 
 class RunStarted(_Body, tag="started"):
     worker: str
     epoch: int
-    checkpoint: str | None = None  # on the first start: the thread state that every entry of this run begins with
+    checkpoint: str | None = None  # on the first start: the thread state that every entry of this run starts from
     thread_version: int = 0
-    code: str = ""  # digest of the code, where it is not the one that the run was created with
+    code: str = ""  # digest of the code, if it differs from that of RunCreated
 
 
 class RunRestarted(_Body, tag="restarted"):
-    """What was emitted after event `keep` no longer stands."""
+    """Revokes all emissions after event `keep`."""
 
     keep: int
     reason: str = ""
@@ -58,8 +58,8 @@ class RunRestarted(_Body, tag="restarted"):
 
 class OutputDelta(_Body, tag="delta"):
     delta: Any
-    step: str | None = None  # emitted inside this step: replayed with its record
-    branch: str | None = None  # the branch of the handler that emitted this; None: the handler itself
+    step: str | None = None  # the step that emitted it: replayed with its record
+    branch: str | None = None  # the branch of the handler that emitted it; None: the handler itself
 
 
 class MessageSent(_Body, tag="message"):
@@ -82,7 +82,7 @@ class PlanEntry(msgspec.Struct, omit_defaults=True):
 
 
 class Plan(_Body, tag="plan"):
-    """The whole plan as it is now; a later one replaces it."""
+    """The whole current plan; a later one replaces it."""
 
     entries: list[PlanEntry]
     step: str | None = None
@@ -105,7 +105,7 @@ ToolStatus = Literal["pending", "in_progress", "completed", "failed", "cancelled
 
 
 class ToolCall(_Body, tag="tool_call"):
-    """A tool call, or news of one: fields that are not None replace what was said before under this id."""
+    """A tool call or an update of one: fields that are not None replace those of earlier events with this id."""
 
     id: str
     title: str | None = None
@@ -128,7 +128,7 @@ class ArtifactAdded(_Body, tag="artifact"):
 
 
 class Warned(_Body, tag="warning"):
-    """Something odd that did not stop the run."""
+    """A problem that did not stop the run."""
 
     message: str
     details: Any = None
@@ -138,7 +138,7 @@ class Warned(_Body, tag="warning"):
 
 class QuestionAsked(_Body, tag="asked"):
     question: Question
-    run: str | None = None  # set on an ancestor's log: the descendant that asks
+    run: str | None = None  # on an ancestor's log: the descendant that asks
 
 
 class QuestionAnswered(_Body, tag="answered"):
@@ -156,28 +156,28 @@ class QuestionWithdrawn(_Body, tag="withdrawn"):
 
 
 class Recorded(_Body, tag="recorded"):
-    """The result of a step (or of now, uuid, random), or its final failure: never computed again."""
+    """The result of a step (or of now, uuid, random), or its final failure. It is never computed again."""
 
     key: str
     value: Any = None
     error: ErrorInfo | None = None
-    digest: str = ""  # of the arguments; "?" where they cannot be encoded
-    args: str = ""  # their beginning, to be shown
+    digest: str = ""  # of the arguments; "?" if they cannot be encoded
+    args: str = ""  # the beginning of the arguments, for display
 
 
 class MessageReceived(_Body, tag="received"):
-    """A message out of the run's mailbox, in the order in which the agent reads them."""
+    """A message from the run's mailbox. The events stand in the order in which the agent reads the messages."""
 
     message: Message
 
 
 class Notice(msgspec.Struct, omit_defaults=True):
-    """That responsibility for a task was handed over, and why."""
+    """The notice that responsibility for a task was handed over, with the reason."""
 
-    recipient: str  # the agent, by its id in the team
-    rule: str | None = None  # when the sender may delegate to it, in the words of its manifest
-    reason: str | None = None  # why the sender thinks that the rule applies
-    context_summary: str | None = None  # its digest: the text is part of the child's input
+    recipient: str  # the agent's id in the team
+    rule: str | None = None  # the manifest's rule on when the sender may delegate to it
+    reason: str | None = None  # the sender's reason why the rule applies
+    context_summary: str | None = None  # digest of the summary; the text is part of the child's input
 
 
 class ChildCalled(_Body, tag="called"):
@@ -185,9 +185,9 @@ class ChildCalled(_Body, tag="called"):
     run: str
     agent: str
     input: str  # digest of the input
-    notice: Notice | None = None  # where a member of a team delegates
-    proposal: str | None = None  # where it is asked for a verdict: the hash of what is proposed
-    args: str = ""  # the beginning of the input, where others may see it
+    notice: Notice | None = None  # if a team member delegates
+    proposal: str | None = None  # if it is asked for a verdict: the hash of the proposal
+    args: str = ""  # the beginning of the input, if others may see it
 
 
 class ChildEnded(_Body, tag="child_ended"):
@@ -202,14 +202,14 @@ class ChildEnded(_Body, tag="child_ended"):
 class DelegationRefused(_Body, tag="refused"):
     agent: str
     reason: str
-    code: str = "denied"  # of the error that the sender got
+    code: str = "denied"  # of the error that the sender received
     key: str = ""
-    input: str = ""  # digest, as of a call
-    run: str | None = None  # that was called for, and never came to be: it was refused at the last moment
+    input: str = ""  # digest, as in ChildCalled
+    run: str | None = None  # the run that was called but never created, if it was refused at the last moment
 
 
 class ToolRefused(_Body, tag="tool_refused"):
-    """A member of a team called a tool that it may not call."""
+    """A team member called a tool that it may not call."""
 
     server: str
     tool: str
@@ -223,20 +223,20 @@ Form = Literal["message", "delegation", "error", "inquiry"]
 
 
 class Said(_Body, tag="said"):
-    """What one participant of a team's task told another. All that may be seen of it is on the log of the team's run.
+    """A message between two participants of a team's task. The log of the team's run has all visible ones.
 
-    What is said about a result that is not approved yet is held: it stands on sealed logs, and is said once more, with
-    its own time, when exactly that result is approved.
+    A message about a result that is not approved yet is held: it stands on sealed logs and is repeated, with its
+    original time, once exactly that result is approved.
     """
 
     task: str
     sender: str  # an instance, the user or the orchestrator
     recipient: str
     form: Form
-    message: Message  # its first text is what is said, all other parts are attached
-    code: str | None = None  # of an error
-    time: int | None = None  # where it was said earlier than it stands here
-    run: str | None = None  # set on the log of the team's run: who said it
+    message: Message  # the first text part is the text, all other parts are attachments
+    code: str | None = None  # of the error, if form is "error"
+    time: int | None = None  # the original time of a repeated message
+    run: str | None = None  # on the log of the team's run: the run of the sender
     key: str = ""
     held: bool = False
 
@@ -251,16 +251,18 @@ class Said(_Body, tag="said"):
         return parts[1:] if parts and isinstance(parts[0], TextPart) else list(parts)
 
 
-def overheard(said: Said) -> Thought | None:
-    """What members of a team tell each other, for wires that have room for thoughts. Questions and results have places
-    of their own on every wire."""
+def thought_from_message(said: Said) -> Thought | None:
+    """Turns a team message into a thought, for wires that can carry thoughts.
+
+    Questions and results return None: every wire has its own place for them.
+    """
     if said.held or "question" in said.message.metadata or said.message.metadata.get("final"):
         return None
     return Thought(f"{said.sender} → {said.recipient} ({said.task}): {said.text}")
 
 
 class ErrorHandled(_Body, tag="handled"):
-    """What the policy of a team had done about the failure of a delegation."""
+    """The action that a team's policy took after a failed delegation."""
 
     key: str
     agent: str
@@ -273,7 +275,7 @@ class ErrorHandled(_Body, tag="handled"):
 
 
 class CodeChanged(_Body, tag="code_changed"):
-    """The run goes on with other code than before."""
+    """The run continues with different code."""
 
     old: str
     new: str
@@ -283,21 +285,21 @@ BlockReason = Literal["no_code", "history_mismatch", "failed_on_resume"]
 
 
 class RunBlocked(_Body, tag="blocked"):
-    """The code could not go on with this run. It waits for other code, or for `runs retry`."""
+    """The code could not resume this run, which now waits for other code or for `runs retry`."""
 
     reason: BlockReason
     message: str
     details: Any = None
-    code: str = ""  # digest of the code that could not go on
+    code: str = ""  # digest of the code that could not resume the run
 
 
 def blocked_warning(body: RunBlocked) -> Warned:
-    """A blocked run, for wires that have no place for it: the run is alive, and somebody should look at it."""
+    """Turns a blocked run into a warning, for wires without a state for it: the run is alive and needs attention."""
     return Warned(f"this run is blocked: {body.message}", {"blocked": body.reason})
 
 
 class RunMoved(_Body, tag="moved"):
-    """The run was given to code of another origin, on purpose."""
+    """An operator moved the run to code of another origin."""
 
     old: str
     new: str
@@ -307,7 +309,7 @@ class RunMoved(_Body, tag="moved"):
 class CancelRequested(_Body, tag="cancel_requested"):
     by: str = ""
     reason: str = ""
-    rollback: bool = False  # forget the run when it has ended
+    rollback: bool = False  # delete the run once it has ended
 
 
 class RunFinished(_Body, tag="finished"):
@@ -347,14 +349,14 @@ Body = (
     | RunFinished
 )
 
-# What an agent emits for others to see. A handler that runs again emits these again, so they are compared with
-# the log instead of being appended twice.
+# The visible output of an agent. A replayed handler emits it again, so emissions are compared with the log instead of
+# being appended twice.
 Emission = OutputDelta | MessageSent | Thought | Plan | ToolCall | ArtifactAdded | Warned
 EMISSIONS = (OutputDelta, MessageSent, Thought, Plan, ToolCall, ArtifactAdded, Warned)
 
 
 def emission_json(body: Emission) -> dict[str, Any]:
-    """An emission as others read it: without its place in the handler."""
+    """An emission as JSON, without its place in the handler."""
     plain: dict[str, Any] = msgspec.to_builtins(body)
     plain.pop("step", None)
     plain.pop("branch", None)
@@ -368,10 +370,10 @@ body_encoder = msgspec.json.Encoder()
 
 
 class Event(msgspec.Struct, gc=False):
-    """A body with its place in the log. `erased` events keep their place and hash but have lost the body.
+    """A body with its place in the log. `erased` events keep their place and hash but have no body.
 
-    `first` differs from `seq` when a reader that fell behind is given several output deltas composed into one:
-    the event then stands for first..seq.
+    `first` differs from `seq` when a slow reader receives several output deltas composed into one: the event then
+    stands for first..seq.
     """
 
     run: str
@@ -380,7 +382,7 @@ class Event(msgspec.Struct, gc=False):
     hash: bytes
     body: Body | None
     first: int = 0
-    size: int = 0  # bytes of the body as it is written down, where that is known
+    size: int = 0  # bytes of the encoded body, if known
 
     @property
     def kind(self) -> str:

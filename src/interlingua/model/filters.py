@@ -1,4 +1,4 @@
-"""Filters: which runs, questions and threads a search gives back."""
+"""Filters of searches for runs, questions and threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .status import Status
 class RunFilter(msgspec.Struct, kw_only=True):
     agent: str | None = None
     version: str | None = None
-    agents: list[str] | None = None  # any of these: NAME, NAME@VERSION or PREFIX*
+    agents: list[str] | None = None  # NAME, NAME@VERSION or PREFIX*; any of them may match
     status: list[Status] | None = None
     caller: str | None = None
     thread: str | None = None
@@ -20,19 +20,21 @@ class RunFilter(msgspec.Struct, kw_only=True):
     root: str | None = None
     metadata: dict[str, Any] | None = None
     marked: str | None = None
-    blocked: bool = False  # only those that some code could not go on with, and that wait for other code
-    sealed: bool = False  # also those that only overseers and the owner may read
+    blocked: bool = False  # only runs that wait for other code, because theirs could not resume them
+    sealed: bool = False  # include runs that only overseers and the owner may read
     limit: int = 10
     offset: int = 0
 
 
 class QuestionFilter(msgspec.Struct, kw_only=True):
-    run: str | None = None  # and the runs that it called
+    run: str | None = None  # this run and the runs that it called
     state: str | None = "open"
-    caller: str | None = None  # whose runs, without what only somebody else may answer
-    anyones: bool = False  # with `caller`: who may see all runs, not only its own
-    after: int | None = None  # only those that changed since, in the order of their changes; else the oldest first
-    newest: bool = False  # the one that changed last first
+    caller: str | None = None  # only questions of its runs that it may answer
+    anyones: bool = False  # with `caller`: it may see all runs, not only its own
+    after: int | None = (
+        None  # only questions changed after this change number, in the order of change; else the oldest first
+    )
+    newest: bool = False  # order by last change, the latest first
     limit: int = 100
 
 

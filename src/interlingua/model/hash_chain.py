@@ -1,6 +1,6 @@
 """The hash chain of a log: H(previous, run, seq, kind, time, H(body)).
 
-The body goes in as a hash of its own, so a body can be erased and the chain still verifies.
+The body enters as its own hash, so a body can be erased and the chain still verifies.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def body_hash(body: bytes) -> bytes:
 def first_broken(
     rows: Iterable[tuple[str, int, str, int, bytes, bytes]], previous: bytes = GENESIS, expected: int = 1
 ) -> int | None:
-    """The seq of the first event that does not follow from the one before, or None.
+    """Returns the seq of the first event that does not follow from its predecessor, or None.
 
-    Rows are (run, seq, kind, time, body hash, hash) in order; `previous` and `expected` say where they go on from.
+    Rows are (run, seq, kind, time, body hash, hash) in order; `previous` and `expected` say where the chain continues.
     """
     for run, seq, kind, time, hashed_body, stored in rows:
         if seq != expected or link(previous, run, seq, kind, time, hashed_body) != stored:

@@ -1,4 +1,4 @@
-"""JSON Schemas: compiled once, checked with the path of what is wrong."""
+"""Validation by JSON Schema: schemas are compiled once, and errors carry the path of the mismatch."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 from . import json_values, simple_schemas
 from .card import Schema
 from .errors import DefinitionError, Invalid
-from .pointers import pointer, shown
+from .pointers import display, pointer
 
 
 @lru_cache(maxsize=1024)
 def _compiled(text: bytes) -> Any:
-    import jsonschema_rs  # big, and not needed while all schemas are plain and all values fit
+    import jsonschema_rs  # large, and not needed while all schemas are simple and all values fit
 
     return jsonschema_rs.validator_for(json_values.decode(text), validate_formats=False)
 
 
 class Validator:
-    """Checks values against one schema. A check never leaves the process (see `check_refs_local`)."""
+    """Checks values against one schema. A check needs no network (see `check_refs_local`)."""
 
     def __init__(self, schema: Schema, *, what: str) -> None:
         self.what = what
         try:
             self._text = json_values.canonical(schema)
-            self._plain = simple_schemas.compiled(json_values.decode(self._text))
-            self._validator = _compiled(self._text) if self._plain is None else None
+            self._simple_check = simple_schemas.compile_check(json_values.decode(self._text))
+            self._validator = _compiled(self._text) if self._simple_check is None else None
         except (ValueError, TypeError) as error:
             raise DefinitionError(f"the schema of {what} is not a valid JSON Schema: {error}") from error
 
     def check(self, value: Any, kind: type[Invalid], *, checked: bool = False) -> None:
-        """Raise `kind` with the path of the first offence. `checked` says that `value` is known to be JSON."""
+        """Raises `kind` with the path of the first mismatch. `checked`: `value` is known to be JSON."""
         if not checked:
             json_values.check(value, kind, what=self.what)
-        if self._plain is not None and self._plain(value):
+        if self._simple_check is not None and self._simple_check(value):
             return
         if self._validator is None:
             self._validator = _compiled(self._text)
@@ -43,14 +43,14 @@ class Validator:
         for error in self._validator.iter_errors(value):
             path = pointer(*error.instance_path)
             raise kind(
-                f"{self.what}: {error.message} (at {shown(path)})",
+                f"{self.what}: {error.message} (at {display(path)})",
                 path=path,
                 details={"path": path, "problem": error.message},
             )
 
 
 def check_refs_local(schema: Any, what: str) -> None:
-    """Refuse `$ref` to anything outside the schema itself."""
+    """Raises DefinitionError for a `$ref` to anything outside the schema itself."""
     stack = [schema]
     while stack:
         item = stack.pop()
@@ -64,7 +64,7 @@ def check_refs_local(schema: Any, what: str) -> None:
 
 
 def usable(schema: Any) -> Schema:
-    """A schema of somebody else's that can be checked here; one that fits everything where it cannot."""
+    """Returns a foreign schema if it can be checked here, else the schema that accepts everything."""
     if not isinstance(schema, dict):
         return {}
     try:

@@ -1,7 +1,7 @@
-"""The life of a run, as one table: status × what happened → status.
+"""The status machine of a run, as one table: status × move → status.
 
-The engine moves runs by this table alone, the diagram in docs/engine.md is drawn from it, and the tests walk it.
-What is not in the table cannot happen.
+The engine changes the status by this table alone, the diagram in docs/engine.md is drawn from it, and the tests walk
+it. A move that is not in the table is a bug.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    PENDING = "pending"  # accepted; not started (waiting for a slot, a time, or its thread)
+    PENDING = "pending"  # admitted, not started (waits for a slot, a time, or its thread)
     RUNNING = "running"
     WAITING = "waiting"  # at least one question is open
-    CANCELLING = "cancelling"  # cancel was requested, the agent is stopping
+    CANCELLING = "cancelling"  # a cancel was requested; the agent is stopping
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -25,12 +25,12 @@ class Status(StrEnum):
 
 
 class Move(StrEnum):
-    """What can happen to a run, as far as its status is concerned."""
+    """An occurrence that may change the status of a run."""
 
     STARTED = "started"
     RESTARTED = "restarted"
     ASKED = "asked"
-    ANSWERED = "answered"  # an answer (or withdrawal), and nothing is open any more
+    ANSWERED = "answered"  # an answer (or withdrawal), and no question is open any more
     STILL_OPEN = "still_open"  # an answer (or withdrawal), and another question is still open
     CANCEL_REQUESTED = "cancel_requested"
     SUCCEEDED = "succeeded"
@@ -72,10 +72,10 @@ TABLE: dict[tuple[Status, Move], Status] = {
 
 
 class IllegalMove(RuntimeError):
-    """The engine tried what the table does not allow: a bug of ours, never of a caller."""
+    """A move that the table does not allow: a bug of the engine, never a mistake of a caller."""
 
 
-def after(status: Status, move: Move) -> Status:
+def next_status(status: Status, move: Move) -> Status:
     try:
         return TABLE[status, move]
     except KeyError:
@@ -83,7 +83,7 @@ def after(status: Status, move: Move) -> Status:
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram."""
+    """Renders the table as a Mermaid state diagram."""
     lines = ["stateDiagram-v2", "    [*] --> pending"]
     edges: dict[tuple[Status, Status], list[str]] = {}
     for (source, move), target in TABLE.items():

@@ -1,7 +1,7 @@
-"""Text between UTF-16 and Unicode: halves of surrogate pairs are joined where both are there, and replaced elsewhere.
+"""Repair of text that was cut between UTF-16 units: surrogate pairs are joined, lone surrogates are replaced.
 
 JavaScript cuts strings between UTF-16 units, so a stream may carry the first half of a character at the end of one
-piece and the second half at the start of the next. No encoder writes such a half.
+piece and the second half at the start of the next. No encoder accepts such a half.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 def whole(text: str) -> str:
-    """The text with pairs joined and halves that stay alone replaced by U+FFFD."""
+    """Joins surrogate pairs and replaces lone surrogates by U+FFFD."""
     if text.isascii() or _HALF.search(text) is None:
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def has_halves(value: Any) -> bool:
-    """Says whether a string or a key of a JSON value holds half a character."""
+    """True if a string or a key of a JSON value holds a surrogate."""
     stack = [value]
     while stack:
         item = stack.pop()
@@ -42,7 +42,7 @@ def has_halves(value: Any) -> bool:
 
 
 def whole_value(value: Any) -> Any:
-    """A JSON value with `whole` applied to all its strings and keys. Gives the same object where nothing changes."""
+    """Applies `whole` to all strings and keys of a JSON value. Returns the same object if nothing changes."""
     return _replaced(value) if has_halves(value) else value
 
 
@@ -57,8 +57,10 @@ def _replaced(value: Any) -> Any:
 
 
 class PairJoiner:
-    """Joins characters that the pieces of an output split. A piece ends without its first half, which is held back
-    until the next piece comes or the output ends."""
+    """Joins characters that were split between pieces of an output.
+
+    A first half at the end of a piece is held until the next piece comes or the output ends.
+    """
 
     __slots__ = ("_held", "step")
 
@@ -71,7 +73,7 @@ class PairJoiner:
         return self._held is not ABSENT
 
     def add(self, delta: Any) -> Any:
-        """The delta to write now: whole characters only."""
+        """Returns the delta to write now, with whole characters only."""
         delta = delta if self._held is ABSENT else compose(self._held, delta)
         self._held = ABSENT
         if not has_halves(delta):
@@ -80,13 +82,13 @@ class PairJoiner:
         return now
 
     def end(self) -> Any:
-        """What is still held, with its half replaced; `ABSENT` for nothing."""
+        """Returns the held delta, with its half replaced; `ABSENT` if nothing is held."""
         held, self._held = self._held, ABSENT
         return ABSENT if held is ABSENT else _replaced(held)
 
 
 def _cut(delta: Any) -> tuple[Any, Any]:
-    """A delta without the first half that one of its strings ends with, and a delta that adds this half after it."""
+    """Splits a delta into one without the trailing first half, and one that adds this half."""
     if type(delta) is str:
         joined = _PAIR.sub(lambda pair: whole(pair[0]), delta)
         if "\ud800" <= joined[-1:] <= "\udbff":
@@ -100,6 +102,6 @@ def _cut(delta: Any) -> tuple[Any, Any]:
                 later[whole(key)] = rest
         return now, later or ABSENT
     if type(delta) is list and delta:
-        last, rest = _cut(delta[-1])  # nothing can be added to the others any more
+        last, rest = _cut(delta[-1])  # later deltas cannot extend the other elements
         return [*map(_replaced, delta[:-1]), last], ABSENT if rest is ABSENT else [rest]
     return delta, ABSENT

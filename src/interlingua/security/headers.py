@@ -9,8 +9,12 @@ from ..model.errors import InvalidRequest
 
 def one(headers: Mapping[str, str], name: str) -> str | None:
     """The value of a header. Two different values are an error: the next reader might believe the other one."""
-    # Mappings of web frameworks give every line of a repeated header in items().
-    values = {value.strip() for key, value in headers.items() if key.lower() == name}
+    raw = getattr(headers, "raw", None)
+    if raw is None:
+        values = {value.strip() for key, value in headers.items() if key.lower() == name}
+    else:  # a web framework keeps lines as bytes; its mapping decodes all of them each time
+        wanted = name.encode("latin-1")
+        values = {value.decode("latin-1").strip() for key, value in raw if key.lower() == wanted}
     if len(values) > 1:
         raise InvalidRequest(f"The request has several {name} headers that differ; send one")
     return values.pop() if values else None

@@ -15,8 +15,8 @@ import msgspec
 from ..model import hash_chain
 from ..model.events import KINDS, RunFinished
 from .rows import EventRow, RunRow
-from .sql.database import Connection
-from .sql.runs import SQLStore
+from .sql.dialect import Connection
+from .sql.store import SqlStore
 
 _PAGE = 1000
 _ORPHANS = 100  # that are named
@@ -29,7 +29,7 @@ Progress = Callable[[int], None]
 class Logs(Protocol):
     """What a log is read from."""
 
-    async def run(self, run: str) -> RunRow | None: ...
+    async def get(self, run: str) -> RunRow | None: ...
 
     async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]: ...
 
@@ -53,21 +53,21 @@ class Counts(msgspec.Struct, frozen=True):
         return sum(self.runs.values())
 
 
-async def verify(store: Logs, run: str) -> int | None:
+async def verify(runs: Logs, run: str) -> int | None:
     """Check the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""
     after, previous = 0, hash_chain.GENESIS
-    while rows := await store.event_rows(run, after, _PAGE):
+    while rows := await runs.event_rows(run, after, _PAGE):
         broken = hash_chain.first_broken(
             ((r.run, r.seq, r.kind, r.time, _body_hash(r), r.hash) for r in rows), previous, after + 1
         )
         if broken is not None:
             return broken
         after, previous = rows[-1].seq, rows[-1].hash
-    row = await store.run(run)
+    row = await runs.get(run)
     if row is None or (after, previous) == (row.next_seq - 1, row.head):
         return None
-    if await store.event_rows(run, after, 1):
-        return await verify(store, run)  # it has grown meanwhile
+    if await runs.event_rows(run, after, 1):
+        return await verify(runs, run)  # it has grown meanwhile
     return after + 1  # the tail was cut off
 
 
@@ -75,7 +75,7 @@ def _body_hash(row: EventRow) -> bytes:
     return hash_chain.body_hash(row.body) if row.body is not None else row.erased or b""
 
 
-async def counts(store: SQLStore) -> Counts:
+async def counts(store: SqlStore) -> Counts:
     def read(conn: Connection) -> Counts:
         def one(sql: str) -> int:
             return int(conn.execute(sql).fetchone()[0])
@@ -89,17 +89,17 @@ async def counts(store: SQLStore) -> Counts:
             one("SELECT count(*) FROM inbox"),
         )  # fmt: skip
 
-    return await store._search(read)
+    return await store.database.search(read)
 
 
-async def check_logs(store: SQLStore, sample: int | None, progress: Progress = lambda done: None) -> list[Damage]:
+async def check_logs(store: SqlStore, sample: int | None, progress: Progress = lambda done: None) -> list[Damage]:
     """Check the logs of all runs, or of so many: half of them the newest, half of them at random."""
     found = list[Damage]()
     done = 0
     async for run in _every(store) if sample is None else _some(store, sample):
-        if (broken := await verify(store, run)) is not None:
+        if (broken := await verify(store.runs, run)) is not None:
             found.append(Damage("its log does not follow from the event before", run, broken))
-        elif (wrong := await _wrong_end(store, run)) is not None:
+        elif (wrong := await _wrong_end(store.runs, run)) is not None:
             found.append(wrong)
         done += 1
         progress(done)
@@ -108,20 +108,20 @@ async def check_logs(store: SQLStore, sample: int | None, progress: Progress = l
     return found
 
 
-async def _wrong_end(store: Logs, run: str) -> Damage | None:
+async def _wrong_end(runs: Logs, run: str) -> Damage | None:
     """A run has ended when its log has, and not otherwise."""
-    row = await store.run(run)  # before its last event: one that ends meanwhile has not ended here
+    row = await runs.get(run)  # before its last event: one that ends meanwhile has not ended here
     if row is None or not row.status.final:
         return None
-    last = await store.event_rows(run, row.next_seq - 2, 2)
-    if not last and await store.run(run) is None:
+    last = await runs.event_rows(run, row.next_seq - 2, 2)
+    if not last and await runs.get(run) is None:
         return None  # deleted meanwhile
     if [event.kind for event in last] == [_FINISHED]:
         return None
     return Damage(f"it is {row.status.value}, and its log does not end with that", run, row.next_seq - 1)
 
 
-async def _every(store: SQLStore) -> AsyncIterator[str]:
+async def _every(store: SqlStore) -> AsyncIterator[str]:
     after = ""
     while page := await _ids(store, after, _PAGE):
         for run in page:
@@ -129,14 +129,14 @@ async def _every(store: SQLStore) -> AsyncIterator[str]:
         after = page[-1]
 
 
-async def _ids(store: SQLStore, after: str, limit: int) -> list[str]:
+async def _ids(store: SqlStore, after: str, limit: int) -> list[str]:
     sql = "SELECT id FROM runs WHERE id>? ORDER BY id LIMIT ?"
-    return [row[0] for row in await store._read(lambda conn: conn.execute(sql, (after, limit)).fetchall())]
+    return [row[0] for row in await store.database.read(lambda conn: conn.execute(sql, (after, limit)).fetchall())]
 
 
-async def _some(store: SQLStore, most: int) -> AsyncIterator[str]:
+async def _some(store: SqlStore, most: int) -> AsyncIterator[str]:
     sql = "SELECT id FROM runs ORDER BY id DESC LIMIT ?"
-    newest = [row[0] for row in await store._read(lambda conn: conn.execute(sql, (most,)).fetchall())]
+    newest = [row[0] for row in await store.database.read(lambda conn: conn.execute(sql, (most,)).fetchall())]
     if len(newest) < most:
         for run in newest:
             yield run
@@ -154,17 +154,17 @@ async def _some(store: SQLStore, most: int) -> AsyncIterator[str]:
                 yield run
 
 
-async def _orphans(store: SQLStore) -> list[Damage]:
+async def _orphans(store: SqlStore) -> list[Damage]:
     """Events whose run has no row."""
     sql = (
         "SELECT run FROM events WHERE seq=1 AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id=events.run) "
         "ORDER BY run LIMIT ?"
     )
-    rows = await store._search(lambda conn: conn.execute(sql, (_ORPHANS,)).fetchall())
+    rows = await store.database.search(lambda conn: conn.execute(sql, (_ORPHANS,)).fetchall())
     # In the transaction that makes a run, its row and its first event are written together; in the one that deletes it
     # both go. What is not there a moment later was deleted in between.
     return [
         Damage("there are events of a run that is not there", run, 1)
         for (run,) in rows
-        if await store.run(run) is None and await store.event_rows(run, 0, 1)
+        if await store.runs.get(run) is None and await store.runs.event_rows(run, 0, 1)
     ]

@@ -45,7 +45,7 @@ def migrate(where: str | Path, *, dry: bool = False) -> Plan:
     if not is_postgres(where):
         import sqlite3
 
-        from .sqlite.store import migrate as migrate_sqlite
+        from .sqlite.migration import migrate as migrate_sqlite
 
         try:
             return migrate_sqlite(Path(where), dry=dry)
@@ -55,7 +55,7 @@ def migrate(where: str | Path, *, dry: bool = False) -> Plan:
     import psycopg
 
     from .postgres import connection
-    from .postgres.store import migrate as migrate_postgres
+    from .postgres.migration import migrate as migrate_postgres
 
     try:
         return migrate_postgres(connection.place(_whole(where)), dry=dry)

@@ -18,7 +18,7 @@ from typing import Any
 from ..model.errors import InterlinguaError, StoreError
 from .changes import Appender, CommitThread, DeleteRun, Fenced, Sealed
 from .ports import settle
-from .sql.database import Call, Connection, LockList
+from .sql.dialect import Call, Connection, LockList
 from .sql.log_side_effects import apply_change, rolled_back
 
 log = logging.getLogger("interlingua.store")

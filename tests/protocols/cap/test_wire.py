@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlingua.model.error_numbers import BACK, TABLE, Code, code_of, error_of
+from interlingua.model.error_numbers import CODES_BY_NUMBER, NUMBERS_BY_CODE, ErrorNumber, error_from_number, number_of
 from interlingua.model.errors import ErrorInfo, Invalid, InvalidRequest, TooLarge, all_errors
 from interlingua.model.schemas import Validator
 from interlingua.model.team.manifest import manifest_problems
@@ -483,32 +483,32 @@ def test_what_reads_manifests_and_the_schema_agree_on_what_is_one(changes: list[
     ],
 )
 def test_an_error_has_a_standard_number(code: str, number: int) -> None:
-    assert code_of(ErrorInfo(code, "x")) == number
+    assert number_of(ErrorInfo(code, "x")) == number
 
 
 def test_every_error_of_the_tree_has_a_number() -> None:
-    assert {error.code for error in all_errors()} <= set(TABLE)
+    assert {error.code for error in all_errors()} <= set(NUMBERS_BY_CODE)
 
 
-@pytest.mark.parametrize("number", list(Code), ids=lambda code: code.name)
-def test_every_number_leads_back_to_an_error_with_that_number(number: Code) -> None:
-    error = error_of(number, "why")
-    assert (code_of(error), error.message) == (number, "why")
+@pytest.mark.parametrize("number", list(ErrorNumber), ids=lambda code: code.name)
+def test_every_number_leads_back_to_an_error_with_that_number(number: ErrorNumber) -> None:
+    error = error_from_number(number, "why")
+    assert (number_of(error), error.message) == (number, "why")
     assert error.transient is (number in (503, 504))
-    assert BACK[number] == error.code
+    assert CODES_BY_NUMBER[number] == error.code
 
 
 def test_an_error_that_came_up_from_a_child_has_the_number_of_the_child_s() -> None:
     inner = {"code": "child_failed", "message": "", "details": {"error": {"code": "timed_out", "message": "late"}}}
-    assert code_of(ErrorInfo("child_failed", "x", details={"run": "r", "error": inner})) == Code.TIMEOUT
-    assert code_of(ErrorInfo("child_failed", "x")) == Code.FAILED
+    assert number_of(ErrorInfo("child_failed", "x", details={"run": "r", "error": inner})) == ErrorNumber.TIMEOUT
+    assert number_of(ErrorInfo("child_failed", "x")) == ErrorNumber.FAILED
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(418, "invalid_request"), (599, "run_failed"), (0, "run_failed"), (-1, "run_failed")]
 )
 def test_an_unknown_number_is_an_error_all_the_same(number: int, code: str) -> None:
-    assert error_of(number, "x") == ErrorInfo(code, "x")
+    assert error_from_number(number, "x") == ErrorInfo(code, "x")
 
 
 # --- task ids -----------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from interlingua.engine.services.callbacks import pause_after, tried_for
 from interlingua.security import signatures
 from interlingua.store.open import open_store
 from interlingua.store.rows import CallbackRow
-from interlingua.store.sql.runs import SQLStore
+from interlingua.store.sql.callbacks import SqlCallbacks
 
 from .test_door import Receiver, mailer, up
 
@@ -106,7 +106,7 @@ async def _rows(store: Path, **where: Any) -> list[CallbackRow]:
     kept = open_store(store)
     await kept.open()
     try:
-        return await kept.callbacks(**where)
+        return await kept.callbacks.search(**where)
     finally:
         await kept.close()
 
@@ -115,7 +115,7 @@ async def _failed(engine: Engine, run: str) -> CallbackRow:
     """The run's callback, once it was given up."""
     async with asyncio.timeout(20):
         while True:
-            rows = await engine.store.callbacks(run=run, state="failed")
+            rows = await engine.store.callbacks.search(run=run, state="failed")
             if rows:
                 return rows[0]
             await asyncio.sleep(0.01)
@@ -184,14 +184,14 @@ async def test_a_receiver_that_hangs_is_given_up_on_in_time_and_tried_again(
 async def test_nothing_is_polled_while_a_receiver_rests(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later news of a run wait for the first one, which waits for its receiver: nobody may spin meanwhile."""
     claims = 0
-    claim = SQLStore.claim_callbacks
+    claim = SqlCallbacks.claim
 
-    async def counted(self: SQLStore, *args: Any, **more: Any) -> list[CallbackRow]:
+    async def counted(self: SqlCallbacks, *args: Any, **more: Any) -> list[CallbackRow]:
         nonlocal claims
         claims += 1
         return await claim(self, *args, **more)
 
-    monkeypatch.setattr(SQLStore, "claim_callbacks", counted)
+    monkeypatch.setattr(SqlCallbacks, "claim", counted)
     async with Receiver() as dead:
         pass
     async with up(store) as s:
@@ -203,9 +203,9 @@ async def test_nothing_is_polled_while_a_receiver_rests(store: Path, monkeypatch
         async with asyncio.timeout(20):
             while not engine.callbacks.retried:
                 await asyncio.sleep(0.001)
-        rows = await engine.store.callbacks(run=run)
+        rows = await engine.store.callbacks.search(run=run)
         assert len(rows) == 3
-        assert await engine.store.next_callback() == rows[0].next_at
+        assert await engine.store.callbacks.next_due() == rows[0].next_at
         before = claims
         await asyncio.sleep(0.2)  # what is shown is that nothing happens in it
         assert claims - before <= 1
@@ -221,7 +221,7 @@ async def test_what_was_given_up_is_counted_kept_with_its_error_and_can_be_tried
         assert "interlingua_callbacks_failed_total 1\n" in metrics
         assert "interlingua_callbacks_undelivered 1\n" in metrics
         assert "interlingua_callbacks_pending 0\n" in metrics
-        assert await s.server.engine.store.retry_callbacks(None, 0) == [row.id]
+        assert await s.server.engine.store.callbacks.retry(None, 0) == [row.id]
         s.server.engine.callbacks.hint()
         ((headers, body),) = await receiver.until("success")
         assert body["run_id"] == run
@@ -270,16 +270,16 @@ async def test_old_callbacks_are_forgotten_and_undelivered_ones_are_not(store: P
         await receiver.until("interrupted")
         engine = s.server.engine
         async with asyncio.timeout(20):
-            while not await engine.store.callbacks(run=run, state="sent"):
+            while not await engine.store.callbacks.search(run=run, state="sent"):
                 await asyncio.sleep(0.01)
-        (row,) = await engine.store.callbacks(run=run)
-        await engine.store.forget_callbacks(row.time)
-        assert len(await engine.store.callbacks(run=run)) == 1
-        await engine.store.forget_callbacks(row.time + 1)
-        assert await engine.store.callbacks(run=run) == []
+        (row,) = await engine.store.callbacks.search(run=run)
+        await engine.store.callbacks.forget(row.time)
+        assert len(await engine.store.callbacks.search(run=run)) == 1
+        await engine.store.callbacks.forget(row.time + 1)
+        assert await engine.store.callbacks.search(run=run) == []
         await engine.callbacks.stop()
         await s.post(f"/runs/{run}", {"approved": True})
         await s.output(run)
-        rows = await engine.store.callbacks(run=run, state="due")
-        await engine.store.forget_callbacks(rows[-1].time + 1)
-        assert await engine.store.callbacks(run=run) == rows
+        rows = await engine.store.callbacks.search(run=run, state="due")
+        await engine.store.callbacks.forget(rows[-1].time + 1)
+        assert await engine.store.callbacks.search(run=run) == rows

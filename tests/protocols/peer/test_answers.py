@@ -110,6 +110,30 @@ async def test_an_answer_to_a_question_that_is_over_is_refused_and_says_so() -> 
         assert "has not asked" in late["error"]
 
 
+async def test_a_wait_that_begins_beside_an_answer_does_not_show_the_answered_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with at_door(twice) as (node, http):
+        made = checked(await http.post("/tasks", json={"role": "user", "text": "x"}), 201)["id"]
+        asked = checked(await http.get(f"/tasks/{made}:wait"), 200)["task"]["question"]
+        assert asked["prompt"] == "Paint it?"
+        journal, looks = node.node.journal, 0
+        task_of = journal.task
+
+        async def answered_meanwhile(scope: str, id_: str) -> Any:
+            nonlocal looks
+            task = await task_of(scope, id_)
+            looks += 1
+            if looks == 2:  # the first look finds the task, the second one is that of the wait
+                await node.node.engine.questions.answer(asked["id"], {"approved": True})
+            return task
+
+        monkeypatch.setattr(journal, "task", answered_meanwhile)
+        burn = checked(await http.get(f"/tasks/{made}:wait"), 200)["task"]["question"]
+        assert looks > 2
+        assert burn["prompt"] == "Burn it?"
+
+
 async def test_an_answer_to_a_question_that_is_over_is_nothing_for_an_agent_that_works_to_read() -> None:
     heard, goes_on = asyncio.Event(), asyncio.Event()
 

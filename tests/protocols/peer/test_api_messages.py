@@ -545,7 +545,7 @@ async def test_a_message_that_comes_while_old_ones_are_forgotten_is_the_same_whe
     """A message can come between two reads of the upkeep, which begins with the node."""
     async with at_door(echo) as (node, http):
         store, box = node.node.engine.store, node.node.journal.box_asked
-        loop, read = asyncio.get_running_loop(), store._read  # type: ignore[attr-defined]
+        loop, read = asyncio.get_running_loop(), store.database.read  # type: ignore[attr-defined]
         body = {"role": "user", "text": "hi", "create_task": True, "message_id": "msg_1", "sync": True}
         firsts: list[Any] = []
 
@@ -563,11 +563,11 @@ async def test_a_message_that_comes_while_old_ones_are_forgotten_is_the_same_whe
                 return _Rows(rows)
 
         def once(fn: Any) -> Any:
-            store._read = read  # type: ignore[attr-defined]
+            store.database.read = read  # type: ignore[attr-defined]
             return read(lambda conn: fn(Reading(conn)))
 
-        store._read = once  # type: ignore[attr-defined]
-        await store.forget_letters(box, int(time.time() * 1_000_000) - 60_000_000, ["done", "run"])
+        store.database.read = once  # type: ignore[attr-defined]
+        await store.documents.forget_letters(box, int(time.time() * 1_000_000) - 60_000_000, ["done", "run"])
         first = checked(firsts[0], 200)
         again = checked(await http.post("/message:send", json=body), 200)
         assert (again["deduplicated"], again["task"], again["reply"]) == (True, first["task"], first["reply"])
@@ -638,7 +638,7 @@ async def test_what_is_handed_over_while_another_reads_the_shelf_is_not_handed_o
         await there.message()
         node, store = there.node, there.node.engine.store
         (first,), _, settle = await node.sending.receive(node.journal.box_in, None, 1)
-        letters, has_read, may_go_on = store.letters, asyncio.Event(), asyncio.Event()
+        letters, has_read, may_go_on = store.documents.letters, asyncio.Event(), asyncio.Event()
 
         async def slow(*args: Any, **options: Any) -> Any:
             found = await letters(*args, **options)
@@ -646,7 +646,7 @@ async def test_what_is_handed_over_while_another_reads_the_shelf_is_not_handed_o
             await may_go_on.wait()
             return found
 
-        monkeypatch.setattr(store, "letters", slow)
+        monkeypatch.setattr(store.documents, "letters", slow)
         second = asyncio.ensure_future(there.get("/message:recv"))
         await asyncio.wait_for(has_read.wait(), WAIT)  # the message is new there, and on its way to the first
         node.inbound.read.clear()

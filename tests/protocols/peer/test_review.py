@@ -245,7 +245,7 @@ async def test_an_answer_that_was_taken_just_before_a_crash_is_given_after_it(tm
         frame = said("Ann", "a1", "red", task_id="t1")
         box = agents.node.journal.box_in
         letter = Post(box, "peer_001|a1", json.dumps(frame).encode(), 1, "", "accepted", "peer_001")
-        await agents.node.engine.store.keep([letter])
+        await agents.node.engine.store.documents.write([letter])
     async with running_node("Agents", agents=[painter], store=store) as agents:
         await agents.state("t1", "completed")
         assert (await agents.get("/tasks/t1"))["artifact"]["parts"] == text("a door in red")
@@ -278,7 +278,7 @@ async def test_a_subscriber_that_missed_the_end_sees_it_though_the_events_are_go
         checked(await http.get(f"/tasks/{task}:wait"), 200)
         journal = node.node.journal
         first = json.loads((await journal.feed().stored(0, task))[0].data)["seq"]
-        await node.node.engine.store.trim_feed(journal.name, 0)
+        await node.node.engine.store.documents.trim_feed(journal.name, 0)
         journal._own._ring.clear()
         async with events(http, f"/tasks/{task}:subscribe", since=first) as stream:
             assert [event["state"] for event in await stream.rest()] == ["completed"]
@@ -411,14 +411,14 @@ async def test_a_link_with_a_host_that_cannot_be_written_is_tried_again_and_says
 async def test_a_peer_that_only_types_is_read_no_faster_than_that_is_written_down() -> None:
     async with running_node("Host") as host, raw(host, typing_indicator=True) as rude:
         store: Any = host.node.engine.store
-        most, keep = 0, store.keep
+        most, keep = 0, store.documents.write
 
         def watched(changes: Any, heed: Any = None) -> Any:
             nonlocal most
-            most = max(most, len(store._shelved))
+            most = max(most, len(store.documents._queued))
             return keep(changes, heed)
 
-        store.keep = watched
+        store.documents.write = watched
         for number in range(60_000):
             await rude.say({"type": "acp.typing", "typing": number % 2 == 0})
         await rude.heard_so_far()
@@ -457,7 +457,9 @@ async def test_what_never_left_this_machine_does_not_count_as_delivered_when_the
         async with asyncio.timeout(WAIT):
             while peer.outbox._settling is not None:
                 await asyncio.sleep(0)
-        delivered = await host.node.engine.store.count_letters(host.node.journal.box_out, states=["delivered"])
+        delivered = await host.node.engine.store.documents.count_letters(
+            host.node.journal.box_out, states=["delivered"]
+        )
         assert unsent > size
         assert delivered <= sent - unsent // size
 

@@ -18,7 +18,7 @@ from interlingua.model.documents import Follow, Put
 from interlingua.model.errors import StoreError
 from interlingua.model.run import RunRequest
 from interlingua.protocols.peer.peers import Outbox
-from interlingua.store.sql.database import Flowing
+from interlingua.store.sql.dialect import Flowing
 
 from .common import WAIT, at_door, checked, echo, events, painter, running_node, shout
 
@@ -38,7 +38,7 @@ class Transactions:
         self.seen: list[tuple[list[str], bool]] = []
         self.kept: list[Sequence[Any]] = []
         store: Any = node.engine.store
-        write, keep = store._writer._transaction, store.keep
+        write, keep = store.database.writer._transaction, store.documents.write
 
         def noted(sealed: Any, calls: Any, results: Any) -> None:
             new = sum(isinstance(call, Flowing) for call, *_ in calls)
@@ -51,8 +51,8 @@ class Transactions:
             self.kept.append(changes)
             return keep(changes, heed)
 
-        monkeypatch.setattr(store._writer, "_transaction", noted)
-        monkeypatch.setattr(store, "keep", kept)
+        monkeypatch.setattr(store.database.writer, "_transaction", noted)
+        monkeypatch.setattr(store.documents, "write", kept)
 
 
 async def test_a_message_and_its_reply_are_kept_in_the_two_commits_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ async def test_what_was_told_while_it_was_written_is_not_told_again_after_a_rest
         told = await node.node.journal.feed().stored(0)
     async with running_node("Agents", agents=[shout], store=store) as again:
         engine = again.node.engine
-        assert await engine.store.following(f"{again.node.journal.name}/work") == []
+        assert await engine.store.documents.followed(f"{again.node.journal.name}/work") == []
         after = await again.node.journal.feed().stored(0)
         assert [(event.seq, event.body) for event in after] == [(event.seq, event.body) for event in told]
 
@@ -106,9 +106,9 @@ class _Refused:
     """The store, which refuses once what is kept of a run."""
 
     def __init__(self, node: Any, how: Any, wanted: Any = lambda follow: follow.hash is not None) -> None:
-        self._store, self._keep = node.engine.store, node.engine.store.keep
+        self._keep = node.engine.store.documents.write
         self._how, self._wanted, self.refused = how, wanted, 0
-        self._store.keep = self.keep
+        node.engine.store.documents.write = self.keep
 
     def keep(self, changes: Sequence[Any], heed: Any = None) -> Any:
         follows = [change for change in changes if isinstance(change, Follow)]
@@ -167,7 +167,7 @@ async def test_what_the_store_refuses_of_a_run_is_not_told(monkeypatch: pytest.M
 
     async with at_door(noting) as (node, http):
         store: Any = node.node.engine.store
-        write, refused = store._writer._transaction, []
+        write, refused = store.database.writer._transaction, []
 
         def refuses(sealed: Any, calls: Any, results: Any) -> None:
             if any(isinstance(call, Flowing) for call, *_ in calls) and len(refused) < 2:  # with others, then alone
@@ -175,7 +175,7 @@ async def test_what_the_store_refuses_of_a_run_is_not_told(monkeypatch: pytest.M
                 raise OSError("the disk is full")
             write(sealed, calls, results)
 
-        monkeypatch.setattr(store._writer, "_transaction", refuses)
+        monkeypatch.setattr(store.database.writer, "_transaction", refuses)
         answer = await http.post("/message:send", json={"role": "user", "text": "lost", "sync": True})
         assert (answer.status_code, len(refused)) == (500, 2)
         assert words(await sent(http, "hello")) == "HELLO"

@@ -184,7 +184,7 @@ class OutputCodec:
             encoded = self.codec.encode(value)
         else:
             try:
-                encoded = msgspec.to_builtins(value)
+                encoded = json_values.to_plain(value)
             except (TypeError, ValueError, msgspec.ValidationError, RecursionError) as error:
                 raise InvalidOutput(
                     f"the agent gave {type(value).__name__}, which is not JSON ({error}); annotate the function with "

@@ -52,12 +52,12 @@ class AgentCatalog(Registry):
 
     async def find_card(self, name: str, version: str | None = None, origin: str | None = None) -> AgentCard | None:
         """Returns the newest card in the store of this name and version, also of a member of a team."""
-        stored = await self._store.card(name, version, origin)
+        stored = await self._store.cards.get(name, version, origin)
         return stored.card if stored is not None else None
 
     async def find_stored(self, name: str, version: str | None) -> StoredCard:
         """Returns the card of an agent whose code is not here, with its origin."""
-        stored = await self._store.card(name, version)
+        stored = await self._store.cards.get(name, version)
         if stored is None or MEMBER_OF in stored.card.metadata:
             known = ", ".join(sorted({agent.card.name for agent in self})) or "none"
             wanted = name if version is None else f"{name} {version}"
@@ -73,4 +73,4 @@ class AgentCatalog(Registry):
     async def publish_cards(self) -> None:
         """Writes the cards of the agents that are here into the store, for the other processes."""
         if own := [*self.own(), *self.hidden()]:
-            await self._store.put_cards([self.stored(agent) for agent in own])
+            await self._store.cards.put([self.stored(agent) for agent in own])

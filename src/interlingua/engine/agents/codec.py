@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ...model import json_values
 from ...model.card import Schema
 from ...model.errors import DefinitionError, Invalid
 
@@ -24,6 +25,7 @@ class Codec:
         self.what = what
         self._adapter = _pydantic_adapter(type_)
         self.schema = self._schema()
+        self._holds_sets = b'"uniqueItems"' in json_values.encode(self.schema)
 
     def decode(self, value: Any, kind: type[Invalid]) -> Any:
         """JSON to the type. A failure here means that the type is narrower than its schema."""
@@ -38,12 +40,21 @@ class Codec:
         """The type to JSON. A failure here is the agent's."""
         try:
             if self._adapter is not None:
-                return self._adapter.dump_python(value, mode="json", by_alias=True)
-            return msgspec.to_builtins(value)
+                plain = self._adapter.dump_python(value, mode="json", by_alias=True)
+                return self._in_order(value, plain) if self._holds_sets else plain
+            return json_values.to_plain(value)
         except (TypeError, ValueError, msgspec.ValidationError) as error:
             raise Invalid(f"{self.what}: {error}") from error
         except RecursionError:
             raise Invalid(f"{self.what}: nested too deeply, or contains itself") from None
+
+    def _in_order(self, value: Any, plain: Any) -> Any:
+        """What pydantic made of a value, with the members of sets in an order that is the same in every process."""
+        try:
+            typed = self._adapter.dump_python(value, by_alias=True)
+        except TypeError:  # a set of models: as dicts, they are in no set
+            return plain
+        return _beside(typed, plain)
 
     @property
     def is_object(self) -> bool:
@@ -61,6 +72,18 @@ class Codec:
                 "dict, Literal, a dataclass, a TypedDict, a msgspec Struct or a pydantic model"
             ) from error
         return _inline_root(root, definitions)
+
+
+def _beside(typed: Any, plain: Any) -> Any:
+    """Order the lists that were made of sets. `typed`: the same with its sets."""
+    if isinstance(plain, list):
+        if isinstance(typed, set | frozenset):
+            return json_values.in_order(plain)
+        if isinstance(typed, list | tuple) and len(typed) == len(plain):
+            return [_beside(*pair) for pair in zip(typed, plain, strict=True)]
+    elif isinstance(plain, dict) and isinstance(typed, dict) and len(typed) == len(plain):
+        return {key: _beside(one, member) for one, (key, member) in zip(typed.values(), plain.items(), strict=True)}
+    return plain
 
 
 def _inline_root(root: Schema, definitions: dict[str, Any]) -> Schema:

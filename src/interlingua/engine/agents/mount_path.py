@@ -34,14 +34,14 @@ _MOST = 1000  # ids; nobody has so many hops
 async def server_id(store: Store) -> str:
     """What all processes of a store are called together, for as long as it is there."""
     if not (known := await known_id(store)):
-        await store.keep([Put(_SPACE, _ID, new_id().encode(), version=0)])  # or another was faster
+        await store.documents.write([Put(_SPACE, _ID, new_id().encode(), version=0)])  # or another was faster
         known = await known_id(store)
     return known
 
 
 async def known_id(store: Store) -> str:
     """The same; nothing where no process was there yet."""
-    found = await store.document(_SPACE, _ID)
+    found = await store.documents.get(_SPACE, _ID)
     return found.body.decode() if found is not None else ""
 
 

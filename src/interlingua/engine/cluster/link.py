@@ -180,7 +180,7 @@ class Between:
 
     async def offered(self, queue: str, run: str, *, again: bool) -> bool:
         if again:  # somebody may have taken it: that is seen at less cost than a claim
-            row = await self._worker.store.run(run)
+            row = await self._worker.store.runs.get(run)
             if row is None or row.worker is not None or row.status.final:
                 return True
         return await self._worker.offers.take(queue)

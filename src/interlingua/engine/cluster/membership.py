@@ -61,7 +61,7 @@ class Replicas:
         others = self.others()
         # Whoever had this address on this machine cannot have it any more: it died, and nobody has noticed yet.
         gone = [other for other in others if other.address == me.address and other.host == host]
-        await store.keep([*(Drop(_SPACE, other.id) for other in gone), _note(me)])
+        await store.documents.write([*(Drop(_SPACE, other.id) for other in gone), _note(me)])
         self._me = me
         self._known = {other.id: other for other in others if other not in gone} | {self.id: me}
         self._loop = asyncio.get_running_loop().create_task(self._keep_looking())
@@ -88,7 +88,7 @@ class Replicas:
         await asyncio.gather(loop, return_exceptions=True)
         self._known.clear()
         with contextlib.suppress(InterlinguaError):
-            await self._engine.store.keep([Drop(_SPACE, self.id)])
+            await self._engine.store.documents.write([Drop(_SPACE, self.id)])
 
     async def _keep_looking(self) -> None:
         while True:
@@ -125,8 +125,8 @@ class Replicas:
 
     async def _look(self) -> None:
         store = self._engine.store
-        rows = await store.documents(_SPACE, limit=1000)
-        workers = {worker.id for worker in await store.workers()}  # after: who is noted has entered before
+        rows = await store.documents.search(_SPACE, limit=1000)
+        workers = {worker.id for worker in await store.claims.workers()}  # after: who is noted has entered before
         found: dict[str, Replica] = {}
         dead = []
         for row in rows:
@@ -137,7 +137,7 @@ class Replicas:
                 dead.append(row.id)
         if dead:
             log.info("replicas that are gone: %s", ", ".join(dead))
-            await store.keep([Drop(_SPACE, id_) for id_ in dead])
+            await store.documents.write([Drop(_SPACE, id_) for id_ in dead])
         me = self._me
         if me is not None and me.id not in found:
             # What it had may be at others by now. Nothing of that is lost: it is in the store, and is found or made
@@ -145,7 +145,7 @@ class Replicas:
             log.error("other replicas took this one for dead; it goes on without what it had")
             for tell in self.given_up:
                 tell()
-            await store.keep([_note(me)])
+            await store.documents.write([_note(me)])
             found[me.id] = me
         self._known = found
 
@@ -153,7 +153,7 @@ class Replicas:
         """Whether one that does not answer is dead. Its worker's end is noticed by the sweeps of all; nothing is taken
         from one that only cannot be reached, because it would go on with it."""
         store, settings = self._engine.store, self._engine.settings
-        deadline = asyncio.get_running_loop().time() + store.missed_after + 2 * settings.sweep_every + _PATIENCE
+        deadline = asyncio.get_running_loop().time() + store.claims.missed_after + 2 * settings.sweep_every + _PATIENCE
         while asyncio.get_running_loop().time() < deadline:
             await self.look()
             if self._known.get(replica.id) != replica:

@@ -72,7 +72,7 @@ class Elsewhere:
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)
         with contextlib.suppress(InterlinguaError):
-            await self._engine.store.keep([Drop(_SPACE, self._engine.worker.id)])
+            await self._engine.store.documents.write([Drop(_SPACE, self._engine.worker.id)])
 
     def hint(self) -> None:
         """Something may have changed, here or elsewhere."""
@@ -106,16 +106,18 @@ class Elsewhere:
 
     async def _look(self) -> None:
         store, me = self._engine.store, self._engine.worker.id
-        rows = await store.documents(_SPACE, limit=10_000)
-        workers = {worker.id for worker in await store.workers()}  # after: who has noted something has entered before
+        rows = await store.documents.search(_SPACE, limit=10_000)
+        workers = {
+            worker.id for worker in await store.claims.workers()
+        }  # after: who has noted something has entered before
         offered = {row.id: (row.version, _queues.decode(row.body)) for row in rows if row.id in workers}
         if dead := [row.id for row in rows if row.id not in workers]:
-            await store.keep([Drop(_SPACE, id_) for id_ in dead])
+            await store.documents.write([Drop(_SPACE, id_) for id_ in dead])
         mine = self._mine()
         told = offered.pop(me, None)
         if told is None or told[1] != mine:  # also where others took this process for dead meanwhile
             await self._engine.agents.publish_cards()
-            await store.keep([Put(_SPACE, me, msgspec.json.encode(mine))])
+            await store.documents.write([Put(_SPACE, me, msgspec.json.encode(mine))])
         if self.looks:
             await self._take(offered)
 
@@ -129,7 +131,7 @@ class Elsewhere:
         for _, queues in offered.values():
             for queue in queues:
                 there[queue] = there.get(queue, 0) + 1
-        cards = {card.queue: card for card in await self._engine.store.cards()} if there else {}
+        cards = {card.queue: card for card in await self._engine.store.cards.list()} if there else {}
         found: dict[str, AgentElsewhere] = {}
         for key, queue in self._chosen(there).items():
             card, known = cards.get(queue), self._known.get(key)
@@ -182,8 +184,10 @@ class Elsewhere:
 
     async def somebody_runs(self, queue: str) -> bool:
         """Whether a process that is there, whichever, takes up runs of a queue."""
-        offered = {row.id: _queues.decode(row.body) for row in await self._engine.store.documents(_SPACE, limit=10_000)}
-        for worker in await self._engine.store.workers():
+        offered = {
+            row.id: _queues.decode(row.body) for row in await self._engine.store.documents.search(_SPACE, limit=10_000)
+        }
+        for worker in await self._engine.store.claims.workers():
             told = offered.get(worker.id)  # None: a command, which offers nothing and takes what it has the code for
             if told and queue in told:
                 return True

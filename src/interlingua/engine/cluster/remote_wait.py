@@ -26,7 +26,7 @@ async def wait_elsewhere(engine: RunQueries, run: str, others: Between, *, settl
         looked = mirror.looks
         mirror = others.mirror(run, mirror.about)
     else:
-        first = await engine.store.events(run, 0, 1)
+        first = await engine.store.runs.events(run, 0, 1)
         mirror, looked = others.mirror(run, About.of(first[0]) if first else About()), -1
     seen = 0
     try:

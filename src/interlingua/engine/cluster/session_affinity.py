@@ -64,7 +64,7 @@ class Placed:
     def note(self, id_: str, body: bytes, owner: str, times: int = 0) -> Awaitable[object]:
         self._here.add(id_)
         put = Put(self._space, self.key(id_), body, state=self._replicas.id, topic=str(times), owner=owner)
-        return self._engine.store.keep([put])
+        return self._engine.store.documents.write([put])
 
     async def drop(self, id_: str) -> None:
         self._moved.pop(id_, None)
@@ -74,9 +74,9 @@ class Placed:
     async def _drop(self, key: str) -> None:
         changes: list[Change] = [Drop(self._space, key)]
         if self._beside is not None:
-            beside = await self._engine.store.documents(self._beside, topic=key, limit=10_000)
+            beside = await self._engine.store.documents.search(self._beside, topic=key, limit=10_000)
             changes += [Drop(self._beside, document.id) for document in beside]
-        await self._engine.store.keep(changes)
+        await self._engine.store.documents.write(changes)
 
     def foreign(self, id_: str) -> bool:
         """Whether an id that is not here may be somewhere else. Costs nothing."""
@@ -103,7 +103,7 @@ class Placed:
 
     async def _find(self, id_: str, fits: Fits, adopt: Adopt) -> Replica | None:
         for _ in range(3):  # others may take it at the same time: the first one has it
-            note = await self._engine.store.document(self._space, self.key(id_))
+            note = await self._engine.store.documents.get(self._space, self.key(id_))
             if note is None or not fits(note):
                 return None
             holder = await self._replicas.find(note.state)
@@ -117,7 +117,7 @@ class Placed:
                 self._space, note.id, note.body, state=self._replicas.id, topic=str(times), owner=note.owner,
                 version=note.version,
             )  # fmt: skip
-            if (await self._engine.store.keep([mine])).stale is None:
+            if (await self._engine.store.documents.write([mine])).stale is None:
                 await adopt(note, times)
                 self._here.add(id_)
                 self._replicas.taken_over += 1
@@ -139,7 +139,7 @@ class Placed:
         orphans: dict[str, float] = {}
         after: str | None = None
         with contextlib.suppress(NotFound):  # another one sweeps, too: the rest is for the next time
-            while page := await self._engine.store.documents(self._space, after=after, limit=500):
+            while page := await self._engine.store.documents.search(self._space, after=after, limit=500):
                 after = page[-1].id
                 for note in page:
                     if self._replicas.living(note.state) is None:

@@ -124,7 +124,7 @@ class Calling(Speaking):
             return await self._hand_over(name, input_, inputs, config, thread, timeout, key, Handover())
         if isinstance(input_, str):
             input_ = _as_text(name, (await self.worker.engine.agents.card(name, version)).input_text, input_)
-        payload = {**(input_ or {}), **msgspec.to_builtins(inputs)}
+        payload = {**(input_ or {}), **json_values.to_plain(inputs)}
         payload = json_values.clean(payload, InvalidInput, what="input")
         digest = json_values.digest([name, version, payload, config])
         shown = show(payload)
@@ -201,7 +201,7 @@ class Calling(Speaking):
                 except Exception as error:
                     self._child_keys.pop(child, None)
                     if notice is not None and isinstance(error, Invalid):
-                        await engine.store.undelegate(child)  # it never came to be, and counts for nothing
+                        await engine.store.delegations.uncount(child)  # it never came to be, and counts for nothing
                     if isinstance(error, InterlinguaError) and not isinstance(error, StoreError):
                         self._never_began(place, error)
                     raise
@@ -337,7 +337,7 @@ class Calling(Speaking):
             given = input_
             if isinstance(given, str):
                 given = _as_text(target, member.card.input_text if member is not None else "text", given)
-            payload = {**(given or {}), **msgspec.to_builtins(inputs)}
+            payload = {**(given or {}), **json_values.to_plain(inputs)}
             payload = json_values.clean(payload, InvalidInput, what="input")
             return await self.delegated(
                 target, member, member.run_name if member is not None else target, payload, handover, at,

@@ -152,7 +152,7 @@ class Mounted:
         trace = trace_context.read(tracing.current(self._run.request.trace))
         scope = self._scope(trace)
         more = {carried_scope.SCOPE: carried_scope.write(scope)} if scope is not None else {}
-        return trace_context.onward(trace, self.engine.settings.max_hops, more)
+        return trace_context.next_hop(trace, self.engine.settings.max_hops, more)
 
     def _scope(self, trace: trace_context.Carrier | None) -> CarriedScope | None:
         """The scope and the limits that go on to the remote side. Raises Denied where somebody narrowed the call, and

@@ -397,8 +397,8 @@ class Operations(Tooling):
     async def close(self, question: Question, state: Literal["withdrawn", "expired"], reason: str) -> bool:
         """Close a question without an answer. False where an answer was first, and is on its way."""
         store = self.worker.store
-        await store.close_question(question.id, state, now(), reason)
-        found = await store.question(question.id)
+        await store.questions.close(question.id, state, now(), reason)
+        found = await store.questions.get(question.id)
         if found is not None and found.state == "answered":
             return False
         self._check_alive()
@@ -568,7 +568,7 @@ class Operations(Tooling):
         with self.busy():
             while True:
                 try:
-                    (event,) = await self.worker.store.events(self.log.row.id, seq - 1, 1)
+                    (event,) = await self.worker.store.runs.events(self.log.row.id, seq - 1, 1)
                 except InterlinguaError as error:
                     if not error.transient:
                         raise

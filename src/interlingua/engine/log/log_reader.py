@@ -85,12 +85,17 @@ class Reader:
                 elif others is None:
                     changed = self._engine.next_hint(self._run)
                 gap = mirror is not None and mirror.since(self.cursor) is None
-                batch = await self._engine.store.events(self._run, self.cursor, _PAGE, _PIECE)
+                batch = await self._engine.store.runs.events(self._run, self.cursor, _PAGE, _PIECE)
                 if batch and batch[0].seq == 1 and others is not None:
                     self._about = About.of(batch[0])
                 if mirror is not None and batch and before != -1:  # first it looks for what was there before
                     self._note(mirror, gap, hinted=mirror.hinted > before)
-                if not batch and not self.cursor and log is None and await self._engine.store.run(self._run) is None:
+                if (
+                    not batch
+                    and not self.cursor
+                    and log is None
+                    and await self._engine.store.runs.get(self._run) is None
+                ):
                     if changed is not None:
                         changed.cancel()
                     raise RunNotFound(f"there is no run {self._run}")
@@ -114,7 +119,7 @@ class Reader:
             elif mirror is not None and not stored:
                 changed = mirror.changed()
             else:
-                row = await self._engine.store.run(self._run)
+                row = await self._engine.store.runs.get(self._run)
                 self.over = row is None or (row.status.final and row.next_seq - 1 <= self.cursor)
             if changed is None:
                 if self.over or not follow:
@@ -158,7 +163,7 @@ class Reader:
         if log is not None:
             last = log.committed_seq
         else:
-            row = await self._engine.store.run(self._run)
+            row = await self._engine.store.runs.get(self._run)
             if row is None:
                 raise RunNotFound(f"there is no run {self._run}")
             last = row.next_seq - 1
@@ -218,7 +223,7 @@ class Reader:
         others = self._engine.worker.others
         if self._mirror is None and others is not None:
             if self._about is None:  # who goes on from a cursor has not seen how the run began
-                first = await self._engine.store.events(self._run, 0, 1)
+                first = await self._engine.store.runs.events(self._run, 0, 1)
                 self._about = About.of(first[0]) if first else About()
             self._mirror, self._looked = others.mirror(self._run, self._about), -1
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-import msgspec
-
 from ...model import json_values
 
 UNKNOWN = "?"
@@ -79,7 +77,7 @@ def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     if not args and not kwargs:
         return NO_ARGUMENTS
     try:
-        plain = msgspec.to_builtins([list(args), kwargs])
+        plain = json_values.to_plain([list(args), kwargs])
         digest = json_values.digest(plain)[:16]
         shown = ", ".join([*map(_text, plain[0]), *(f"{name}={_text(one)}" for name, one in plain[1].items())])
     except (TypeError, ValueError, OverflowError, RecursionError):

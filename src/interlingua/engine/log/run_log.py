@@ -41,7 +41,7 @@ from ...model.events import (
     body_encoder,
 )
 from ...model.run import Callback
-from ...model.status import FINAL, Move, Status, after
+from ...model.status import FINAL, Move, Status, next_status
 from ...store.changes import Change, ChildNews, PutCallback, PutInbox, Sealed
 from ...store.ports import Store
 from ...store.rows import EventRow, RunRow
@@ -235,7 +235,7 @@ class LiveLog:
         move = move_of(body)
         if move is not None:
             before = self.status
-            self.status = self.row.status = after(before, move)
+            self.status = self.row.status = next_status(before, move)
             if self.callback is not None and _worth_telling(before, self.status):
                 url, format_ = self.callback.url, self.callback.format
                 self._changes.append(PutCallback(self.row.id, url, format_, self.status))
@@ -274,7 +274,7 @@ class LiveLog:
         self._since_pause += 1
         if not self._queued:
             self._queued = True
-            self._store.append(self)
+            self._store.runs.append(self)
 
     def _settle_fragments(self) -> None:
         if self._fragments is not None:

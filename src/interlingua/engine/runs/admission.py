@@ -92,7 +92,7 @@ class Admission:
         if parent is None:  # the caller of a child has begun already, and waits for as long as it takes
             self._check_available(stored.card, agent)
         self._check(request, stored.card, agent)
-        if self._store.backlog() > _BACKLOG:
+        if self._store.runs.backlog() > _BACKLOG:
             raise Overloaded("the store cannot keep up; try again in a moment")
         time = now()
         request = self._begin_task(request, time)
@@ -150,7 +150,7 @@ class Admission:
         one."""
         if await self._waiting_runs() < self._settings.max_pending:
             return
-        if key is None or not await self._store.is_key_known(caller, key):
+        if key is None or not await self._store.runs.is_key_known(caller, key):
             raise Overloaded(f"{self._settings.max_pending} runs are waiting already; try again later")
 
     async def _waiting_runs(self) -> int:
@@ -166,7 +166,7 @@ class Admission:
         return self._waiting
 
     async def count_waiting(self) -> None:
-        self._waiting = await self._store.count_pending(self._settings.max_pending + 1)
+        self._waiting = await self._store.runs.count_pending(self._settings.max_pending + 1)
 
     # -- the request --------------------------------------------------------------------------------------
 

@@ -56,9 +56,9 @@ class BlockedReport:
     async def counts(self) -> dict[str, int]:
         """How many runs are blocked, by reason."""
         found = dict.fromkeys(REASONS, 0)
-        for reason, count in await self._store.blocked_reasons():
+        for reason, count in await self._store.claims.blocked_reasons():
             found[read_reason(reason).reason if reason is not None else "no_code"] += count
-        for queue, count in await self._store.due_counts(now()):
+        for queue, count in await self._store.claims.due_counts(now()):
             if not await self._is_served(queue):
                 found["no_code"] += count
         return found
@@ -66,10 +66,10 @@ class BlockedReport:
     async def rows(self, where: RunFilter) -> list[RunRow]:
         """Returns the rows of blocked runs, the newest first."""
         store = self._store
-        rows = await store.runs(where)
-        for queue, _ in await store.due_counts(now()):
+        rows = await store.runs.search(where)
+        for queue, _ in await store.claims.due_counts(now()):
             if not await self._is_served(queue):
-                rows += await store.due_runs(queue, now(), where.limit)
+                rows += await store.claims.due_runs(queue, now(), where.limit)
         wanted = [row for row in rows if where.agent in (None, row.agent) and where.thread in (None, row.thread)]
         if where.status is not None:
             wanted = [row for row in wanted if row.status in where.status]
@@ -94,11 +94,11 @@ class BlockedReport:
         if not self._readers:
             return
         store = self._store
-        for queue, _ in await store.due_counts(now()):
+        for queue, _ in await store.claims.due_counts(now()):
             if not await self._is_served(queue):
                 self._unserved.add(queue)
         for queue in self._unserved & before:
-            for row in await store.due_runs(queue, now(), _AT_ONCE):
+            for row in await store.claims.due_runs(queue, now(), _AT_ONCE):
                 for reader in list(self._readers.get(row.id, ())):
                     reader.tell_blocked(_no_code(row))
 
@@ -112,13 +112,13 @@ class BlockedReport:
     async def _unexecutable(self) -> list[str]:
         store, codes = self._store, self._agents.codes()
         found: list[str] = []
-        for one in await store.open_queues():
+        for one in await store.claims.open_queues():
             queue = run_identity.queue(one.origin, one.agent, one.version)
             if queue not in codes and not await self._is_served(queue):
                 what = f"{_counted(one.runs, 'waits', 'wait')} for {_shown(one.origin, one.agent, one.version)}"
                 move = f"interlingua runs move --from '{one.origin}' --to TARGET"
                 found.append(f"{what}, which nobody serves. Serve it, or: {move}")
-        for line in await store.blocked_lines():
+        for line in await store.claims.blocked_lines():
             if line.reason and (line.queue not in codes or codes[line.queue] in line.codes.split()):
                 why = read_reason(line.reason).message
                 key = run_identity.split_queue(line.queue)[1]

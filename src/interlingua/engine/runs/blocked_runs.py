@@ -65,7 +65,7 @@ class BlockedRuns:
         if not self._there and time - self._looked_at < worker.settings.sweep_every:
             return _NOTHING
         self._looked_at = time
-        lines = await worker.store.blocked_lines()
+        lines = await worker.store.claims.blocked_lines()
         self._there = bool(lines)
         codes = worker.registry.codes()
         return min([_NOTHING, *[await self._claim(line, codes.get(line.queue)) for line in lines]])

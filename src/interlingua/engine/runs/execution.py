@@ -296,7 +296,7 @@ class Execution(Operations):
         if not replay.started or not (lost or self.cancelling):
             return
         if agent is None:
-            stored = await self.worker.store.card(row.agent, row.version, row.origin)
+            stored = await self.worker.store.cards.get(row.agent, row.version, row.origin)
             if not replay.cancelled and mount_path.is_mounted(stored.card if stored is not None else None):
                 # Only a process with the agent's code can tell the remote side. Whoever asks once more insists.
                 self._set_aside(0)
@@ -380,9 +380,9 @@ class Execution(Operations):
             if thread is not None:
                 self._checkpoint, self._thread_version, self._state = thread.checkpoint, thread.version, thread.values
                 if self._checkpoint is not None and self.agent is not None and self.agent.reads_history:
-                    checkpoint = await store.checkpoint(self._checkpoint)
+                    checkpoint = await store.threads.checkpoint(self._checkpoint)
                     upto = checkpoint.messages if checkpoint is not None else 0
-                    self.history = await store.messages(thread.id, upto=upto)
+                    self.history = await store.threads.messages(thread.id, upto=upto)
             return
         taken_by = None
         if row.thread is not None:
@@ -390,17 +390,17 @@ class Execution(Operations):
                 self._checkpoint = replay.checkpoint
                 self._thread_version = replay.thread_version
             else:
-                thread = await store.thread(row.thread)
+                thread = await store.threads.get(row.thread)
                 if thread is not None:
                     self._checkpoint, self._thread_version = thread.checkpoint, thread.version
                     self._state = thread.values
                     taken_by = thread.active if thread.active != row.id else None
             if self._checkpoint is not None:
-                checkpoint = await store.checkpoint(self._checkpoint)
+                checkpoint = await store.threads.checkpoint(self._checkpoint)
                 if checkpoint is not None:
                     self._state = checkpoint.values
                     if self.agent is not None and self.agent.reads_history:
-                        self.history = await store.messages(row.thread, upto=checkpoint.messages)
+                        self.history = await store.threads.messages(row.thread, upto=checkpoint.messages)
         if self.nothing_came:
             self.nothing_came = False
         else:

@@ -10,7 +10,7 @@ import msgspec
 from ...model.content import Part, TextPart
 from ...model.events import ArtifactAdded, ChildCalled, Emission, Event, MessageSent, RunFinished, Said
 from ...model.status import Status
-from ...model.team.oversight import Exchange, Result, read_verdict, whole
+from ...model.team.oversight import Exchange, Result, join_chunks, read_verdict
 from ..log.replay import STATE, Replay
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Work:
         self.children = [called for called, _, _ in replay.children.values()]
         self.result = Result(
             finished.output,
-            whole([body.artifact for body in self.shown if isinstance(body, ArtifactAdded)]),
+            join_chunks([body.artifact for body in self.shown if isinstance(body, ArtifactAdded)]),
             [body.message for body in self.shown if isinstance(body, MessageSent)],
             replay.records[STATE][1].value if STATE in replay.records else None,
         )

@@ -129,7 +129,7 @@ class Inbox:
             self._pull_again = False
             after, last = 0, False
             while not last:
-                items = await self.worker.store.inbox(self.log.row.id, after)
+                items = await self.worker.store.runs.inbox(self.log.row.id, after)
                 last = is_last_page([len(item.body) for item in items], PAGE_ITEMS)
                 for item in items:
                     after = item.id

@@ -69,12 +69,12 @@ class RunQueries:
     # -- one run ------------------------------------------------------------------------------------------
 
     async def exists(self, run: str) -> bool:
-        return self.worker.log_of(run) is not None or await self.store.run(run) is not None
+        return self.worker.log_of(run) is not None or await self.store.runs.get(run) is not None
 
     async def check_open(self, run: str) -> None:
         """Raises RunNotFound for a run that is sealed: only the owner may read it."""
         log = self.worker.log_of(run)
-        row = log.row if log is not None else await self.store.run(run)
+        row = log.row if log is not None else await self.store.runs.get(run)
         if row is not None and row.sealed:
             raise RunNotFound(f"there is no run {run}")
 
@@ -94,10 +94,10 @@ class RunQueries:
 
     async def find_row(self, run: str) -> RunRow | None:
         """Returns the row of a run, sealed or not; None where there is none."""
-        return await self.store.run(run)
+        return await self.store.runs.get(run)
 
     async def row(self, run: str, *, sealed: bool = False) -> RunRow:
-        row = await self.store.run(run)
+        row = await self.store.runs.get(run)
         if row is None or (row.sealed and not sealed):
             raise RunNotFound(f"there is no run {run}")
         return row
@@ -109,11 +109,11 @@ class RunQueries:
         A run that was suspended until it gets news has no owner and no time to wake at; one that another process
         executes goes on there.
         """
-        rows = await self.store.runs(RunFilter(root=run, sealed=True, limit=_ALL))
+        rows = await self.store.runs.search(RunFilter(root=run, sealed=True, limit=_ALL))
         left = [row for row in rows if not row.status.final]
         if all(row.id != run for row in left):
             return False
-        if any([await self.store.has_news(row.id) for row in left]):
+        if any([await self.store.runs.has_news(row.id) for row in left]):
             return False
         for row in left:  # nothing is awaited from here on, so nothing changes
             here = self.worker.execution(row.id)
@@ -126,7 +126,7 @@ class RunQueries:
         """Checks the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""
         if not sealed:
             await self.check_open(run)
-        return await integrity.verify(self.store, run)
+        return await integrity.verify(self.store.runs, run)
 
     # -- many runs ----------------------------------------------------------------------------------------
 
@@ -134,11 +134,11 @@ class RunQueries:
         """Returns the runs that fit, the newest first."""
         if where.blocked:
             return [await self.full_view(row) for row in await self.blocked_report.rows(where)]
-        return [self.view(row) for row in await self.store.runs(where)]
+        return [self.view(row) for row in await self.store.runs.search(where)]
 
     async def rows(self, where: RunFilter) -> list[RunRow]:
         """Returns the rows of the runs that fit, the newest first."""
-        return await self.store.runs(where)
+        return await self.store.runs.search(where)
 
     # -- logs ---------------------------------------------------------------------------------------------
 
@@ -152,11 +152,11 @@ class RunQueries:
 
     async def page(self, run: str, after: int = 0, limit: int = 500, most_bytes: int = PAGE_BYTES) -> list[Event]:
         """Returns the committed events after `after`, at most `limit`, as the store has them: nothing is composed."""
-        return await self.store.events(run, after, limit, most_bytes)
+        return await self.store.runs.events(run, after, limit, most_bytes)
 
     async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]:
         """Returns events as they were written, with their hashes; erased bodies are None."""
-        return await self.store.event_rows(run, after, limit)
+        return await self.store.runs.event_rows(run, after, limit)
 
     async def events(
         self, run: str, *, after: int = 0, follow: bool = True, sealed: bool = False
@@ -213,7 +213,7 @@ class RunQueries:
 
     async def full_view(self, row: RunRow) -> Run:
         """Returns a run with what its first and last event, its questions and its standing in line tell."""
-        ends = await self.store.ends(row.id)
+        ends = await self.store.runs.ends(row.id)
         created = ends[0].body if ends and isinstance(ends[0].body, RunCreated) else None
         view = self.view(row, created)
         view.blocked = await self.blocked_report.reason(row)

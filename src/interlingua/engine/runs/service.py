@@ -109,7 +109,7 @@ class RunService(RunQueries):
 
     async def _known_child(self, request: RunRequest, run: str) -> RunHandle | None:
         """Returns the child that was submitted before; None where it is new. Raises where the child was deleted."""
-        known = "run" if self._here.log_of(run) is not None else await self.store.known(run)
+        known = "run" if self._here.log_of(run) is not None else await self.store.runs.known(run)
         if known == "tombstone":
             gone = ErrorInfo(RunNotFound.code, f"run {run} was deleted")
             raise ChildFailed(f"agent {request.agent}: {gone.message}", error=gone, run=run)
@@ -137,7 +137,7 @@ class RunService(RunQueries):
             if participant is not None and not tell_witness(participant, [event]):
                 participant = None
 
-        writing = self.store.submit(new.submission, committed, None if participant is None else sealing)
+        writing = self.store.runs.submit(new.submission, committed, None if participant is None else sealing)
         writing.add_done_callback(worker.expect(row, reserve=new.agent is not None))
         return await asyncio.shield(writing)
 
@@ -219,7 +219,7 @@ class RunService(RunQueries):
         if not sealed:
             await self.check_open(run)
         body = json_values.encode({"by": by.id, "reason": reason, "rollback": rollback})
-        _, owner = await self.store.deliver(run, "cancel", body, now())
+        _, owner = await self.store.runs.deliver(run, "cancel", body, now())
         if owner is None and self.worker.execution(run) is None:
             await self._here.claim_and_enter(run)
         else:
@@ -243,7 +243,7 @@ class RunService(RunQueries):
 
     async def deliver(self, run: str, kind: str, body: bytes) -> None:
         """Puts an item into a run's inbox, and notifies its owner."""
-        _, owner = await self.store.deliver(run, kind, body, now())
+        _, owner = await self.store.runs.deliver(run, kind, body, now())
         self._here.told(run, owner=owner)
 
     async def move(self, run: str, origin: Origin | str, *, version: str | None = None, by: Caller = OWNER) -> None:
@@ -251,7 +251,7 @@ class RunService(RunQueries):
         another. Refused while a worker has the run."""
         row = await self.row(run, sealed=True)
         to = MoveTo(str(origin), row.version if version is None else version, by.id, now())
-        self._here.announce(await self.store.move(run, to))
+        self._here.announce(await self.store.claims.move(run, to))
 
     async def retry(self, run: str, *, by: Caller = OWNER) -> RunHandle:
         """Lets a blocked run go on at once, or continues a failed one from its last good record, as a new run.
@@ -259,7 +259,7 @@ class RunService(RunQueries):
         Returns the run that goes on: the run itself, or its one continuation."""
         row = await self.row(run, sealed=True)
         if not row.status.final:
-            if not await self.store.unblock(run, now()):
+            if not await self.store.claims.unblock(run, now()):
                 why = await self.blocked_report.reason(row)
                 raise Conflict(f"run {run} {f'cannot go on: {why.message}' if why else 'is not blocked'}")
             self._here.submitted(row)
@@ -267,7 +267,7 @@ class RunService(RunQueries):
             return await self.handle(run, sealed=True)
         check_retry(row)
         submission, created = continuation(row, await self._here.all_events(run))
-        done = await self.store.submit(submission)
+        done = await self.store.runs.submit(submission)
         if done.existing:
             return await self.handle(done.row.id, sealed=True)
         run_logging.created(done.row)
@@ -282,12 +282,12 @@ class RunService(RunQueries):
         """
         if not sealed:
             await self.check_open(run)
-        for gone in await self.store.delete_run(run, now(), rollback=rollback):
+        for gone in await self.store.runs.delete(run, now(), rollback=rollback):
             self._here.forget(gone)
 
     async def erase(self, run: str, seq: int, *, sealed: bool = False) -> None:
         """Forgets the body of one event of a finished run. Its hash stays, so the chain still verifies."""
         if not (await self.get(run, sealed=sealed)).status.final:
             raise Conflict(f"run {run} has not ended; only then can an event be erased")
-        await self.store.erase_event(run, seq)
+        await self.store.runs.erase(run, seq)
         self._here.forget(run)

@@ -18,9 +18,9 @@ async def join(store: Store, agents: Registry) -> str:
     project = agents.project
     agents.refusal = None
     if project:
-        theirs = (await store.claim_project(ProjectRow(project, str(agents.root or ""), now()))).id
+        theirs = (await store.claims.claim_project(ProjectRow(project, str(agents.root or ""), now()))).id
     else:
-        found = await store.project()
+        found = await store.claims.project()
         theirs = found.id if found is not None else ""
         if theirs and not agents.queues():
             agents.refusal = OtherProject(store.shown, theirs)  # to look is all that this engine may do

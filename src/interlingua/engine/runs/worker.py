@@ -165,7 +165,7 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _leave_store(self) -> None:
-        await self.store.leave(self.id)
+        await self.store.claims.leave(self.id)
         if self.others is not None:
             self.bus.publish(WORK)  # what was handed back waits for others
 
@@ -176,7 +176,7 @@ class Worker:
             loop.cancel()
         for execution in list(self._executions.values()):
             execution.drop()
-        await self.store.leave(self.id)
+        await self.store.claims.leave(self.id)
 
     @property
     def is_ending(self) -> bool:
@@ -337,7 +337,7 @@ class Worker:
         execution = Execution(self, agent, log, replay)
         starts = row.created_at + int(execution.request.delay * 1e6)
         early = not replay.started and starts > now()
-        if early and await self.store.has_news(row.id, "cancel"):
+        if early and await self.store.runs.has_news(row.id, "cancel"):
             early = False
         self._executions[row.id] = execution
         self._on_the_way.pop(row.id, None)  # news reaches it from now on
@@ -370,7 +370,7 @@ class Worker:
         self._suspects.discard(run)
         crashed = isinstance(error, Exception) and not isinstance(error, InterlinguaError)
         if not self._stopping:
-            self.spawn(self.store.release(self.id, [run], crashed=crashed))
+            self.spawn(self.store.claims.release(self.id, [run], crashed=crashed))
 
     async def _restored(self, row: RunRow, events: list[Event] | None) -> tuple[LiveLog, Replay]:
         """The log and the history of a run that was claimed. `events`: all of them, where they are known."""
@@ -392,7 +392,7 @@ class Worker:
         """The log of a run as it is in the store. Never more of it at once than a page."""
         after, last = 0, False
         while not last:
-            page = await self.store.events(run, after, _PAGE)
+            page = await self.store.runs.events(run, after, _PAGE)
             last = is_last_page([event.size for event in page], _PAGE)
             if page:
                 after = page[-1].seq
@@ -517,7 +517,7 @@ class Worker:
 
         async def fail() -> None:
             self._executions.pop(run, None)
-            row = await self.store.run(run)
+            row = await self.store.runs.get(run)
             if row is not None and row.worker == self.id and not row.status.final:
                 log, replay = await self._restored(row, None)
                 execution = Execution(self, self.registry.serving(row.queue), log, replay)
@@ -552,7 +552,7 @@ class Worker:
             if not queues:
                 return 60.0
             queues = self.gates.open(queues)  # those that are full are looked at when a place gets free
-            due = await self.store.next_wake(queues)  # a read: most of the time there is nothing to claim
+            due = await self.store.claims.next_wake(queues)  # a read: most of the time there is nothing to claim
             if due is None or due > now():
                 self._starved = False
                 self.gates.nobody_waits(queues)
@@ -586,7 +586,7 @@ class Worker:
         found = dict[str, Found]()
         self._claims_under_way += 1
         try:
-            rows = await self.store.claim(self.id, queues, now(), room, at_most=at_most, found=found)
+            rows = await self.store.claims.claim(self.id, queues, now(), room, at_most=at_most, found=found)
             self._entering |= {row.id for row in rows if row.worker is not None}
             self._on_the_way |= found
         finally:
@@ -627,7 +627,7 @@ class Worker:
             return 0
         slots = [self.reserve(line.queue) for _ in range(room)]
         try:
-            rows = await self.store.claim_blocked(self.id, line, now(), room, due=due)
+            rows = await self.store.claims.claim_blocked(self.id, line, now(), room, due=due)
             self._entering |= {row.id for row in rows}
         finally:
             for let_go in slots:
@@ -637,7 +637,7 @@ class Worker:
 
     async def claim_and_enter(self, run: str) -> None:
         """Take a run that nobody owns, to end it. Its agent's code is not needed for that."""
-        row = await self.store.claim_one(self.id, run)
+        row = await self.store.claims.claim_one(self.id, run)
         if row is not None:
             await asyncio.shield(self.spawn(self.enter(row)))
 
@@ -655,7 +655,7 @@ class Worker:
             await self._foreign.wait()
             self._foreign.clear()
             try:
-                for run in await self.store.runs_with_news(self.id):
+                for run in await self.store.claims.owned_with_news(self.id):
                     execution = self._executions.get(run)
                     if execution is not None and not execution.over:
                         await execution.pull()
@@ -688,7 +688,7 @@ class Worker:
             self._ready.set()
 
     async def _bury(self) -> None:
-        if dead := await self.store.bury():
+        if dead := await self.store.claims.bury():
             log_.warning("gone without a word: worker %s; what it ran goes on elsewhere", ", ".join(dead))
             self.bus.publish(WORK)  # whoever has the agents of those runs may be elsewhere, and has not noticed
             self.engine.elsewhere.hint()
@@ -715,7 +715,7 @@ class Worker:
                 return
 
     async def _enter_store(self) -> None:
-        await self.store.enter(
+        await self.store.claims.enter(
             WorkerRow(self.id, socket.gethostname(), os.getpid(), self._started_at, self.registry.queues())
         )
 
@@ -724,19 +724,19 @@ class Worker:
 
         async def serve() -> None:
             with contextlib.suppress(InterlinguaError):
-                await self.store.serve(self.id, self.registry.queues())
+                await self.store.claims.serve(self.id, self.registry.queues())
 
         self.spawn(serve())
 
     async def _find_orphans(self) -> None:
         """Hand back runs that this worker owns on paper and knows nothing of: the store refused something once."""
-        owned = await self.store.owned(self.id)
+        owned = await self.store.claims.owned(self.id)
         time = asyncio.get_running_loop().time()
         here = {*self._executions, *self._entering}
         self._orphans = {run: self._orphans.get(run, time) for run in owned if run not in here}
         lost = [run for run, since in self._orphans.items() if time - since > _ORPHANED]
         if lost:
-            await self.store.release(self.id, lost)
+            await self.store.claims.release(self.id, lost)
             self.bus.publish(WORK)
 
     async def _expire(self) -> None:
@@ -744,7 +744,7 @@ class Worker:
         if runs is None and threads is None:
             return
         time = now()
-        gone = await self.store.expire(
+        gone = await self.store.runs.expire(
             runs_before=None if runs is None else time - int(runs * 1e6),
             threads_before=None if threads is None else time - int(threads * 1e6),
             now=time,

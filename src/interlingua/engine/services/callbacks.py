@@ -127,13 +127,13 @@ class Callbacks:
         """Start sending what is due, and say how long nothing will be. Whatever ends, or is new, wakes the loop."""
         standings = Counter(row.standing for row in under_way.values())
         places = Places(_AT_ONCE - len(under_way), _NEW - standings["new"], _FAILING - standings["failing"])
-        due = await self._store.next_callback()
+        due = await self._store.callbacks.next_due()
         if due is None or not places.all:
             return 30.0
         if due > now():
             return min(30.0, (due - now()) / 1e6 + 0.001)
         busy = Counter(row.receiver for row in under_way.values())
-        rows = await self._store.claim_callbacks(
+        rows = await self._store.callbacks.claim(
             now(), now() + int(_LEASE * 1e6), places, busy=busy, per_receiver=_PER_RECEIVER
         )
 
@@ -153,7 +153,7 @@ class Callbacks:
         time = asyncio.get_running_loop().time()
         if time - self._tidied >= _TIDY_EVERY:
             self._tidied = time
-            await self._store.forget_callbacks(now() - int(_REMEMBER * 1e6))
+            await self._store.callbacks.forget(now() - int(_REMEMBER * 1e6))
 
     async def _deliver(self, row: CallbackRow) -> None:
         assert self.send is not None
@@ -171,7 +171,7 @@ class Callbacks:
         else:
             self.sent += 1
             standing: Standing = "good" if clock() - asked <= _PROMPT else "new"
-            await self._store.settle_callback(
+            await self._store.callbacks.settle(
                 row, state="sent", attempts=attempts, next_at=0, error=None,
                 standing=standing, failures=0, rest_until=0, now=now(),
             )  # fmt: skip
@@ -181,7 +181,7 @@ class Callbacks:
         try:
             run = await self._runs.get(row.run)
         except NotFound:
-            kept = await self._store.deleted_run(row.id)
+            kept = await self._store.callbacks.deleted_run(row.id)
             if kept is None:
                 raise
             run = self._runs.view(*kept)
@@ -214,11 +214,11 @@ class Callbacks:
             logging.ERROR if final else logging.WARNING, "callback %d to %s failed%s: %s", row.id, redact_url(row.url),
             " for good" if final else "", said, extra={"fields": {"run": row.run, "attempts": attempts}},
         )  # fmt: skip
-        await self._store.settle_callback(
+        await self._store.callbacks.settle(
             row, state="failed" if final else "due", attempts=attempts,
             next_at=time + int(pause_after(attempts) * 1e6), error=shown,
             standing=standing, failures=failures, rest_until=rest_until, now=time,
         )  # fmt: skip
-        while hopeless and (given_up := await self._store.give_up_callbacks(row.receiver, too_old, shown)):
+        while hopeless and (given_up := await self._store.callbacks.give_up(row.receiver, too_old, shown)):
             self.failed += given_up
             log.error("%d callbacks to %s are given up: it has been silent too long", given_up, row.receiver)

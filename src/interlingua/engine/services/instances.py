@@ -32,16 +32,16 @@ class InstanceService:
         config = {} if config is None else config
         Validator(card.config or {"type": "object"}, what="config").check(config, InvalidConfig)
         made = Instance(new_id(), card.name, card.version, config, caller.id, now(), label, metadata or {})
-        await self._store.put_instance(made)
+        await self._store.instances.put(made)
         return made
 
     async def find(self, instance: str) -> Instance | None:
-        return await self._store.instance(instance)
+        return await self._store.instances.get(instance)
 
     async def search(
         self, *, caller: str | None = None, agent: str | None = None, limit: int = 100, offset: int = 0
     ) -> list[Instance]:
-        return await self._store.instances(caller=caller, agent=agent, limit=limit, offset=offset)
+        return await self._store.instances.list(caller=caller, agent=agent, limit=limit, offset=offset)
 
     async def delete(self, instance: str) -> None:
-        await self._store.delete_instance(instance)
+        await self._store.instances.delete(instance)

@@ -31,31 +31,31 @@ class QuestionQueries:
     async def open(self, *, run: str | None = None, caller: str | None = None, limit: int = 100) -> list[Question]:
         """Open questions, oldest first. Those of a run include those of the runs that it called."""
         where = QuestionFilter(run=run, caller=caller, limit=limit)
-        return [record.question for record in await self._store.questions(where)]
+        return [record.question for record in await self._store.questions.search(where)]
 
     async def get(self, question: str) -> QuestionRecord:
         """A question, and all that became of it."""
-        found = await self._store.question(question)
+        found = await self._store.questions.get(question)
         if found is None:
             raise QuestionNotFound(f"there is no question {question}")
         return found
 
     async def search(self, where: QuestionFilter) -> list[QuestionRecord]:
         """Questions that fit, oldest first unless the filter says otherwise."""
-        return await self._store.questions(where)
+        return await self._store.questions.search(where)
 
     async def last_answer_text(self, run: str) -> str:
         """Words about the last answer that a run got, to put behind a reason; empty where it got none."""
-        found = await self._store.questions(QuestionFilter(run=run, state="answered", newest=True, limit=1))
+        found = await self._store.questions.search(QuestionFilter(run=run, state="answered", newest=True, limit=1))
         return f" ({found[0].too_late().message})" if found else ""
 
     async def last_change(self) -> int:
         """Returns a number that grows whenever a question is asked or closed."""
-        return await self._store.last_question_change()
+        return await self._store.questions.last_change()
 
     async def counts(self) -> list[tuple[str, int, int]]:
         """Returns how many open questions there are of each type, and since when the oldest waits."""
-        return await self._store.count_questions()
+        return await self._store.questions.count_open()
 
 
 class QuestionService(QuestionQueries):
@@ -75,5 +75,5 @@ class QuestionService(QuestionQueries):
         Validator(asked.answer_schema, what="answer").check(value, InvalidAnswer)
         if (weight := len(json_values.encode(value))) > (most := self._settings.max_input_bytes):
             raise TooLarge(f"the answer is larger than {most} bytes: as JSON it has {weight}")
-        run, _, owner = await self._store.answer(question, value, by.id, now(), door)
+        run, _, owner = await self._store.questions.answer(question, value, by.id, now(), door)
         self._answered(run, owner)

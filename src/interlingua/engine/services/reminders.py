@@ -64,12 +64,12 @@ class Reminders:
 
     async def _remind(self) -> float:
         """Remind of what is due, and say how long nothing will be."""
-        due = await self._store.next_reminder()  # a read: most of the time there is nothing to claim
+        due = await self._store.questions.next_reminder()  # a read: most of the time there is nothing to claim
         if due is None:
             return _LOOK_ANYWAY
         if due > now():
             return min(_LOOK_ANYWAY, (due - now()) / 1e6 + 0.001)
-        for reminder in await self._store.claim_reminders(now(), _AT_ONCE, list(self._callbacks.formats)):
+        for reminder in await self._store.questions.claim_reminders(now(), _AT_ONCE, list(self._callbacks.formats)):
             self._tell(reminder)
         self._callbacks.hint()
         return 0.0

@@ -81,7 +81,7 @@ class TeamQueries:
         if not is_task(label):
             return []
         whole = label.partition(".")[0]
-        first = await self._store.labelled(whole)
+        first = await self._store.delegations.labelled(whole)
         root = next((row.path.strip("/").rpartition("/")[2] for row in first if row.label == whole), "")
         return [_task(row, root) for row in first if row.label == label or row.label.startswith(f"{label}.")]
 
@@ -100,13 +100,13 @@ class TeamQueries:
     async def participant(self, label: str, id_: str) -> DelegationRow:
         """The run of an instance that takes part in a task, now or before. Waits for one that is just beginning."""
         for _ in range(_LOOKS):
-            rows = await self._store.labelled(label)
+            rows = await self._store.delegations.labelled(label)
             named = [row for row in rows if instance_id(row.agent, row.instance) == id_]
             if not named:
                 break
             begins = self._runs.next_hint(named[-1].run)
             try:
-                runs = [(row, await self._store.run(row.run)) for row in reversed(named)]
+                runs = [(row, await self._store.runs.get(row.run)) for row in reversed(named)]
                 begun = [(row, run) for row, run in runs if run is not None]
                 if begun:
                     return next((row for row, run in begun if not run.status.final), begun[0][0])

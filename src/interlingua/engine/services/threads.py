@@ -28,26 +28,26 @@ class ThreadQueries:
         self._agents = agents
 
     async def get(self, thread: str) -> Thread:
-        found = await self._store.thread(thread)
+        found = await self._store.threads.get(thread)
         if found is None:
             raise ThreadNotFound(f"there is no thread {thread}")
         return found
 
     async def find(self, thread: str) -> Thread | None:
         """Returns a thread; None where there is none."""
-        return await self._store.thread(thread)
+        return await self._store.threads.get(thread)
 
     async def search(self, where: ThreadFilter) -> list[Thread]:
         """Newest first."""
-        return await self._store.threads(where)
+        return await self._store.threads.search(where)
 
     async def history(self, thread: str, *, before: str | None = None, limit: int = 10) -> list[Checkpoint]:
         """Checkpoints, newest first."""
-        return await self._store.history(thread, before=before, limit=limit)
+        return await self._store.threads.history(thread, before=before, limit=limit)
 
     async def messages(self, thread: str, *, upto: int | None = None) -> list[Message]:
         await self.get(thread)
-        return await self._store.messages(thread, upto=upto)
+        return await self._store.threads.messages(thread, upto=upto)
 
     # -- whose state it is --------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class ThreadQueries:
         if checkpoint is None:
             base = (await self.get(thread)).values
         else:
-            found = await self._store.checkpoint(checkpoint)
+            found = await self._store.threads.checkpoint(checkpoint)
             base = found.values if found is not None and found.thread == thread else None
         merged = {**base, **values_} if isinstance(base, dict) else values_
         try:
@@ -113,14 +113,14 @@ class ThreadQueries:
         if "agent" in state.metadata:
             name, _, version = str(state.metadata["agent"]).partition("@")
             return name, version
-        run = await self._store.run(state.run) if state.run is not None else None  # written before that was kept
+        run = await self._store.runs.get(state.run) if state.run is not None else None  # written before that was kept
         return (run.agent, run.version) if run is not None else None
 
     async def _card_of(self, name: str, version: str) -> AgentCard | None:
         agent = self._agents.code(name, version)
         if agent is not None:
             return agent.card
-        stored = await self._store.card(name, version)
+        stored = await self._store.cards.get(name, version)
         return stored.card if stored is not None else None
 
     async def _keeper(self, thread: str) -> AgentCard | None:
@@ -132,7 +132,7 @@ class ThreadQueries:
         known: set[tuple[str, str]] = set()
         offset = 0
         for limit in _LOOK_BACK:
-            runs = await self._store.runs(RunFilter(thread=thread, limit=limit, offset=offset, sealed=True))
+            runs = await self._store.runs.search(RunFilter(thread=thread, limit=limit, offset=offset, sealed=True))
             writers = {(run.agent, run.version): None for run in runs}
             card = await self._first_with_state(writers, known)
             if card is not None:
@@ -181,7 +181,7 @@ class ThreadService(ThreadQueries):
             check_id(thread, "the thread id", "/thread_id")
         time = now()
         fresh = Thread(thread or new_id(), "idle", time, time, caller.id, metadata=metadata or {})
-        return await self._store.create_thread(fresh, if_exists=if_exists)
+        return await self._store.threads.create(fresh, if_exists=if_exists)
 
     async def patch(
         self,
@@ -196,7 +196,7 @@ class ThreadService(ThreadQueries):
         if values_ is not msgspec.UNSET:
             json_values.check(values_, InvalidState, what="values")
         json_values.check(metadata or {}, InvalidRequest, what="metadata")
-        return await self._store.patch_thread(
+        return await self._store.threads.patch(
             thread,
             checkpoint=new_id(),
             values_=values_,
@@ -208,10 +208,10 @@ class ThreadService(ThreadQueries):
 
     async def copy(self, thread: str) -> Thread:
         """A thread of its own with the same values, history and messages."""
-        return await self._store.copy_thread(thread, new_id(), new_id, now())
+        return await self._store.threads.copy(thread, new_id(), new_id, now())
 
     async def delete(self, thread: str) -> None:
-        await self._store.delete_thread(thread, now())
+        await self._store.threads.delete(thread, now())
 
 
 def same_state(one: Schema | None, other: Schema | None) -> bool:

@@ -117,7 +117,7 @@ class Speaking(Inbox):
             await self.log.flush()
             return
         found = await self.find_participant(recipient)
-        run = await self.worker.store.run(found.run)
+        run = await self.worker.store.runs.get(found.run)
         self._check_alive()
         if run is None or run.status.final:
             raise AlreadyFinished(f"{recipient} has ended its part in {found.label}, and reads no more messages")

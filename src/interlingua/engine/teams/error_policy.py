@@ -12,7 +12,7 @@ import msgspec
 
 from ...model.card import Schema
 from ...model.content import Message, TextPart
-from ...model.error_numbers import Code, code_of
+from ...model.error_numbers import ErrorNumber, number_of
 from ...model.errors import ChildFailed, Denied, ErrorInfo, InterlinguaError, OverBudget, QuestionExpired, RunTimedOut
 from ...model.events import ChildEnded, ErrorHandled
 from ...model.run import RunRequest
@@ -112,7 +112,7 @@ class Handling(Proposing):
             return Action(past[1].do, past[1].delay, past[1].to)
         team = self.worker.engine.directory.teams.get(self.authority.team) if self.authority is not None else None
         # What failed further down was seen to there: up here it is only that the agent did not manage.
-        number = Code.FAILED if error.code == ChildFailed.code else code_of(error)
+        number = ErrorNumber.FAILED if error.code == ChildFailed.code else number_of(error)
         action = team.policy.action(number, taken) if team is not None else Action("fail")
         if tool and action.do != "retry":
             action = Action("fail")
@@ -164,7 +164,7 @@ class Handling(Proposing):
         if to == ORCHESTRATOR:
             return Remedy("fail")  # it knows now; whoever delegated has the error
         if to == USER:
-            question = Escalation(agent, task, int(code_of(error)), error.message)
+            question = Escalation(agent, task, int(number_of(error)), error.message)
             try:
                 found: Remedy = await self.ask(question, None, f"{place}:{taken}", ESCALATION)
             except QuestionExpired:
@@ -176,7 +176,7 @@ class Handling(Proposing):
     async def _ask_overseer(self, overseer: Member, place: str, agent: str, error: ErrorInfo, taken: int) -> Remedy:
         assert self.authority is not None
         said = (
-            f"{agent} failed with {int(code_of(error))} ({error.message}). Answer with the one word retry to have it "
+            f"{agent} failed with {int(number_of(error))} ({error.message}). Answer with the one word retry to have it "
             "tried again; anything else ends it."
         )
         granted = gates.shrink(self.authority, overseer.manifest, overseer.team.limits_of(overseer.manifest), now=now())

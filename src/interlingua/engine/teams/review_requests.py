@@ -41,7 +41,7 @@ class Proposing(Calling):
         given = self.given or []
         shown = Result(
             output,
-            oversight.whole([body.artifact for body in given if isinstance(body, ArtifactAdded)]),
+            oversight.join_chunks([body.artifact for body in given if isinstance(body, ArtifactAdded)]),
             [body.message for body in given if isinstance(body, MessageSent)],
             self.current_state(),
         )

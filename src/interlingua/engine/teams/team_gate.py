@@ -63,7 +63,7 @@ class TeamGate:
             raise Denied(f"{row.agent} may not call {name}: it is a member of a team, which only its team may call")
         target = member_id(authority, name)
         lineage = await self._lineage(row, authority)
-        started = await self._store.started(authority.root or row.id, [run for run, _ in lineage])
+        started = await self._store.delegations.started(authority.root or row.id, [run for run, _ in lineage])
         _decide(started, lineage, authority, target)
 
     async def count_delegation(self, row: RunRow, authority: Authority, member: Member) -> CountDelegation:
@@ -91,7 +91,7 @@ class TeamGate:
     ) -> Authority:
         """Count a delegation where that is not done yet, and give the child its authority. Raises what refuses it."""
         wanted = await self.count_delegation(row, authority, member)
-        found = await self._store.delegate(msgspec.structs.replace(wanted, run=run))
+        found = await self._store.delegations.count(msgspec.structs.replace(wanted, run=run))
         return gates.shrink(
             authority, member.manifest, member.team.limits_of(member.manifest), now=now(), scope=scope,
             instance=found.row.instance, started=found.started, task=found.row.label,
@@ -102,7 +102,7 @@ class TeamGate:
     ) -> Authority:
         """An overseer's authority for a verdict."""
         wanted = await self.count_review(row, judged, overseer, label)
-        found = await self._store.delegate(msgspec.structs.replace(wanted, run=run))
+        found = await self._store.delegations.count(msgspec.structs.replace(wanted, run=run))
         limits = overseer.team.limits_of(overseer.manifest)
         granted = gates.shrink(judged, overseer.manifest, limits, now=now(), task=found.row.label)
         return self.review_authority(judged, granted)
@@ -122,7 +122,7 @@ class TeamGate:
             execution = self._worker.execution(run)
             if execution is not None:
                 return execution.request.authority
-            first = await self._store.events(run, 0, 1)
+            first = await self._store.runs.events(run, 0, 1)
             created = first[0].body if first else None
             if len(self._authorities) >= _REMEMBERED:
                 self._authorities.clear()

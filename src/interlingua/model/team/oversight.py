@@ -109,7 +109,7 @@ def verdict_schema(result_hash: str) -> Schema:
     }
 
 
-def whole(chunks: list[Artifact]) -> list[Artifact]:
+def join_chunks(chunks: list[Artifact]) -> list[Artifact]:
     """Artifacts, in the order in which they began, out of their chunks."""
     found: dict[str, Artifact] = {}
     for chunk in chunks:

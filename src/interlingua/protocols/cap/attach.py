@@ -20,7 +20,7 @@ from ...engine.handler.context import Context
 from ...engine.handler.mounted_run import Mounted, RemoteError, our_failure
 from ...model.card import AgentCard
 from ...model.content import Artifact, DataPart, Message
-from ...model.error_numbers import Code
+from ...model.error_numbers import ErrorNumber
 from ...model.errors import (
     AgentNotFound,
     Denied,
@@ -330,7 +330,7 @@ class Attachment(Acting):
             error = status.get("error")
             error = error if isinstance(error, dict) else {}
             number, text = error.get("error_code"), error.get("error_message")
-            number = number if isinstance(number, int) else int(Code.FAILED)
+            number = number if isinstance(number, int) else int(ErrorNumber.FAILED)
             text = text if isinstance(text, str) else "the task did not succeed"
             raise our_failure(text, error) or _failure(translate.error_told(number, text, error))
         output = status.get("output")

@@ -43,7 +43,7 @@ from ...model.events import (
 from ...model.run import Question, RunRequest
 from ...model.status import Status
 from ...model.team.manifest import ORCHESTRATOR, USER
-from ...model.team.oversight import whole
+from ...model.team.oversight import join_chunks
 from . import translate, wire
 
 Kind = Literal["message", "status", "delta", "reset", "activity"]
@@ -259,7 +259,7 @@ class Conversation:
             return [msgspec.structs.replace(final, timestamp=wire.timestamp(time))]
         if body.status is Status.SUCCEEDED:
             parts = translate.output_parts(body.output, view.output_text)
-            parts += [part for artifact in whole(self._artifacts) for part in artifact.parts]
+            parts += [part for artifact in join_chunks(self._artifacts) for part in artifact.parts]
             message = Message("agent", parts, metadata={"final": True})
             return [self._message("message", view.agent, self._back, message, time)]
         if self._failed:

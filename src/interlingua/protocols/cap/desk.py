@@ -19,7 +19,7 @@ from ...engine.engine import Engine
 from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.content import Message
-from ...model.error_numbers import Code
+from ...model.error_numbers import ErrorNumber
 from ...model.errors import (
     AlreadyFinished,
     Conflict,
@@ -75,7 +75,7 @@ class Desk:
                         f"by {ORCHESTRATOR} or {USER}",
                     )  # fmt: skip
                 return await self.begin(message, caller, trace)
-            case wire.ErrorResponse(error_code=Code.CANCELLED) if outside:
+            case wire.ErrorResponse(error_code=ErrorNumber.CANCELLED) if outside:
                 return await self.cancel(message.task_id, caller, message.error_message)
         found = await self.book.find(message.task_id, caller, "answer")
         if outside and found.run.caller != caller.id and scopes.EVERYTHING not in caller.scopes:
@@ -169,7 +169,7 @@ class Desk:
             raise InvalidRequest(
                 f"/metadata/thread has up to {MAX_NAME} characters that can be printed", path="/metadata/thread"
             )
-        found = await self.engine.store.thread(named)
+        found = await self.engine.store.threads.get(named)
         if found is not None:
             if not scopes.sees(caller, found.caller):
                 raise ThreadNotFound(f"there is no thread {named}")

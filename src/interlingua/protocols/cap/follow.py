@@ -42,7 +42,7 @@ async def follow(
     conversation = Conversation(run, view)
     # What the reader has is put together first, uncomposed: a composed event could begin before its place.
     cursor = 0
-    while cursor < after[0] and (batch := await engine.store.events(run, cursor, after[0] - cursor, _PAGE_BYTES)):
+    while cursor < after[0] and (batch := await engine.store.runs.events(run, cursor, after[0] - cursor, _PAGE_BYTES)):
         wanted = [event for event in batch if event.seq <= after[0]]
         found = [update for event in wanted for update in await _fed(engine, conversation, event)]
         if missed := [update for update in found if update.place > after]:
@@ -79,7 +79,7 @@ async def _fed(engine: Engine, conversation: Conversation, event: Event) -> list
 
 
 async def _ended(engine: Engine, run: str) -> bool:
-    row = await engine.store.run(run)
+    row = await engine.store.runs.get(run)
     return row is None or row.status.final
 
 

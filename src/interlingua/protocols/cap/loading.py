@@ -21,9 +21,9 @@ import msgspec
 
 from ... import extras
 from ...model import json_values
-from ...model.error_numbers import Code
+from ...model.error_numbers import ErrorNumber
 from ...model.errors import DefinitionError, Invalid
-from ...model.pointers import escaped
+from ...model.pointers import escape
 from ...model.team.authority import DEFAULT_POLICY, Limits, Policy, Step
 from ...model.team.manifest import Problem, Server, Team, check, fits, manifest_problems, read_manifest
 
@@ -157,15 +157,13 @@ class _Reader:
         if "limits" in value and not self._wrong(value["limits"], Limits, "/limits"):
             self.team.limits = msgspec.convert(value["limits"], Limits)
         for id_, server in self._members(value, "servers").items():
-            if not self._wrong(server, Server, f"/servers/{escaped(id_)}"):
+            if not self._wrong(server, Server, f"/servers/{escape(id_)}"):
                 self.team.servers[id_] = msgspec.convert(server, Server)
         if "policy" in value:
             self.team.policy = self._policy(self._members(value, "policy"))
         self.team.extra = {name: given for name, given in value.items() if name not in _MEMBERS}
         for name in self.team.extra:
-            self.problem(
-                file, f"/{escaped(name)}", f"is not known here (known are {', '.join(_MEMBERS)})", warning=True
-            )
+            self.problem(file, f"/{escape(name)}", f"is not known here (known are {', '.join(_MEMBERS)})", warning=True)
         return "agents" in value and self._listed(value["agents"], file)
 
     def _wrong(self, value: Any, kind: Any, path: str) -> bool:
@@ -194,18 +192,16 @@ class _Reader:
     def _policy(self, table: dict[str, Any]) -> Policy:
         """The default policy with the codes that are given. A code is a number, or its name."""
         steps, default = dict(DEFAULT_POLICY.steps), DEFAULT_POLICY.default
-        names = {code.name.lower(): int(code) for code in Code}
+        names = {code.name.lower(): int(code) for code in ErrorNumber}
         for key, value in table.items():
             number = names.get(key.lower()) or (int(key) if key.isascii() and key.isdigit() and len(key) < 6 else None)
             if number is None and key != _DEFAULT:
                 known = ", ".join([*names, _DEFAULT])
-                self.problem(
-                    self.team.file, f"/policy/{escaped(key)}", f"is no error code: a number, or one of {known}"
-                )
+                self.problem(self.team.file, f"/policy/{escape(key)}", f"is no error code: a number, or one of {known}")
                 continue
             listed = value if isinstance(value, list) else [value]
             found = [
-                self._step(one, f"/policy/{escaped(key)}" + f"/{i}" * isinstance(value, list))
+                self._step(one, f"/policy/{escape(key)}" + f"/{i}" * isinstance(value, list))
                 for i, one in enumerate(listed)
             ]
             taken = tuple(step for step in found if step is not None)

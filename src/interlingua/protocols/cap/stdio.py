@@ -75,11 +75,11 @@ class StdioDoor:
         """Whether a run, and all that it has called, waits for others. One that was set aside until somebody tells it
         something has no owner and no time to wake at; one that another process has goes on there."""
         store, worker = self._engine.store, self._engine.worker
-        rows = await store.runs(RunFilter(root=run, sealed=True, limit=_ALL))
+        rows = await store.runs.search(RunFilter(root=run, sealed=True, limit=_ALL))
         left = [row for row in rows if not row.status.final]
         if all(row.id != run for row in left):
             return False  # it has ended, and that is yet to be told
-        if any([await store.has_news(row.id) for row in left]):
+        if any([await store.runs.has_news(row.id) for row in left]):
             return False
         for row in left:  # nothing is waited for from here on, so that nothing changes
             here = worker.execution(row.id)

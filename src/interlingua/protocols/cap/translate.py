@@ -17,11 +17,11 @@ import msgspec
 from ...model import json_values, trace_context
 from ...model.card import AgentCard
 from ...model.content import DataPart, FilePart, Message, Part, Role, TextPart, ToolResultPart
-from ...model.error_numbers import Code, code_of, error_of
+from ...model.error_numbers import ErrorNumber, error_from_number, number_of
 from ...model.errors import ErrorInfo, InvalidRequest
 from ...model.events import Form, Said
-from ...model.prompt_input import completed
-from ...model.question_forms import written_answer
+from ...model.prompt_input import add_data_parts
+from ...model.question_forms import parse_answer
 from ...model.run import Question, Run
 from ...model.status import Status
 from ..parity import Carried
@@ -191,7 +191,7 @@ def wire_message(
     }
     match form:
         case "error":
-            return wire.ErrorResponse(error_code=int(number or Code.FAILED), error_message=text, **told)
+            return wire.ErrorResponse(error_code=int(number or ErrorNumber.FAILED), error_message=text, **told)
         case "delegation":
             return wire.DelegationNotice(context_summary=text, attachments=list(map(attachment, attached)), **told)
         case "inquiry":
@@ -202,7 +202,7 @@ def wire_message(
 
 def said(body: Said, time: int, task: str | None = None) -> wire.AnyMessage:
     """What stands in the log of a team's run. `time` is that of the event, `task` what the reader calls the task."""
-    number = code_of(ErrorInfo(body.code or "", "", details=body.message.metadata.get("details"))).value
+    number = number_of(ErrorInfo(body.code or "", "", details=body.message.metadata.get("details"))).value
     return wire_message(
         body.form, task or body.task, body.sender, body.recipient, body.message, time=body.time or time,
         number=number if body.form == "error" else None,
@@ -212,7 +212,7 @@ def said(body: Said, time: int, task: str | None = None) -> wire.AnyMessage:
 def error_response(error: ErrorInfo, *, task: str, sender: str, recipient: str, time: int) -> wire.ErrorResponse:
     """An error, with its own code and whatever else is known of it in the metadata."""
     return wire.ErrorResponse(
-        task_id=task, sender_id=sender, recipient_id=recipient, error_code=int(code_of(error)),
+        task_id=task, sender_id=sender, recipient_id=recipient, error_code=int(number_of(error)),
         error_message=error.message, timestamp=wire.timestamp(time), metadata=_own(error),
     )  # fmt: skip
 
@@ -230,7 +230,7 @@ def error_in(message: wire.ErrorResponse) -> ErrorInfo:
 
 def error_told(number: int, message: str, told: dict[str, Any]) -> ErrorInfo:
     """The same. `told` is where the sender says more."""
-    found = error_of(number, message)
+    found = error_from_number(number, message)
     code, transient = told.get("code"), told.get("transient")
     return ErrorInfo(
         code if isinstance(code, str) and code else found.code, found.message,
@@ -265,7 +265,7 @@ def input_of(notice: wire.DelegationNotice, card: AgentCard) -> dict[str, Any]:
         raise InvalidRequest("/metadata/input is an object: the input of the agent", path="/metadata/input")
     if card.input_text is not None:
         attached = [part(one) for one in notice.attachments or []]
-        return completed(card, {card.input_text: notice.context_summary, **given}, attached)
+        return add_data_parts(card, {card.input_text: notice.context_summary, **given}, attached)
     objects = [one.object for one in notice.attachments or [] if isinstance(one, wire.PythonObject)]
     if not given and len(objects) == 1 and isinstance(objects[0], dict):
         return dict(objects[0])
@@ -304,7 +304,7 @@ def answer_in(message: wire.AnyMessage, question: Question, *, review: bool) -> 
         return {"decision": "inquire", "inquiry": text_of(message), "result_hash": hash_, **_attached(message)}
     if "answer" in told:
         return told["answer"]
-    return written_answer(question, text_of(message))
+    return parse_answer(question, text_of(message))
 
 
 def _attached(message: wire.AnyMessage) -> dict[str, Any]:
@@ -362,7 +362,7 @@ def outcome(status: Status, output: Any, error: ErrorInfo | None) -> dict[str, A
         return {"output": output}
     if error is None:
         return {}
-    told: dict[str, Any] = {"error_code": int(code_of(error)), "error_message": error.message, **_own(error)}
+    told: dict[str, Any] = {"error_code": int(number_of(error)), "error_message": error.message, **_own(error)}
     return {"error": told}
 
 

@@ -20,7 +20,7 @@ import msgspec
 from ...model import json_values
 from ...model.card import Schema
 from ...model.errors import InvalidRequest
-from ...model.pointers import escaped
+from ...model.pointers import escape
 from ...model.team import manifest
 from ...transports import json_text
 
@@ -361,7 +361,7 @@ def _refuse_pickles(value: dict[str, Any], path: str, looks: _Looks) -> None:
             if any(_is_pickle(body, looks, at) for body in _as_bytes(item)):
                 raise _wrong(at, "is a pickle, which can run code: send the object as JSON")
         elif isinstance(item, dict):
-            stack.extend((member, f"{at}/{escaped(key)}") for key, member in item.items())
+            stack.extend((member, f"{at}/{escape(key)}") for key, member in item.items())
         elif isinstance(item, list):
             stack.extend((member, f"{at}/{index}") for index, member in enumerate(item))
 

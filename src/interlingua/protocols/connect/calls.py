@@ -18,7 +18,7 @@ from ...engine.ids import now
 from ...model.card import ANY_OBJECT, AgentCard, Schema
 from ...model.content import Message, TextPart
 from ...model.errors import DefinitionError, Denied, RunCancelled, RunError, RunTimedOut, Unavailable
-from ...model.question_forms import read_time
+from ...model.question_forms import parse_time
 from ...model.run import Option
 from ...model.schemas import Validator, check_refs_local
 from ...transports import json_text
@@ -161,7 +161,7 @@ def same_interrupt(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def seconds_left(told: dict[str, Any]) -> float | None:
     """Until a question expires, where a server of ours says so. What expires there is not asked here any more."""
-    until = read_time(told.get("deadline"))
+    until = parse_time(told.get("deadline"))
     return None if until is None else max(0.0, (until - now()) / 1e6)
 
 

@@ -29,7 +29,7 @@ from ...model.errors import (
     Unavailable,
 )
 from ...model.filters import QuestionFilter, RunFilter
-from ...model.prompt_input import Given
+from ...model.prompt_input import ContentCollector
 from ...model.run import Callback, Caller, Run, RunRequest, Thread
 from ...model.status import Status
 from ...security import scopes
@@ -71,7 +71,7 @@ class Runs(Agents, Threads):
         if thread is not None:
             if not able["threads"]:
                 raise InvalidRequest(f"agent {card.name} does not support threads", path="/agent_id")
-            found = await self.engine.store.thread(thread)
+            found = await self.engine.store.threads.get(thread)
             if found is not None and scopes.sees(caller, found.caller):
                 await self.engine.threads.check_state(found, card)
             elif found is None and body.if_not_exists == "create":
@@ -97,7 +97,11 @@ class Runs(Agents, Threads):
         kept = None
         if keep:
             # The same key finds the same thread, and nobody can guess its id and make it first.
-            kept = await self.engine.store.link("connect kept", f"{caller.id} {key}", new_id()) if key else new_id()
+            kept = (
+                await self.engine.store.documents.link("connect kept", f"{caller.id} {key}", new_id())
+                if key
+                else new_id()
+            )
         asked = stated(body, card, config, caller, watched=watched)
         asked.thread = thread or kept
         asked.create_thread = keep or (thread is not None and body.if_not_exists == "create")
@@ -113,7 +117,7 @@ class Runs(Agents, Threads):
         """Refuse to take a thread from another run for whoever may not cancel runs, or delete them (a rollback)."""
         if strategy not in ("interrupt", "rollback"):
             return
-        active = await self.engine.store.run(thread.active) if thread is not None and thread.active else None
+        active = await self.engine.store.runs.get(thread.active) if thread is not None and thread.active else None
         for agent in {card.key, f"{active.agent}@{active.version}" if active is not None else card.key}:
             scopes.require(caller, "cancel", agent)
             if strategy == "rollback":
@@ -129,7 +133,7 @@ class Runs(Agents, Threads):
         except (AgentNotFound, Unavailable):
             if body.agent_id is None:
                 raise
-            found = await self.engine.store.instance(body.agent_id)
+            found = await self.engine.store.instances.get(body.agent_id)
             if found is None or not scopes.sees(caller, found.caller):
                 raise
             agent = self.engine.agents.find(found.agent, found.version)
@@ -325,7 +329,7 @@ class Runs(Agents, Threads):
 
     async def _given(self, run: str) -> list[Message]:
         """What a run gave beside its output. Of one that has ended a moment ago, that is in memory."""
-        given, events = Given(), self.engine.runs.committed_events(run)
+        given, events = ContentCollector(), self.engine.runs.committed_events(run)
         if events is None:
             with contextlib.suppress(RunNotFound):  # deleted meanwhile
                 async for event in self.engine.runs.events(run, follow=False):

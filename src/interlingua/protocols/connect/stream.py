@@ -30,9 +30,9 @@ from ...model.events import (
     Said,
     blocked_warning,
     emission_json,
-    overheard,
+    thought_from_message,
 )
-from ...model.prompt_input import Given
+from ...model.prompt_input import ContentCollector
 from ...model.status import Status
 from ...transports.event_stream import in_pieces
 from ...transports.sse import encode
@@ -73,7 +73,7 @@ class Projection:
         self._card = card
         self._joiner = Joiner()
         self._open: dict[str, Any] = {}
-        self._given = Given()
+        self._given = ContentCollector()
         self.pending_id: int | None = None  # a value that is newer than what was told
 
     def feed(self, event: Event, output: Any = ABSENT) -> list[Update]:
@@ -104,7 +104,7 @@ class Projection:
         if isinstance(body, RunBlocked):
             return self._custom_update(event.seq, msgspec.to_builtins(blocked_warning(body)))
         if isinstance(body, Said):
-            thought = overheard(body)
+            thought = thought_from_message(body)
             return [] if thought is None else self._custom_update(event.seq, msgspec.to_builtins(thought))
         if isinstance(body, EMISSIONS):
             self._given.feed(event)
@@ -181,7 +181,7 @@ async def follow(
     told_at = 0.0
     # What the reader has is put together first, uncomposed: a composed event could begin before its place.
     cursor = 0
-    while cursor < seen[0] and (batch := await engine.store.events(run, cursor, seen[0] - cursor, _PAGE_BYTES)):
+    while cursor < seen[0] and (batch := await engine.store.runs.events(run, cursor, seen[0] - cursor, _PAGE_BYTES)):
         for event in batch:
             if event.seq <= seen[0]:
                 await _fed(engine, projection, event)

@@ -23,7 +23,7 @@ from ...model import json_values
 from ...model.card import Schema
 from ...model.content import TextPart
 from ...model.errors import QuestionExpired
-from ...model.question_forms import Choices, read_time, true_choices, true_form, usable_form
+from ...model.question_forms import Choices, matching_choices, matching_form, parse_time, usable_form
 from ...model.run import Option
 from . import wire
 from .incoming import Incoming
@@ -175,7 +175,7 @@ class Asking:
         payload = permission_payload(title, params, call, incoming)
         mark = [title, [[option.id, option.label, option.kind] for option in options]]
         until = _until(params)
-        offered = true_choices(_meta(params).get(wire.META_ANSWER_SCHEMA), options)
+        offered = matching_choices(_meta(params).get(wire.META_ANSWER_SCHEMA), options)
         schema = _one_of(options) if offered is None else offered.schema
         try:
             answer = await self.ask("permission", mark, payload, schema, title, options, until, call.get("toolCallId"))
@@ -206,7 +206,10 @@ class Asking:
             if params.get("mode") not in ("form", None):
                 return {"action": "decline"}
             shown = params.get("requestedSchema")
-            laid, schema = true_form(_meta(params).get(wire.META_ANSWER_SCHEMA), shown) or (None, usable_form(shown))
+            laid, schema = matching_form(_meta(params).get(wire.META_ANSWER_SCHEMA), shown) or (
+                None,
+                usable_form(shown),
+            )
             payload = {"message": message}
             answer = await self.ask("elicitation", [message, schema], payload, schema, message, None, until, about)
             return {"action": "accept", "content": answer if laid is None else laid.content(answer)}
@@ -234,7 +237,7 @@ class Asking:
 
 def _until(params: dict[str, Any]) -> int | None:
     """When an agent of ours says that its question expires."""
-    return read_time(_meta(params).get(wire.META_DEADLINE))
+    return parse_time(_meta(params).get(wire.META_DEADLINE))
 
 
 def _meta(params: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ...engine.agents.logins import LoginMethod
 from ...model.card import AgentCard
 from ...model.content import DataPart, Part, TextPart
 from ...model.events import Diff, Plan, ToolCall, ToolKind
-from ...model.question_forms import Form, written
+from ...model.question_forms import Form, format_time
 from ...model.run import Question
 from . import translate, wire
 from .translate import Choices, ConfigOption
@@ -150,13 +150,13 @@ class Version1:
         call = {"toolCallId": shown.id, **self.tool_fields(shown)}
         return {
             "sessionId": session, "toolCall": call, "options": _permission_options(choices),
-            **_meta_of(question, more=bool(choices.beside)),
+            **_meta_of(question, more=bool(choices.other_members)),
         }  # fmt: skip
 
     def elicitation(self, session: str, question: Question, wanted: Form, message: str) -> dict[str, Any]:
         return {
             "sessionId": session, "toolCallId": f"question-{question.id}", "mode": "form", "message": message,
-            "requestedSchema": wanted.shown, **_meta_of(question, more=not wanted.flat),
+            "requestedSchema": wanted.schema, **_meta_of(question, more=not wanted.exact),
         }  # fmt: skip
 
 
@@ -244,14 +244,14 @@ class Version2(Version1):
     def permission(self, session: str, question: Question, choices: Choices) -> dict[str, Any]:
         shown = question_tool_call(question)
         call = {"toolCallId": shown.id, **self.tool_fields(shown)}
-        details = translate.particulars(question)
+        details = translate.detail_lines(question)
         return {
             "sessionId": session,
             "title": _question_title(question),
             **({"description": details[0]} if details else {}),
             "subject": {"type": "tool_call", "toolCall": call},
             "options": _permission_options(choices),
-            **_meta_of(question, more=bool(choices.beside)),
+            **_meta_of(question, more=bool(choices.other_members)),
         }
 
 
@@ -277,7 +277,7 @@ def _meta_of(question: Question, *, more: bool) -> dict[str, Any]:
     read it in its words."""
     meta: dict[str, Any] = {}
     if question.deadline is not None:
-        meta[wire.META_DEADLINE] = written(question.deadline)
+        meta[wire.META_DEADLINE] = format_time(question.deadline)
     if more:
         meta[wire.META_ANSWER_SCHEMA] = question.answer_schema
     return {"_meta": meta} if meta else {}
@@ -300,7 +300,7 @@ def question_tool_call(question: Question) -> ToolCall:
         kind if kind in get_args(ToolKind) else "other",
         "pending",
         payload,
-        content=[TextPart(text) for text in translate.particulars(question)] or None,
+        content=[TextPart(text) for text in translate.detail_lines(question)] or None,
         diffs=diffs or None,
     )
 

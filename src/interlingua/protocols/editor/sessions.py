@@ -193,11 +193,11 @@ class Session:
         """A prompt as the answer to a question that was asked as text."""
         question = turn.spoken
         assert question is not None
-        answer = translate.written_answer(question, translate.prompt_text(parts))
+        answer = translate.parse_answer(question, translate.prompt_text(parts))
         try:
             await self.engine.questions.answer(question.id, answer, by=self.connection.caller, door="editor")
         except InvalidAnswer as error:
-            note = f"That does not answer the question: {error.message}\n\n{translate.spoken(question)}"
+            note = f"That does not answer the question: {error.message}\n\n{translate.question_text(question)}"
             self.say(f"{question.id}-again-{now()}", note)
             return "asked again"
         except (Conflict, NotFound):
@@ -292,7 +292,7 @@ class Session:
     def _speak(self, turn: Turn, question: Question) -> None:
         """Ask in words: the next prompt is the answer."""
         turn.spoken = question
-        self.say(f"{question.id}-asked", translate.spoken(question))
+        self.say(f"{question.id}-asked", translate.question_text(question))
         turn.rests.set()
 
     def _settled(self, turn: Turn, question: str) -> None:
@@ -332,7 +332,7 @@ class Session:
         outcome, meta = response.outcome, response.meta
         if outcome.outcome == "selected" and outcome.option_id in choices.answers:
             whole = meta.get(wire.META_ANSWER) if isinstance(meta, dict) else None
-            await self._answer(question, choices.whole(outcome.option_id, whole))
+            await self._answer(question, choices.full_answer(outcome.option_id, whole))
         elif outcome.outcome == "cancelled" or choices.rejection() is msgspec.UNSET:
             if not turn.cancelling:
                 await self.cancel_run(turn)
@@ -461,7 +461,7 @@ def _agent_name(card: AgentCard, others: list[AgentCard]) -> str:
 def _input_text(input_: Any, card: AgentCard | None) -> str:
     field = card.input_text if card is not None else None
     text = input_.get(field) if field is not None and isinstance(input_, dict) else None
-    return text if isinstance(text, str) else translate.fenced(input_)
+    return text if isinstance(text, str) else translate.json_block(input_)
 
 
 def _stamp() -> str:

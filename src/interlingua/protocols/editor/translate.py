@@ -26,7 +26,16 @@ from ...model.card import AgentCard
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidInput
 from ...model.prompt_input import file_name, prompt_input, prompt_text
-from ...model.question_forms import Choices, choices, fenced, form, particulars, resolved, spoken, written_answer
+from ...model.question_forms import (
+    Choices,
+    choices,
+    detail_lines,
+    form,
+    json_block,
+    parse_answer,
+    question_text,
+    resolved,
+)
 from ...transports.jsonrpc import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from ..parity import Carried
 from . import wire
@@ -136,9 +145,9 @@ def _block(part: Part) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     if isinstance(part, DataPart):
-        return {"type": "text", "text": fenced(part.data), "_meta": {wire.META_DATA: part.data}}
+        return {"type": "text", "text": json_block(part.data), "_meta": {wire.META_DATA: part.data}}
     if isinstance(part, ToolResultPart):
-        return {"type": "text", "text": fenced(msgspec.to_builtins(part))}
+        return {"type": "text", "text": json_block(msgspec.to_builtins(part))}
     mime = part.media_type or ""
     if part.data is not None and mime.startswith(("image/", "audio/")):
         told = {
@@ -250,9 +259,27 @@ def _one_of(current: Any, offered: list[tuple[str, str, str]]) -> str:
 
 
 __all__ = [
-    "AUTH_REQUIRED", "ERRORS", "NOT_FOUND", "Choices", "ConfigOption", "block", "choices", "config_options", "fenced",
-    "form", "metadata", "particulars", "parts", "prompt_input", "prompt_text", "rpc_error", "run_error", "said",
-    "spoken", "title", "written_answer",
+    "AUTH_REQUIRED",
+    "ERRORS",
+    "NOT_FOUND",
+    "Choices",
+    "ConfigOption",
+    "block",
+    "choices",
+    "config_options",
+    "detail_lines",
+    "form",
+    "json_block",
+    "metadata",
+    "parse_answer",
+    "parts",
+    "prompt_input",
+    "prompt_text",
+    "question_text",
+    "rpc_error",
+    "run_error",
+    "said",
+    "title",
 ]  # fmt: skip
 
 

@@ -207,7 +207,7 @@ class Turn:
             return await self._host.ready(self._place, self._agent)
         known = self._host.session_of(self._kind, thread)  # what a store would tell is known, as long as it is open
         if known is None:
-            known = await self._mounted.engine.store.linked(self._kind, thread)
+            known = await self._mounted.engine.store.documents.linked(self._kind, thread)
         return self._host.open_session(known, self._place, self._agent) if known is not None else None
 
     @property
@@ -219,19 +219,19 @@ class Turn:
         thread, store, kind = self._ctx.thread_id, self._mounted.engine.store, self._kind
         if thread is None:
             return await self._host.new_session(peer, self._place, self._agent)
-        known = await store.linked(kind, thread)
+        known = await store.documents.linked(kind, thread)
         if known is not None:
             try:
                 session = await peer.take_up(known, self._place)
             except (RpcError, Unavailable) as error:
                 self._notes.append(f"the agent does not remember this thread, and starts anew: {error}")
                 peer.of_threads.pop((kind, thread), None)
-                await store.unlink(kind, thread)
+                await store.documents.unlink(kind, thread)
             else:
                 peer.of_threads[kind, thread] = known
                 return session
         session = await self._host.new_session(peer, self._place, self._agent)
-        await store.link(kind, thread, session.id)
+        await store.documents.link(kind, thread, session.id)
         peer.of_threads[kind, thread] = session.id
         return session
 

@@ -27,7 +27,7 @@ from ...model.events import (
     ToolStatus,
     Warned,
     blocked_warning,
-    overheard,
+    thought_from_message,
 )
 from ...model.status import Status
 from . import translate
@@ -88,7 +88,7 @@ class Projection:
                 note = {"type": "text", "text": f"Warning: {text}"}
                 return dialect.chunk("agent_thought", f"{self._run}-{event.seq}", note)
             case Said():
-                thought = overheard(body)
+                thought = thought_from_message(body)
                 return [] if thought is None else self._other(event, thought)
             case DelegationRefused(agent=agent, reason=reason):
                 note = {"type": "text", "text": f"{agent} was not called: {reason}"}
@@ -133,7 +133,7 @@ class Projection:
         if body.status is not Status.SUCCEEDED:
             return []
         if self._structured:
-            return self._output(seq, translate.fenced(body.output)) if body.output else []
+            return self._output(seq, translate.json_block(body.output)) if body.output else []
         final = body.output.get(self._text) if isinstance(body.output, dict) else None
         if not isinstance(final, str):
             return []

@@ -17,7 +17,7 @@ from ...engine.ids import now
 from ...model import json_values
 from ...model.card import Schema
 from ...model.errors import QuestionExpired
-from ...model.question_forms import Choices, read_time, true_choices, true_form, usable_form
+from ...model.question_forms import Choices, matching_choices, matching_form, parse_time, usable_form
 from ...model.run import Option
 from . import wire
 
@@ -56,7 +56,7 @@ class Asking:
         """The result of an elicitation."""
         message = str(params.get("message") or "The server asks")
         meta = params["_meta"] if isinstance(params.get("_meta"), dict) else {}
-        known, until = meta.get(wire.META_QUESTION), read_time(meta.get(wire.META_DEADLINE))
+        known, until = meta.get(wire.META_QUESTION), parse_time(meta.get(wire.META_DEADLINE))
         try:
             if params.get("mode") == "url":
                 return await self._visit(message, str(params.get("url")), known, until)
@@ -64,12 +64,12 @@ class Asking:
                 return {"action": "decline"}
             shown = params.get("requestedSchema")
             told, payload = meta.get(wire.META_ANSWER_SCHEMA), {"message": message}
-            offered = true_choices(told, _kinds(meta.get(wire.META_KINDS), shown))
+            offered = matching_choices(told, _kinds(meta.get(wire.META_KINDS), shown))
             if offered is not None:
                 mark = known or [message, offered.schema]
                 schema, options = offered.schema, offered.options
                 return _decided(offered, await self._ask("elicitation", mark, payload, schema, message, options, until))
-            laid, schema = true_form(told, shown) or (None, usable_form(shown))
+            laid, schema = matching_form(told, shown) or (None, usable_form(shown))
             mark = known or [message, schema]
             answer = await self._ask("elicitation", mark, payload, schema, message, _options(schema), until)
             return {"action": "accept", "content": answer if laid is None else laid.content(answer)}

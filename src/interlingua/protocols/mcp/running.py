@@ -26,7 +26,7 @@ from ...model.events import (
     Warned,
     blocked_warning,
 )
-from ...model.prompt_input import Given, completed
+from ...model.prompt_input import ContentCollector, add_data_parts
 from ...model.run import Caller, Question, RunRequest
 from ...model.status import Status
 from ...security import scopes
@@ -81,7 +81,7 @@ class Running:
         self._withdrawn: list[asyncio.Task[None]] = []  # of questions that need no answer any more
         self._mark: str | None = None  # of a request whose client cannot be asked: the next one like it joins its run
         self._waited = False  # it has joined a run, which may have been left waiting
-        self.given = Given()  # beside its output
+        self.given = ContentCollector()  # beside its output
         self.run = ""
         self._takes_along = True  # a request that is taken back takes its run along
 
@@ -139,7 +139,7 @@ class Running:
     async def _check_thread(self, thread: str) -> None:
         """A thread that is somebody else's is not there: its state would be told. One that holds the state of another
         agent is not for this one: it would be overwritten."""
-        found = await self.engine.store.thread(thread)
+        found = await self.engine.store.threads.get(thread)
         if found is None:
             return
         if not scopes.sees(self.connection.caller, found.caller):
@@ -215,7 +215,7 @@ class Running:
         """What another process told is joined here, and not told again. Gives the last event of it. From the store,
         where each event is by itself: a reader that is behind is given several as one."""
         cursor = 0
-        while page := await self.engine.store.events(self.run, cursor, 500):
+        while page := await self.engine.store.runs.events(self.run, cursor, 500):
             for event in page:
                 body = event.body
                 if event.seq > self._after or isinstance(body, RunFinished):
@@ -401,7 +401,8 @@ def request_of(
         return RunRequest(card.name, card.version, input_, config, caller=caller, when_busy="enqueue")
     messages = translate.messages(meta, input_, card)
     return RunRequest(
-        card.name, card.version, completed(card, input_, messages[0].parts) if messages else input_, config, messages,
+        card.name, card.version,
+        add_data_parts(card, input_, messages[0].parts) if messages else input_, config, messages,
         translate.metadata(meta), caller, when_busy="enqueue", trace=trace_context.read(meta),
     )  # fmt: skip
 

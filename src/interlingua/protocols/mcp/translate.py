@@ -30,9 +30,9 @@ from ...model import trace_context
 from ...model.card import AgentCard, Schema
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, read_part
 from ...model.errors import ErrorInfo, InterlinguaError, InvalidAnswer
-from ...model.events import Plan, Said, Thought, ToolCall, Warned, overheard
+from ...model.events import Plan, Said, Thought, ToolCall, Warned, thought_from_message
 from ...model.prompt_input import file_name
-from ...model.question_forms import Choices, Form, choices, form, particulars, written
+from ...model.question_forms import Choices, Form, choices, detail_lines, form, format_time
 from ...model.run import Instance, Question
 from ...transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from ..parity import Carried
@@ -252,7 +252,7 @@ def activity(body: Any) -> str | None:
         case Thought(text=text) | Warned(message=text):
             return text
         case Said():
-            thought = overheard(body)
+            thought = thought_from_message(body)
             return thought.text if thought is not None else None
         case ToolCall(title=title, status=status) if title or status:
             return " ".join(part for part in (title, f"({status})" if status else "") if part)
@@ -270,17 +270,17 @@ def elicitation(question: Question, version: str) -> dict[str, Any]:
     """The params of an elicitation."""
     offered = choices(question)
     wanted = form(question.answer_schema)
-    shown = _choice_form(offered, version) if offered is not None else wanted.shown
-    message = "\n\n".join([question.prompt or question.type.replace("_", " "), *particulars(question)])
+    shown = _choice_form(offered, version) if offered is not None else wanted.schema
+    message = "\n\n".join([question.prompt or question.type.replace("_", " "), *detail_lines(question)])
     told: dict[str, Any] = {"message": message, "requestedSchema": shown}
     if version >= "2025-11-25":
         told["mode"] = "form"
     meta: dict[str, Any] = {}
     if question.deadline is not None:
-        meta[wire.META_DEADLINE] = written(question.deadline)
-    if offered is not None and offered.beside:
+        meta[wire.META_DEADLINE] = format_time(question.deadline)
+    if offered is not None and offered.other_members:
         meta[wire.META_KINDS] = {option.id: option.kind for option in offered.options}
-    if meta.get(wire.META_KINDS) or (offered is None and not wanted.flat):
+    if meta.get(wire.META_KINDS) or (offered is None and not wanted.exact):
         meta[wire.META_ANSWER_SCHEMA] = question.answer_schema
     return {**told, "_meta": meta} if meta else told
 
@@ -292,16 +292,16 @@ def _choice_form(offered: Choices, version: str) -> Schema:
         names = {option.id: option.label for option in offered.options}
         field = {"type": "string", "enum": list(names), "enumNames": list(names.values())}
     beside = _beside(offered)
-    fields = {} if beside is None else beside.shown["properties"]
+    fields = {} if beside is None else beside.schema["properties"]
     return {"type": "object", "properties": {"choice": field, **fields}, "required": ["choice"]}
 
 
 def _beside(offered: Choices) -> Form | None:
     """The fields of what an answer says beside its choice, all of which may be left empty."""
-    members = {name: member for name, member in offered.beside.items() if name != "choice"}
+    members = {name: member for name, member in offered.other_members.items() if name != "choice"}
     open_ = {"type": "object", "properties": members, "required": [], "additionalProperties": True}
     found = form({**offered.schema, **open_})
-    return None if found.whole else found
+    return None if found.single_field else found
 
 
 def answer(question: Question, result: wire.ElicitResult) -> Any:
@@ -327,11 +327,11 @@ def _chosen(offered: Choices, content: dict[str, Any], meta: Any) -> Any:
     chosen = content.get("choice")
     if not isinstance(chosen, str) or chosen not in offered.answers:
         raise InvalidAnswer(f"choice is {chosen!r}; it is one of {', '.join(offered.answers)}")
-    whole = offered.whole(chosen, meta.get(wire.META_ANSWER) if isinstance(meta, dict) else None)
+    whole = offered.full_answer(chosen, meta.get(wire.META_ANSWER) if isinstance(meta, dict) else None)
     beside = _beside(offered)
     if beside is None or whole != offered.answers[chosen]:
         return whole
-    filled = {name: content[name] for name in beside.shown["properties"] if content.get(name) not in (None, "")}
+    filled = {name: content[name] for name in beside.schema["properties"] if content.get(name) not in (None, "")}
     return {**beside.answer(filled), **whole} if filled else whole
 
 
@@ -344,7 +344,7 @@ def question_open(question: Question, run: str, *, lacks: bool = False) -> RpcEr
         "question": {
             "id": question.id, "type": question.type, "prompt": question.prompt, "payload": question.payload,
             "answerSchema": question.answer_schema,
-            **({"deadline": written(question.deadline)} if question.deadline is not None else {}),
+            **({"deadline": format_time(question.deadline)} if question.deadline is not None else {}),
         },
     }  # fmt: skip
     asked = question.prompt or question.type

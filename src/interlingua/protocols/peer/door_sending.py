@@ -188,7 +188,7 @@ class DoorSending:
         shown = {} if task is None else {"task": task.view()}
         if answered is not None:
             return {"reply": msgspec.json.decode(answered.body), **shown}
-        if task is not None and (task.status == "input_required" or task.status in states.TERMINAL):
+        if task is not None and (task.status in states.TERMINAL or await self._node.tasking.asks(task)):
             return {"reply": None, **shown}
         return None
 

@@ -74,8 +74,8 @@ class Hosting:
         """The worker that has the records of the node, and whether that is a server that others can pass requests on
         to; None where it is gone, or was never there."""
         store = self.node.engine.store
-        found = await store.document(self.node.journal.facts_space, _HOLDER)
-        if found is None or found.body.decode() not in {one.id for one in await store.workers()}:
+        found = await store.documents.get(self.node.journal.facts_space, _HOLDER)
+        if found is None or found.body.decode() not in {one.id for one in await store.claims.workers()}:
             return None
         return found.body.decode(), found.state == _SERVER
 
@@ -97,11 +97,13 @@ class Hosting:
     async def _hold(self, journal: Journal, state: str = "") -> bool:
         store, space, mine = self.node.engine.store, journal.facts_space, self.node.engine.worker.id
         for _ in range(3):  # another process may be about to take it, or to leave it
-            found = await store.document(space, _HOLDER)
-            if found is not None and found.body.decode() in {worker.id for worker in await store.workers()}:
+            found = await store.documents.get(space, _HOLDER)
+            if found is not None and found.body.decode() in {worker.id for worker in await store.claims.workers()}:
                 return False
             version = 0 if found is None else found.version
-            if (await store.keep([Put(space, _HOLDER, mine.encode(), state, version=version)])).stale is None:
+            if (
+                await store.documents.write([Put(space, _HOLDER, mine.encode(), state, version=version)])
+            ).stale is None:
                 self._held = space
                 return True
         return False
@@ -140,11 +142,11 @@ class Hosting:
         """For replicas on other machines, which lead peers here."""
         ports = {name: listener.port for name, listener in self.node.listeners.items()}
         if ports and self._held is not None:
-            await self.node.engine.store.keep([Put(self._held, _PORTS, msgspec.json.encode(ports))])
+            await self.node.engine.store.documents.write([Put(self._held, _PORTS, msgspec.json.encode(ports))])
 
     async def listening(self, kind: str) -> int | None:
         """The port on which the process that has the node listens for peers."""
-        found = await self.node.engine.store.document(self.node.journal.facts_space, _PORTS)
+        found = await self.node.engine.store.documents.get(self.node.journal.facts_space, _PORTS)
         return msgspec.json.decode(found.body, type=dict[str, int]).get(kind) if found is not None else None
 
     async def _control(self, serve: Serve) -> None:
@@ -174,9 +176,9 @@ class Hosting:
     async def _kept_token(self) -> str:
         """A token for the control API that is the same after a restart."""
         store, space, fresh = self.node.engine.store, self.node.journal.facts_space, secrets.token_urlsafe(24)
-        if (await store.keep([Put(space, "http-token", fresh.encode(), version=0)])).stale is None:
+        if (await store.documents.write([Put(space, "http-token", fresh.encode(), version=0)])).stale is None:
             return fresh
-        found = await store.document(space, "http-token")
+        found = await store.documents.get(space, "http-token")
         return found.body.decode() if found is not None else fresh
 
     async def _discover(self) -> None:
@@ -232,6 +234,6 @@ class Hosting:
         held, self._held = self._held, None
         if held is not None:
             store = self.node.engine.store
-            found = await store.document(held, _HOLDER)
+            found = await store.documents.get(held, _HOLDER)
             if found is not None and found.body.decode() == self.node.engine.worker.id:
-                await store.keep([Drop(held, _HOLDER)])
+                await store.documents.write([Drop(held, _HOLDER)])

@@ -102,7 +102,7 @@ class Node:
             self.trust.identity = Identity.load_or_create(settings.identity)
             self.notices += self.trust.identity.warnings
         self.token = await self._kept("token", links.new_token())
-        stored = await self.engine.store.document(self.journal.facts_space, "card")
+        stored = await self.engine.store.documents.get(self.journal.facts_space, "card")
         if stored is not None:
             self.patches = msgspec.json.decode(stored.body, type=Patches)
         await self.peers.load()
@@ -185,10 +185,10 @@ class Node:
     async def _kept(self, name: str, fresh: str) -> str:
         """A value of this node that is the same after a restart."""
         space = self.journal.facts_space
-        kept = await self.engine.store.keep([Put(space, name, fresh.encode(), version=0)])
+        kept = await self.engine.store.documents.write([Put(space, name, fresh.encode(), version=0)])
         if kept.stale is None:
             return fresh
-        found = await self.engine.store.document(space, name)
+        found = await self.engine.store.documents.get(space, name)
         return found.body.decode() if found is not None else fresh
 
     async def _upkeep(self) -> None:
@@ -197,21 +197,21 @@ class Node:
         while True:
             before = int((time.time() - settings.keep_messages) * 1_000_000)
             for feed in journal.feeds():
-                await store.trim_feed(feed, settings.keep_events)
+                await store.documents.trim_feed(feed, settings.keep_events)
             for box in (journal.box_in, journal.box_door, journal.box_asked):
-                await store.forget_letters(box, before, ["done", "run"], 10_000)
-            await store.forget_letters(journal.box_out, before, ["delivered", "dropped"], 10_000)
-            await store.forget_followed(f"{journal.name}/work", before, 10_000)
+                await store.documents.forget_letters(box, before, ["done", "run"], 10_000)
+            await store.documents.forget_letters(journal.box_out, before, ["delivered", "dropped"], 10_000)
+            await store.documents.forget_followed(f"{journal.name}/work", before, 10_000)
             await self._forget_files(before)
             await asyncio.sleep(_UPKEEP_EVERY)
 
     async def _forget_files(self, before: int) -> None:
         space = self.journal.files_space
         while True:
-            page = await self.engine.store.documents(space, limit=200)
+            page = await self.engine.store.documents.search(space, limit=200)
             old = [Drop(space, file.id) for file in page if file.created_at < before]
             if old:
-                await self.engine.store.keep(old)
+                await self.engine.store.documents.write(old)
             if len(old) < 200:
                 return
 
@@ -357,7 +357,7 @@ class Node:
     async def patch(self, patches: Patches) -> None:
         """Change the card for good, and tell those who are connected."""
         self.patches = patches
-        await self.engine.store.keep([Put(self.journal.facts_space, "card", msgspec.json.encode(patches))])
+        await self.engine.store.documents.write([Put(self.journal.facts_space, "card", msgspec.json.encode(patches))])
         for peer in self.peers.connected:
             if peer.session is not None:
                 peer.session.send(frames.agent_card(self.card_for_peers()))
@@ -426,7 +426,7 @@ class Node:
         if context is None:
             return None
         named = f"{self.journal.name.removeprefix('peer:')}|{whose}|{context}"
-        return await self.engine.store.link("peer.context", named, new_id())
+        return await self.engine.store.documents.link("peer.context", named, new_id())
 
     def file(self, body: bytes, media_type: str, name: str | None) -> tuple[Put, str]:
         """Bytes to offer at an address that nobody guesses, and that address."""
@@ -445,7 +445,7 @@ class Node:
         return address, self.journal.keep([put])
 
     async def opened_file(self, id_: str) -> tuple[bytes, str, str | None] | None:
-        found = await self.engine.store.document(self.journal.files_space, id_)
+        found = await self.engine.store.documents.get(self.journal.files_space, id_)
         if found is None:
             return None
         head, _, body = found.body.partition(b"\n")

@@ -36,13 +36,13 @@ from ...model.events import (
     Warned,
     blocked_warning,
     emission_json,
-    overheard,
+    thought_from_message,
 )
 from ...model.events import (
     Said as SaidInTeam,
 )
 from ...model.prompt_input import output_parts
-from ...model.question_forms import spoken
+from ...model.question_forms import question_text
 from ...model.run import Question
 from ...model.status import Status
 from . import parts
@@ -100,7 +100,7 @@ class Projection:
     def feed(self, event: Event) -> list[Act]:
         body: Any = event.body
         if isinstance(body, SaidInTeam):
-            body = overheard(body)
+            body = thought_from_message(body)
         match body:
             case OutputDelta(delta=delta):
                 return [*self._working(), *self._delta(event.seq, delta)]
@@ -192,7 +192,7 @@ class Projection:
         self._open[question.id] = question
         shown = asked(question)
         return [
-            Said([parts.text(spoken(question)), parts.data({"question": shown})], question=True),
+            Said([parts.text(question_text(question)), parts.data({"question": shown})], question=True),
             *self._move("input_required", question=shown),
         ]
 

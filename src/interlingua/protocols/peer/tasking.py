@@ -171,7 +171,7 @@ class Tasking:
         found: list[Task] = []
         total, passed, after = 0, where.after is None, None
         while True:
-            page = await node.engine.store.documents(
+            page = await node.engine.store.documents.search(
                 node.journal.tasks_space, states=where.states, after=after, limit=500, newest=where.newest,
                 owner=surface.scope if surface.scope else None,
             )  # fmt: skip
@@ -211,10 +211,22 @@ class Tasking:
                         if now is None:
                             raise NotFound(f"there is no task {task.id}")
                         task = now
-                        if task.status in states.TERMINAL or task.status == "input_required":
+                        if task.status in states.TERMINAL or await self.asks(task):
                             return task, True
                         await anext(news)
         return task, False
+
+    async def asks(self, task: Task) -> bool:
+        """Tells whether a task waits for input. It no longer does when its answer is on disk, although its run may
+        not have read the answer yet."""
+        if task.status != "input_required":
+            return False
+        if task.run is None or task.question is None:
+            return True
+        try:
+            return (await self._node.engine.questions.get(task.question["id"])).state == "open"
+        except NotFound:
+            return True
 
     # -- changing -----------------------------------------------------------------------------------------
 
@@ -323,7 +335,7 @@ class Tasking:
     async def start(self) -> None:
         """Go on with what was being cancelled when the process before this one ended."""
         journal = self._node.journal
-        found = await self._node.engine.store.documents(journal.tasks_space, states=["cancelling"], limit=10_000)
+        found = await self._node.engine.store.documents.search(journal.tasks_space, states=["cancelling"], limit=10_000)
         for task in map(journal.read_task, found):
             if task.kind != "run":
                 self._node.spawn(self._finish_cancel(task))

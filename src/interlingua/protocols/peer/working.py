@@ -33,7 +33,7 @@ from ...model.errors import (
     Unavailable,
 )
 from ...model.prompt_input import prompt_input
-from ...model.question_forms import written_answer
+from ...model.question_forms import parse_answer
 from ...model.run import Caller, Question, RunRequest
 from . import frames, parts, skills
 from .peers import Peer
@@ -96,10 +96,10 @@ class Working:
 
     async def start(self) -> None:
         """Go on with what was not told to its end."""
-        for run, upto in await self._node.engine.store.following(self._cursors):
+        for run, upto in await self._node.engine.store.documents.followed(self._cursors):
             self._tell(run, upto)
         box = self._node.journal.box_in
-        for letter in await self._node.engine.store.letters(box, states=["accepted"], limit=10_000):
+        for letter in await self._node.engine.store.documents.letters(box, states=["accepted"], limit=10_000):
             frame = msgspec.json.decode(letter.body)
             peer = self._node.peers.with_id(letter.owner)
             if peer is None:
@@ -115,7 +115,9 @@ class Working:
     async def _take_up_tasks(self) -> None:
         """Tasks that were written down, and not yet begun, before the end of the process before this one."""
         node = self._node
-        for document in await node.engine.store.documents(node.journal.tasks_space, states=["submitted"], limit=10_000):
+        for document in await node.engine.store.documents.search(
+            node.journal.tasks_space, states=["submitted"], limit=10_000
+        ):
             task = node.journal.read_task(document)
             peer = node.peers.with_id(task.peer)
             if task.kind == "run" and task.run is None and peer is not None:
@@ -341,7 +343,7 @@ class Working:
             while True:
                 await asyncio.sleep(_AGAIN)
                 with contextlib.suppress(StoreError):
-                    left = dict(await self._node.engine.store.following(self._cursors))
+                    left = dict(await self._node.engine.store.documents.followed(self._cursors))
                     break
             if run not in left:
                 return
@@ -378,7 +380,7 @@ class Working:
         await telling.load(upto)
         after = 0
         while after < upto:  # once more through the projection, and not to anybody
-            events = await engine.store.events(run, after, _PAGE)
+            events = await engine.store.runs.events(run, after, _PAGE)
             for event in events:
                 if event.seq <= upto:
                     telling.projection.feed(event)
@@ -454,7 +456,7 @@ def answers(question: Question, given: list[dict[str, Any]]) -> list[Any]:
             found.append(content)
     text = parts.text_of(given)
     if text or not found:
-        found.append(written_answer(question, text))
+        found.append(parse_answer(question, text))
     return found
 
 

@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ...model import json_values
 from ...model.errors import InvalidRequest
-from ..sql.database import RUN_COLUMNS, Connection, Cursor, Dialect, Lead, Lock, Wanted, insert, insert_turn
+from ..sql.dialect import RUN_COLUMNS, Connection, Cursor, Dialect, Lead, Lock, Wanted, insert, insert_turn
 from ..sql.json_terms import TERMED, looked_for, members_of, named, number
 
 _METADATA, _CALLER = RUN_COLUMNS.index("metadata"), RUN_COLUMNS.index("caller")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from ..sql.database import Lock
+from ..sql.dialect import Lock
 from .connection import Place, PostgresConnection, connect
 
 log = logging.getLogger("interlingua.store")

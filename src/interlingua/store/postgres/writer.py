@@ -19,7 +19,7 @@ from ...model.errors import InvalidRequest, StoreError
 from ...model.status import Status
 from ..changes import CloseQuestion, CommitThread, CountDelegation, Fenced, PutCallback, PutInbox, PutQuestion, Sealed
 from ..rows import RunRow, receiver_of
-from ..sql.database import Flowing, Lock
+from ..sql.dialect import Flowing, Lock
 from ..sql.questions import COUNT
 from ..writer import Asked, Writer, answered, write_changes
 from .connection import Place, PostgresConnection, connect, lost

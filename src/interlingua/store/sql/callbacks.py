@@ -13,7 +13,8 @@ import msgspec
 from ...model.events import RunCreated, body_decoder
 from ..changes import PutCallback
 from ..rows import CallbackRow, Places, RunRow, Standing, receiver_of
-from .database import Connection, Queries
+from .database import Database
+from .dialect import Connection
 
 _CALLBACK = "id, run, url, format, status, time, state, attempts, next_at, error, receiver"
 _WAITING = "state='due' AND first=1"
@@ -79,10 +80,13 @@ def _next_of(conn: Connection, run: str) -> None:
     )
 
 
-class CallbackQueries(Queries):
-    """The part of a store that is about callbacks."""
+class SqlCallbacks:
+    """Callbacks: which are due, and how they went."""
 
-    async def claim_callbacks(
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def claim(
         self, now: int, lease_until: int, places: Places, *, busy: dict[str, int], per_receiver: int
     ) -> list[CallbackRow]:
         """Those that are due, the oldest of each run. Nobody else gets them before `lease_until`.
@@ -125,18 +129,18 @@ class CallbackQueries(Queries):
                         break
             return taken
 
-        claimed: list[CallbackRow] = await self._write(claim)
+        claimed: list[CallbackRow] = await self._database.write(claim)
         return claimed
 
-    async def next_callback(self) -> int | None:
+    async def next_due(self) -> int | None:
         """When the next one is due. Those that wait for an earlier one of their run do not count."""
         sql = "SELECT MIN(due_at) FROM receivers WHERE standing=?"
-        found = await self._read(
+        found = await self._database.read(
             lambda conn: [conn.execute(sql, (standing,)).fetchone()[0] for standing in ("good", "new", "failing")]
         )
         return min((due for due in found if due is not None), default=None)
 
-    async def settle_callback(
+    async def settle(
         self, row: CallbackRow, *, state: str, attempts: int, next_at: int, error: str | None,
         standing: Standing, failures: int, rest_until: int, now: int,
     ) -> None:  # fmt: skip
@@ -159,9 +163,9 @@ class CallbackQueries(Queries):
             )
             _count_on(conn, row.receiver)
 
-        await self._write(settle, [("callbacks", row.run), ("receiver", row.receiver)])
+        await self._database.write(settle, [("callbacks", row.run), ("receiver", row.receiver)])
 
-    async def give_up_callbacks(self, receiver: str, before: int, error: str) -> int:
+    async def give_up(self, receiver: str, before: int, error: str) -> int:
         """Give up some that have waited for this receiver since before `before`. How many; 0: there are no more."""
 
         def give_up(conn: Connection) -> int:
@@ -177,20 +181,20 @@ class CallbackQueries(Queries):
             _count_on(conn, receiver)
             return len(rows)
 
-        count: int = await self._write(give_up)
+        count: int = await self._database.write(give_up)
         return count
 
     async def deleted_run(self, callback: int) -> tuple[RunRow, RunCreated | None] | None:
         """The run that a callback tells of, where it was deleted meanwhile."""
         sql = "SELECT kept FROM callbacks WHERE id=?"
-        found = await self._read(lambda conn: conn.execute(sql, (callback,)).fetchone())
+        found = await self._database.read(lambda conn: conn.execute(sql, (callback,)).fetchone())
         if found is None or found[0] is None:
             return None
         kept = _kept.decode(found[0])
         created = None if kept.created is None else body_decoder.decode(kept.created)
         return kept.row, created if isinstance(created, RunCreated) else None
 
-    async def callbacks(
+    async def search(
         self, *, run: str | None = None, state: str | None = None, failing: bool = False, newest: bool = False,
         limit: int = 100,
     ) -> list[CallbackRow]:  # fmt: skip
@@ -204,15 +208,15 @@ class CallbackQueries(Queries):
             terms.append(_FAILING)
         order = "id DESC" if newest else "id"
         sql = f"SELECT {_CALLBACK} FROM callbacks WHERE {' AND '.join(terms)} ORDER BY {order} LIMIT ?"
-        rows = await self._read(lambda conn: conn.execute(sql, [*args, limit]).fetchall())
+        rows = await self._database.read(lambda conn: conn.execute(sql, [*args, limit]).fetchall())
         return [CallbackRow(*row) for row in rows]
 
-    async def count_callbacks(self) -> dict[str, int]:
+    async def counts(self) -> dict[str, int]:
         """How many there are, by state."""
         sql = "SELECT state, COUNT(*) FROM callbacks WHERE state<>'sent' GROUP BY state"
-        return dict(await self._read(lambda conn: conn.execute(sql).fetchall()))
+        return dict(await self._database.read(lambda conn: conn.execute(sql).fetchall()))
 
-    async def retry_callbacks(self, ids: list[int] | None, now: int) -> list[int]:
+    async def retry(self, ids: list[int] | None, now: int) -> list[int]:
         """Make those that failed due now, as if they had never been tried; all of them, or some. Which were there."""
 
         def retry(conn: Connection) -> list[int]:
@@ -236,10 +240,10 @@ class CallbackQueries(Queries):
                 _count_on(conn, receiver)
             return [id_ for id_, _, _ in found]
 
-        done: list[int] = await self._write(retry)
+        done: list[int] = await self._database.write(retry)
         return done
 
-    async def forget_callbacks(self, before: int) -> None:
+    async def forget(self, before: int) -> None:
         """What was told long ago, some at a time: others write meanwhile."""
 
         def forget(conn: Connection) -> int:
@@ -255,7 +259,7 @@ class CallbackQueries(Queries):
             ).rowcount
             return max(told, receivers)
 
-        while await self._write(forget) == _FORGOTTEN_AT_ONCE:
+        while await self._database.write(forget) == _FORGOTTEN_AT_ONCE:
             pass
 
 

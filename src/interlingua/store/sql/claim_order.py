@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..rows import SUSPECT
-from .database import RUN, Connection
+from .dialect import RUN, Connection
 
 IN_LINE = "worker IS NULL AND wake_at=0 AND blocked IS NULL"
 LATER = "worker IS NULL AND wake_at>0 AND blocked IS NULL"

@@ -12,9 +12,10 @@ import msgspec
 
 from ..changes import CountDelegation, Counted
 from ..rows import DelegationRow
-from .database import Connection
+from .database import Database
+from .dialect import Connection
 
-COLUMNS = ", ".join(DelegationRow.__struct_fields__)
+_COLUMNS = ", ".join(DelegationRow.__struct_fields__)
 
 
 class SQLTally:
@@ -47,12 +48,12 @@ def count(conn: Connection, wanted: CountDelegation) -> None:
     number = wanted.admit(SQLTally(conn, wanted.task))
     label = wanted.label or _label(conn, wanted.task, wanted.part_of)
     row = DelegationRow(wanted.run, wanted.task, wanted.path, wanted.agent, number, label, int(wanted.review))
-    conn.execute(f"INSERT INTO delegations ({COLUMNS}) VALUES (?,?,?,?,?,?,?)", msgspec.structs.astuple(row))
+    conn.execute(f"INSERT INTO delegations ({_COLUMNS}) VALUES (?,?,?,?,?,?,?)", msgspec.structs.astuple(row))
 
 
 def counted(conn: Connection, run: str) -> Counted | None:
     """What became of a run that was counted."""
-    found = conn.execute(f"SELECT {COLUMNS} FROM delegations WHERE run=?", (run,)).fetchone()
+    found = conn.execute(f"SELECT {_COLUMNS} FROM delegations WHERE run=?", (run,)).fetchone()
     if found is None:
         return None
     row = DelegationRow(*found)
@@ -78,3 +79,33 @@ def _label(conn: Connection, task: str, parent: str) -> str:
     sql = f"SELECT COALESCE(MAX({number}), 0) FROM delegations WHERE label>? AND label<?"
     (last,) = conn.execute(sql, (len(parent) + 2, f"{parent}.", f"{parent}/")).fetchone()
     return f"{parent}.{last + 1}"
+
+
+class SqlDelegations:
+    """Runs that members of a team have started, by task."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def of_task(self, task: str) -> list[DelegationRow]:
+        sql = f"SELECT {_COLUMNS} FROM delegations WHERE task=? ORDER BY run"
+        found = await self._database.read(lambda conn: conn.execute(sql, (task,)).fetchall())
+        return [DelegationRow(*row) for row in found]
+
+    async def started(self, task: str, runs: Sequence[str]) -> list[int]:
+        return await self._database.read(lambda conn: started(conn, task, runs))
+
+    async def count(self, wanted: CountDelegation) -> Counted:
+        # Most were counted with the log of the run that delegates, and then there is nothing to write.
+        found = await self._database.read(lambda conn: counted(conn, wanted.run))
+        if found is None:
+            found = await self._database.write(lambda conn: count_now(conn, wanted), [("task", wanted.task)])
+        return found
+
+    async def labelled(self, label: str) -> list[DelegationRow]:
+        sql = f"SELECT {_COLUMNS} FROM delegations WHERE label=? OR (label>? AND label<?) ORDER BY run"
+        found = await self._database.read(lambda conn: conn.execute(sql, (label, f"{label}.", f"{label}/")).fetchall())
+        return [DelegationRow(*row) for row in found]
+
+    async def uncount(self, run: str) -> None:
+        await self._database.write(lambda conn: conn.execute("DELETE FROM delegations WHERE run=?", (run,)))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, assert_never
 
 from ...model.documents import Change, Drop, Follow, Kept, Letter, Post, Put, Rewrite, Settle, Tell
 from ...model.errors import InterlinguaError, InvalidRequest, StoreError
-from .database import Connection, Dialect, Lock, check_indexed
+from .dialect import Connection, Dialect, Lock, check_indexed
 
 T = TypeVar("T")
 Unit = tuple[Sequence[Change], int]  # a list of changes, and when it was given

@@ -15,7 +15,8 @@ from ...model.documents import Change, Document, Follow, Heed, Kept, Letter, Tel
 from ...model.errors import InterlinguaError, NotFound, StoreError
 from ..ports import settle
 from ..rows import TOLD_BYTES
-from .database import Connection, Dialect, Lock, Queries
+from .database import Database
+from .dialect import Connection, Dialect, Lock, check_indexed
 from .document_writes import LETTER, Unit, chunks, find_letter, keep, marks, touched
 
 _MOST = 2000  # lists of changes per transaction: others wait for it
@@ -23,6 +24,11 @@ _TRIMMED = 2000  # news per transaction
 _NO_NUMBER = 2**62  # no letter has a number as high as this
 _BY_STATE = {"documents": "documents_state", "letters": "letters_ranked"}
 _DOCUMENT = ", ".join(Document.__struct_fields__)
+_SMALL = 64 * 1024  # bytes
+_PEEK = (
+    f"SELECT {', '.join(Document.__struct_fields__[:-1])}, CASE WHEN length(body)<={_SMALL} THEN body END "
+    "FROM documents WHERE space=? AND id=?"
+)
 _TOLD = ", ".join(Told.__struct_fields__)
 
 
@@ -30,33 +36,34 @@ _TOLD = ", ".join(Told.__struct_fields__)
 _Queued = tuple[list[Unit], asyncio.Future[Any], bool, Heed | None]
 
 
-class ShelfQueries(Queries):
-    """The part of a store that keeps what a door has besides runs and threads."""
+class SqlDocuments:
+    """Documents, letters, feeds and links: what doors keep beside runs and threads."""
 
-    def __init__(self) -> None:
-        self._shelved: deque[_Queued] = deque()  # not taken by the writer's thread yet
-        self._shelving = False  # the writer has a call for them
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._queued: deque[_Queued] = deque()  # not taken by the writer's thread yet
+        self._gathering = False  # the writer has a call for them
 
     # -- writing ------------------------------------------------------------------------------------------
 
-    def keep(self, changes: Sequence[Change], heed: Heed | None = None) -> asyncio.Future[Kept]:
-        if not self._shelving:
-            self._shelve()
+    def write(self, changes: Sequence[Change], heed: Heed | None = None) -> asyncio.Future[Kept]:
+        if not self._gathering:
+            self._gather()
         future: asyncio.Future[Kept] = asyncio.get_running_loop().create_future()
-        self._shelved.append(([(tuple(changes), time.time_ns() // 1000)], future, False, heed))
+        self._queued.append(([(tuple(changes), time.time_ns() // 1000)], future, False, heed))
         return future
 
-    def keep_each(
+    def write_each(
         self, lists: Sequence[Sequence[Change]], heed: Heed | None = None
     ) -> asyncio.Future[list[Kept | InterlinguaError]]:
-        if not self._shelving:
-            self._shelve()
+        if not self._gathering:
+            self._gather()
         now = time.time_ns() // 1000
         future: asyncio.Future[list[Kept | InterlinguaError]] = asyncio.get_running_loop().create_future()
-        self._shelved.append(([(tuple(changes), now) for changes in lists], future, True, heed))
+        self._queued.append(([(tuple(changes), now) for changes in lists], future, True, heed))
         return future
 
-    def _shelve(self) -> None:
+    def _gather(self) -> None:
         """One call for all: it takes what there is when its turn comes, so what is queued until then goes along."""
         taken: list[_Queued] = []
         units: list[Unit] = []
@@ -64,8 +71,8 @@ class ShelfQueries(Queries):
 
         def take() -> set[Lock]:
             # A call that is tried again begins with what it had. What must be on disk is no part of one that need not.
-            while self._shelved and len(units) < _MOST and not light:
-                queued = self._shelved.popleft()
+            while self._queued and len(units) < _MOST and not light:
+                queued = self._queued.popleft()
                 taken.append(queued)
                 units.extend(queued[0])
             return touched(units)
@@ -84,40 +91,53 @@ class ShelfQueries(Queries):
             error = call.exception()
             if error is not None:
                 if not taken:  # it never had its turn: everybody has waited for nothing
-                    taken.extend(self._shelved)
-                    self._shelved.clear()
+                    taken.extend(self._queued)
+                    self._queued.clear()
                 for _, future, _, _ in taken:
                     settle(future, None, error)
             else:
                 _hand_out(taken, call.result())
-            self._shelving = False
-            if self._shelved:
+            self._gathering = False
+            if self._queued:
                 try:
-                    self._shelve()
+                    self._gather()
                 except StoreError as closed:
-                    while self._shelved:
-                        settle(self._shelved.popleft()[1], None, closed)
+                    while self._queued:
+                        settle(self._queued.popleft()[1], None, closed)
 
-        self._write(apply, take, passes_by).add_done_callback(done)
-        self._shelving = True
+        self._database.write(apply, take, passes_by).add_done_callback(done)
+        self._gathering = True
+
+    def waiting(self) -> int:
+        """How many lists of changes the writer has not taken yet."""
+        return len(self._queued)
 
     # -- documents ----------------------------------------------------------------------------------------
 
-    def glance(self, space: str, id_: str) -> tuple[Document | None, bool]:
-        return None, False
+    def peek(self, space: str, id_: str) -> tuple[Document | None, bool]:
+        """Looks for a small document at once; the second value is False where it has to be read by `get`."""
+        # This reads one page of an index, and writers hold up no readers: going to a thread and back takes longer. What
+        # is large is better read in a thread.
+        found = self._database.look(lambda conn: [conn.execute(_PEEK, (space, id_)).fetchone()])
+        if found is None:
+            return None, False
+        (row,) = found
+        if row is None:
+            return None, True
+        return (None, False) if row[-1] is None else (Document(*row), True)
 
-    async def document(self, space: str, id_: str) -> Document | None:
-        found, sure = self.glance(space, id_)
+    async def get(self, space: str, id_: str) -> Document | None:
+        found, sure = self.peek(space, id_)
         if sure:
             return found
-        row = await self._read(
+        row = await self._database.read(
             lambda conn: conn.execute(
                 f"SELECT {_DOCUMENT} FROM documents WHERE space=? AND id=?", (space, id_)
             ).fetchone()
         )
         return None if row is None else Document(*row)
 
-    async def documents(
+    async def search(
         self, space: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None,
         after: str | None = None, limit: int = 100, newest: bool = False,
     ) -> list[Document]:  # fmt: skip
@@ -135,16 +155,27 @@ class ShelfQueries(Queries):
                 args.append(found[0])
             order = "place DESC" if newest else "place"
             sql, args = _numbers(
-                self.dialect, "documents", "space", "place", space, wanted, topic, owner, terms, args, order, limit
+                self._database.dialect,
+                "documents",
+                "space",
+                "place",
+                space,
+                wanted,
+                topic,
+                owner,
+                terms,
+                args,
+                order,
+                limit,
             )
             return conn.execute(
                 f"SELECT {_DOCUMENT} FROM documents WHERE space=? AND place IN ({sql}) ORDER BY {order}",
                 [space, *args],
             ).fetchall()
 
-        return [Document(*row) for row in await self._read(select)]
+        return [Document(*row) for row in await self._database.read(select)]
 
-    async def count_documents(
+    async def count(
         self, space: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None
     ) -> int:
         return await self._count("documents", "space", space, _distinct(states), topic, owner)
@@ -152,7 +183,7 @@ class ShelfQueries(Queries):
     # -- letters ------------------------------------------------------------------------------------------
 
     async def letter(self, box: str, key: str) -> Letter | None:
-        return await self._read(lambda conn: find_letter(conn, box, key))
+        return await self._database.read(lambda conn: find_letter(conn, box, key))
 
     async def letters(
         self, box: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None,
@@ -169,10 +200,12 @@ class ShelfQueries(Queries):
             args.append(after)
         order = "rank DESC, number" if ranked else "number DESC" if newest else "number"
         sql, args = _numbers(
-            self.dialect, "letters", "box", "number", box, wanted, topic, owner, terms, args, order, limit
+            self._database.dialect, "letters", "box", "number", box, wanted, topic, owner, terms, args, order, limit
         )
         sql = f"SELECT {LETTER} FROM letters WHERE box=? AND number IN ({sql}) ORDER BY {order}"
-        return [Letter(*row) for row in await self._read(lambda conn: conn.execute(sql, [box, *args]).fetchall())]
+        return [
+            Letter(*row) for row in await self._database.read(lambda conn: conn.execute(sql, [box, *args]).fetchall())
+        ]
 
     async def count_letters(
         self, box: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None
@@ -183,7 +216,7 @@ class ShelfQueries(Queries):
         wanted = _distinct(states) or []
         if not wanted:
             return 0
-        state = self.dialect.unindexed("state")
+        state = self._database.dialect.unindexed("state")
 
         def old(conn: Connection) -> list[int]:
             # Numbers rise with time: from the first young one on, nothing need be looked at. This is one statement,
@@ -196,7 +229,7 @@ class ShelfQueries(Queries):
             )
             return [row[0] for row in rows]
 
-        numbers = await self._read(old)
+        numbers = await self._database.read(old)
 
         def delete(conn: Connection) -> int:
             return sum(
@@ -207,11 +240,11 @@ class ShelfQueries(Queries):
                 for some in chunks(numbers)
             )
 
-        return int(await self._write(delete)) if numbers else 0
+        return int(await self._database.write(delete)) if numbers else 0
 
     # -- feeds --------------------------------------------------------------------------------------------
 
-    async def told(self, feed: str, after: int, limit: int, topic: str | None = None) -> list[Told]:
+    async def feed(self, feed: str, after: int, limit: int, topic: str | None = None) -> list[Told]:
         terms, args = list[str](), list[Any]()
         if topic is not None:
             _add_term("topic", topic, terms, args)
@@ -223,11 +256,11 @@ class ShelfQueries(Queries):
         )
         sql = f"SELECT {_TOLD} FROM told WHERE {which} AND seq<=({last}) ORDER BY seq"
         every = [feed, *args, after]
-        rows = await self._read(lambda conn: conn.execute(sql, [*every, *every, limit, TOLD_BYTES]).fetchall())
+        rows = await self._database.read(lambda conn: conn.execute(sql, [*every, *every, limit, TOLD_BYTES]).fetchall())
         return [Told(*row) for row in rows]
 
     async def feed_head(self, feed: str) -> int:
-        return await self._read(lambda conn: _head(conn, feed))
+        return await self._database.read(lambda conn: _head(conn, feed))
 
     async def trim_feed(self, feed: str, keep: int) -> int:
         def trim(conn: Connection) -> tuple[int, bool]:
@@ -240,12 +273,12 @@ class ShelfQueries(Queries):
 
         removed, more = 0, True
         while more:
-            some, more = await self._write(trim)
+            some, more = await self._database.write(trim)
             removed += some
         return removed
 
-    async def following(self, feed: str) -> list[tuple[str, int]]:
-        return await self._read(
+    async def followed(self, feed: str) -> list[tuple[str, int]]:
+        return await self._database.read(
             lambda conn: conn.execute(
                 f"SELECT run, upto FROM follows{conn.dialect.indexed('follows_open')} WHERE feed=? AND ended=0 "
                 "ORDER BY run",
@@ -261,19 +294,49 @@ class ShelfQueries(Queries):
                 (feed, feed, before, limit),
             ).rowcount
 
-        return int(await self._write(delete))
+        return int(await self._database.write(delete))
+
+    # -- links: what foreign ids mean---------------------------------------------------------------------------
+
+    async def link(self, kind: str, foreign: str, target: str) -> str:
+        """What a foreign id means; the first meaning stays. Returns it."""
+        check_indexed(kind, foreign)
+
+        def put(conn: Connection) -> str:
+            conn.execute(
+                "INSERT INTO links (kind, foreign_id, target) VALUES (?,?,?) ON CONFLICT DO NOTHING",
+                (kind, foreign, target),
+            )
+            found = conn.execute("SELECT target FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)).fetchone()
+            return str(found[0])
+
+        result: str = await self._database.write(put)
+        return result
+
+    async def linked(self, kind: str, foreign: str) -> str | None:
+        row = await self._database.read_row(
+            lambda conn: conn.execute(
+                "SELECT target FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)
+            ).fetchone()
+        )
+        return row[0] if row else None
+
+    async def unlink(self, kind: str, foreign: str) -> None:
+        await self._database.write(
+            lambda conn: conn.execute("DELETE FROM links WHERE kind=? AND foreign_id=?", (kind, foreign))
+        )
 
     async def _count(
         self, table: str, shelf: str, name: str, states: list[str] | None, topic: str | None, owner: str | None
     ) -> int:
         if states == []:
             return 0
-        source, terms, args = _from(self.dialect, table, shelf, name, states, topic, owner)
+        source, terms, args = _from(self._database.dialect, table, shelf, name, states, topic, owner)
         if states is not None:
             terms.append(f"state IN {marks(states)}")
             args.extend(states)
         sql = f"SELECT count(*) FROM {source} WHERE {' AND '.join(terms)}"
-        row = await self._read(lambda conn: conn.execute(sql, args).fetchone())
+        row = await self._database.read(lambda conn: conn.execute(sql, args).fetchone())
         return int(row[0])
 
 

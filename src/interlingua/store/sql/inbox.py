@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .claim_order import stand
-from .database import Connection
+from .dialect import Connection
 
 
 def put_inbox(conn: Connection, run: str, kind: str, body: bytes, now: int) -> int:

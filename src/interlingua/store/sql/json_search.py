@@ -12,7 +12,7 @@ import msgspec
 from ...model import json_values
 from ...model.filters import RunFilter
 from ...model.status import Status
-from .database import FINAL_SQL, Connection, Dialect, Lead
+from .dialect import FINAL_SQL, Connection, Dialect, Lead
 
 _PAGE = 1000  # rows
 STUCK = "(blocked_reason IS NOT NULL OR (worker IS NULL AND wake_at=0))"

@@ -26,8 +26,8 @@ from ..changes import (
 )
 from .callbacks import keep_run, put_callback
 from .claim_order import stand
-from .database import FINAL_SQL, Connection
 from .delegations import count
+from .dialect import FINAL_SQL, Connection
 from .inbox import put_inbox
 from .questions import close_question, put_question
 

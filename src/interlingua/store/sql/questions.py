@@ -20,7 +20,8 @@ from ...model.status import Status
 from ..changes import PutCallback, PutQuestion
 from ..rows import Reminder
 from .callbacks import put_callback
-from .database import Connection, Lock, Queries
+from .database import Database
+from .dialect import Connection, Lock
 from .inbox import put_inbox
 
 _COLUMNS = (
@@ -83,8 +84,11 @@ def _record(row: Sequence[Any]) -> QuestionRecord:
     )  # fmt: skip
 
 
-class QuestionQueries(Queries):
-    """The part of a store that is about questions."""
+class SqlQuestions:
+    """Questions: finding, answering and closing them, and reminders."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     async def answer(self, question: str, value: Any, by: str, now: int, door: str = "") -> tuple[str, int, str | None]:
         """The first answer wins. Returns the run, the inbox id and the run's owner."""
@@ -121,28 +125,30 @@ class QuestionQueries(Queries):
             return run, put_inbox(conn, run, "answer", body, now), worker
 
         locks: list[Lock] = [COUNT]
-        if self.dialect.for_update:
+        if self._database.dialect.for_update:
             sql = "SELECT run FROM questions WHERE id=?"
-            asked = await self._read(lambda conn: conn.execute(sql, (question,)).fetchone())
+            asked = await self._database.read(lambda conn: conn.execute(sql, (question,)).fetchone())
             locks += [("run", run) for run in asked or ()]
-        result: tuple[str, int, str | None] | AlreadyAnswered = await self._write(put, locks)
+        result: tuple[str, int, str | None] | AlreadyAnswered = await self._database.write(put, locks)
         if isinstance(result, AlreadyAnswered):
             raise result
         return result
 
-    async def close_question(self, question: str, state: str, now: int, reason: str = "") -> bool:
+    async def close(self, question: str, state: str, now: int, reason: str = "") -> bool:
         """Whether it was still open."""
-        closed: bool = await self._write(lambda conn: close_question(conn, question, state, reason, now), [COUNT])
+        closed: bool = await self._database.write(
+            lambda conn: close_question(conn, question, state, reason, now), [COUNT]
+        )
         return closed
 
     # -- finding ------------------------------------------------------------------------------------------
 
-    async def question(self, question: str) -> QuestionRecord | None:
+    async def get(self, question: str) -> QuestionRecord | None:
         sql = f"SELECT {_COLUMNS} FROM questions q WHERE q.id=?"
-        row = await self._read(lambda conn: conn.execute(sql, (question,)).fetchone())
+        row = await self._database.read(lambda conn: conn.execute(sql, (question,)).fetchone())
         return None if row is None else _record(row)
 
-    async def questions(self, where: QuestionFilter) -> list[QuestionRecord]:
+    async def search(self, where: QuestionFilter) -> list[QuestionRecord]:
         """Oldest first, or in the order of their changes. Those of a run include its descendants'."""
         terms, args = ["1=1"], list[Any]()
         if where.state == "open":
@@ -153,7 +159,7 @@ class QuestionQueries(Queries):
         if where.run is not None:
             terms.append(
                 "q.root=COALESCE((SELECT substr(path, 2, 36) FROM runs WHERE id=? AND path<>''), ?) "
-                f"AND {self.dialect.position}(q.path, ?)>0"
+                f"AND {self._database.dialect.position}(q.path, ?)>0"
             )
             args.extend([where.run, where.run, f"/{where.run}/"])
         if where.caller is not None:
@@ -169,32 +175,33 @@ class QuestionQueries(Queries):
         if where.newest:
             order = "q.change DESC"
         sql = f"SELECT {_COLUMNS} FROM questions q WHERE {' AND '.join(terms)} ORDER BY {order} LIMIT ?"
-        rows = await self._read(lambda conn: conn.execute(sql, [*args, where.limit]).fetchall())
+        rows = await self._database.read(lambda conn: conn.execute(sql, [*args, where.limit]).fetchall())
         return [_record(row) for row in rows]
 
-    async def last_question_change(self) -> int:
+    async def last_change(self) -> int:
         sql = "SELECT value FROM counters WHERE kind='questions' AND name=''"
-        row = await self._read(lambda conn: conn.execute(sql).fetchone())
+        row = await self._database.read(lambda conn: conn.execute(sql).fetchone())
         return 0 if row is None else int(row[0])
 
-    async def count_questions(self) -> list[tuple[str, int, int]]:
+    async def count_open(self) -> list[tuple[str, int, int]]:
         sql = (
             "SELECT r.agent, count(*), min(q.asked_at) FROM questions q JOIN runs r ON r.id=q.run "
             "WHERE q.state='open' GROUP BY r.agent ORDER BY r.agent"
         )
         return [
-            (agent, count, oldest) for agent, count, oldest in await self._read(lambda c: c.execute(sql).fetchall())
+            (agent, count, oldest)
+            for agent, count, oldest in await self._database.read(lambda c: c.execute(sql).fetchall())
         ]
 
     # -- reminding ----------------------------------------------------------------------------------------
 
     async def claim_reminders(self, now: int, limit: int, formats: Sequence[str]) -> list[Reminder]:
-        claimed: list[Reminder] = await self._write(lambda conn: _claim(conn, now, limit, formats), [COUNT])
+        claimed: list[Reminder] = await self._database.write(lambda conn: _claim(conn, now, limit, formats), [COUNT])
         return claimed
 
     async def next_reminder(self) -> int | None:
         sql = "SELECT min(remind_at) FROM questions WHERE state='open' AND remind_at IS NOT NULL"
-        row = await self._read(lambda conn: conn.execute(sql).fetchone())
+        row = await self._database.read(lambda conn: conn.execute(sql).fetchone())
         return None if row is None else row[0]
 
 

@@ -13,7 +13,8 @@ from ...model.errors import CheckpointNotFound, Conflict, ThreadBusy, ThreadExis
 from ...model.filters import ThreadFilter
 from ...model.run import Checkpoint, RunRequest, Thread, ThreadStatus
 from ..rows import RunRow
-from .database import Connection, Lead, Queries, insert
+from .database import Database
+from .dialect import Connection, Lead, insert
 from .json_search import Judged, json_matches, pages, select
 from .log_side_effects import add_messages, set_json
 
@@ -119,10 +120,33 @@ def place_in_line(conn: Connection, thread: str, when_busy: str, now: int) -> in
     return min(now, (front or now) - 1)
 
 
-class ThreadQueries(Queries):
-    """The part of a store that is about threads."""
+def delete_thread(conn: Connection, thread: str, now: int) -> None:
+    conn.lock(("thread", thread))
+    found = _find(conn, thread)
+    if found.active is not None:
+        raise Conflict(f"thread {thread} is busy with run {found.active}; cancel it before deleting the thread")
+    pending = conn.execute(
+        "SELECT id FROM runs WHERE thread=? AND status NOT IN ('succeeded','failed','cancelled','timed_out')",
+        (thread,),
+    ).fetchone()
+    if pending is not None:
+        raise Conflict(f"run {pending[0]} is still to run on thread {thread}; cancel it first")
+    if conn.dialect.indexes_json:
+        json = conn.execute("SELECT state, metadata FROM threads WHERE id=?", (thread,)).fetchone()
+        before = {"state": json[0], "metadata": json[1]}
+        conn.dialect.index_json(conn, "threads", thread, before=before, after={}, caller=found.caller)
+    for table, column in (("checkpoints", "thread"), ("messages", "thread"), ("threads", "id")):
+        conn.execute(f"DELETE FROM {table} WHERE {column}=?", (thread,))
+    conn.execute("DELETE FROM links WHERE target=?", (thread,))
 
-    async def create_thread(self, thread: Thread, *, if_exists: Literal["raise", "keep"]) -> Thread:
+
+class SqlThreads:
+    """Threads: their values, checkpoints and messages."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, thread: Thread, *, if_exists: Literal["raise", "keep"]) -> Thread:
         def create(conn: Connection) -> Thread:
             conn.lock(("thread", thread.id))
             try:
@@ -134,17 +158,21 @@ class ThreadQueries(Queries):
                 raise ThreadExists(f"there is a thread {thread.id} already")
             return found
 
-        result: Thread = await self._write(create, [("thread", thread.id)])
+        result: Thread = await self._database.write(create, [("thread", thread.id)])
         return result
 
-    async def thread(self, thread: str) -> Thread | None:
-        row = await self._read(
+    async def get(self, thread: str) -> Thread | None:
+        if (small := self._database.look(lambda conn: small_thread(conn, thread))) is not None:
+            return small
+        row = await self._database.read(
             lambda conn: conn.execute(f"SELECT {_THREAD} FROM threads t WHERE t.id=?", (thread,)).fetchone()
         )
         return _thread(row) if row else None
 
-    async def threads(self, where: ThreadFilter) -> list[Thread]:
-        also = [name for column in ("state", "metadata") for name in self.dialect.beside(column, b"{}", "")[0]]
+    async def search(self, where: ThreadFilter) -> list[Thread]:
+        also = [
+            name for column in ("state", "metadata") for name in self._database.dialect.beside(column, b"{}", "")[0]
+        ]
         named = ", ".join(["t.failed", *(f"t.{name}" for name in also)])
         index = _INDEX.get(where.status or "", "threads_caller" if where.caller is not None else None)
         wanted = [
@@ -158,7 +186,7 @@ class ThreadQueries(Queries):
             if before is not None:
                 terms.append("id<?")
                 args.append(before)
-            by = self.dialect.indexed(index) if index is not None and not lead.alone else ""
+            by = self._database.dialect.indexed(index) if index is not None and not lead.alone else ""
             source = f"(SELECT {_THREAD} AS status, {named} FROM threads t{by}) AS found"
             if lead.alone:  # they are found before they are put in order
                 few = f"WITH few AS MATERIALIZED (SELECT * FROM {source} WHERE {' AND '.join(terms)}) "
@@ -167,15 +195,15 @@ class ThreadQueries(Queries):
 
         if not wanted:
             sql, args = page(Lead(), None, where.limit, where.offset)
-            rows = await self._search(lambda conn: conn.execute(sql, args).fetchall())
+            rows = await self._database.search(lambda conn: conn.execute(sql, args).fetchall())
         else:
-            rows = await self._search(
+            rows = await self._database.search(
                 lambda conn: pages(conn, "threads", wanted, where.caller, where.limit, where.offset, page)
             )
         return [_thread(row) for row in rows]
 
     def _where(self, where: ThreadFilter, lead: Lead) -> tuple[list[str], list[Any]]:
-        aside = self.dialect.aside if lead.alone else str
+        aside = self._database.dialect.aside if lead.alone else str
         terms, args = list(lead.terms), list(lead.args)
         if where.caller is not None:
             terms.append(aside("caller=?"))
@@ -184,12 +212,12 @@ class ThreadQueries(Queries):
             terms.append(aside(f"status=? AND {_HOLDS.get(where.status, '1=0')}"))
             args.append(where.status)
         if where.metadata:
-            json_matches(self.dialect, "metadata", where.metadata, terms, args)
+            json_matches(self._database.dialect, "metadata", where.metadata, terms, args)
         if where.values:
-            json_matches(self.dialect, "state", where.values, terms, args)
+            json_matches(self._database.dialect, "state", where.values, terms, args)
         return terms, args
 
-    async def patch_thread(
+    async def patch(
         self, thread: str, *, checkpoint: str, values_: Any, metadata: dict[str, Any] | None, base: str | None,
         messages: list[Message] | None, now: int,
     ) -> Thread:  # fmt: skip
@@ -224,10 +252,10 @@ class ThreadQueries(Queries):
             set_json(conn, thread, found.caller, "metadata", json_values.encode(merged), "updated_at=?", now)
             return _find(conn, thread)
 
-        result: Thread = await self._write(patch, [("thread", thread)])
+        result: Thread = await self._database.write(patch, [("thread", thread)])
         return result
 
-    async def copy_thread(self, thread: str, new: str, new_id: Callable[[], str], now: int) -> Thread:
+    async def copy(self, thread: str, new: str, new_id: Callable[[], str], now: int) -> Thread:
         """A thread of its own with the same values, history and messages."""
 
         def copy(conn: Connection) -> Thread:
@@ -251,30 +279,11 @@ class ThreadQueries(Queries):
             _put(conn, source)
             return _find(conn, new)
 
-        result: Thread = await self._write(copy, [("thread", thread), ("thread", new)])
+        result: Thread = await self._database.write(copy, [("thread", thread), ("thread", new)])
         return result
 
-    async def delete_thread(self, thread: str, now: int) -> None:
-        await self._write(lambda conn: self._delete_thread(conn, thread, now), [("thread", thread)])
-
-    def _delete_thread(self, conn: Connection, thread: str, now: int) -> None:
-        conn.lock(("thread", thread))
-        found = _find(conn, thread)
-        if found.active is not None:
-            raise Conflict(f"thread {thread} is busy with run {found.active}; cancel it before deleting the thread")
-        pending = conn.execute(
-            "SELECT id FROM runs WHERE thread=? AND status NOT IN ('succeeded','failed','cancelled','timed_out')",
-            (thread,),
-        ).fetchone()
-        if pending is not None:
-            raise Conflict(f"run {pending[0]} is still to run on thread {thread}; cancel it first")
-        if conn.dialect.indexes_json:
-            json = conn.execute("SELECT state, metadata FROM threads WHERE id=?", (thread,)).fetchone()
-            before = {"state": json[0], "metadata": json[1]}
-            conn.dialect.index_json(conn, "threads", thread, before=before, after={}, caller=found.caller)
-        for table, column in (("checkpoints", "thread"), ("messages", "thread"), ("threads", "id")):
-            conn.execute(f"DELETE FROM {table} WHERE {column}=?", (thread,))
-        conn.execute("DELETE FROM links WHERE target=?", (thread,))
+    async def delete(self, thread: str, now: int) -> None:
+        await self._database.write(lambda conn: delete_thread(conn, thread, now), [("thread", thread)])
 
     async def history(self, thread: str, *, before: str | None, limit: int) -> list[Checkpoint]:
         """Newest first, older than checkpoint `before` where that is given."""
@@ -294,16 +303,16 @@ class ThreadQueries(Queries):
                 (thread, top, limit),
             ).fetchall()
 
-        return [_checkpoint(row) for row in await self._read(read)]
+        return [_checkpoint(row) for row in await self._database.read(read)]
 
     async def checkpoint(self, checkpoint: str) -> Checkpoint | None:
-        row = await self._read(
+        row = await self._database.read(
             lambda conn: conn.execute(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE id=?", (checkpoint,)).fetchone()
         )
         return _checkpoint(row) if row else None
 
     async def messages(self, thread: str, *, upto: int | None = None) -> list[Message]:
-        rows = await self._read(
+        rows = await self._database.read(
             lambda conn: conn.execute(
                 "SELECT message FROM messages WHERE thread=? AND n<=? ORDER BY n",
                 (thread, 1 << 62 if upto is None else upto),

@@ -10,6 +10,12 @@ import os
 from pathlib import Path
 from weakref import WeakSet
 
+from ...model import json_values
+from ..rows import WorkerRow
+from ..sql.claims import hand_back
+from ..sql.database import Database
+from ..sql.dialect import Connection
+
 try:
     import fcntl
 
@@ -88,3 +94,62 @@ class Locks:
 
     def _path(self, worker: str) -> Path:
         return self._folder / f"{worker}.lock"
+
+    def release_all(self) -> None:
+        for worker in list(self._held):
+            self.release(worker)
+
+
+class FileLiveness:
+    """Liveness by file locks. No worker that died is missed for any time."""
+
+    missed_after = 0.0
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self._database = database
+        self.locks = Locks(folder)
+
+    def lives(self, conn: Connection, worker: str) -> bool:
+        """Returns true: a worker that asks lives."""
+        return True
+
+    def release_all(self) -> None:
+        self.locks.release_all()
+
+    async def enter(self, worker: WorkerRow) -> None:
+        self.locks.hold(worker.id)
+        await self._database.write(
+            lambda conn: conn.execute(
+                "INSERT OR REPLACE INTO workers (id, host, pid, started_at, queues) VALUES (?,?,?,?,?)",
+                (worker.id, worker.host, worker.pid, worker.started_at, json_values.encode(worker.queues)),
+            )
+        )
+
+    async def leave(self, worker: str) -> None:
+        await self._database.write(lambda conn: hand_back(conn, worker, crashed=False))
+        self.locks.release(worker)
+
+    async def bury(self) -> list[str]:
+        """Hand back the runs of workers that died. Returns those workers."""
+        rows = await self._database.read(
+            lambda conn: conn.execute(
+                "SELECT id FROM workers UNION SELECT DISTINCT worker FROM runs WHERE worker IS NOT NULL"
+            ).fetchall()
+        )
+        dead = [row[0] for row in rows if self.locks.dead(row[0])]
+        if not dead:
+            return []
+
+        def bury(conn: Connection) -> None:
+            for worker in dead:
+                hand_back(conn, worker, crashed=True)
+
+        await self._database.write(bury)
+        for worker in dead:
+            self.locks.sweep(worker)
+        return dead
+
+
+def folder_of(path: Path) -> Path:
+    """Returns the folder with the locks of a store file's workers."""
+    return Path(f"{path}.workers")

@@ -1,0 +1,123 @@
+"""Connections to a SQLite file, and SQL as SQLite has it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..sql.dialect import RUN_COLUMNS, Connection, Dialect, Lead, Lock, Wanted, insert
+from ..sql.document_writes import chunks, marks
+from ..sql.json_terms import rows_of, searched
+
+_LOCK_PATIENCE = 30.0
+_ID, _METADATA, _CALLER = (RUN_COLUMNS.index(name) for name in ("id", "metadata", "caller"))
+_FEW = 1000  # rows that are read and put in order rather than walked past
+_SOME = 50_000  # rows whose ids are listed, so that others are not read on the way
+
+
+class _SQLite(Dialect):
+    error = sqlite3.Error
+    operational = sqlite3.OperationalError
+    integrity = sqlite3.IntegrityError
+    indexes_json = True
+
+    def lead(self, conn: Connection, table: str, wanted: Wanted, caller: str | None) -> Lead:
+        """SQLite has no statistics: of what is wanted, the rarest is found by counting, up to what is worth a list."""
+        fewest: tuple[int, tuple[int, int]] = _SOME + 1, (0, 0)
+        for column, name, value in wanted:
+            terms = searched(f"{table}.{column}", name, value, caller)
+            sql = "SELECT count(*) FROM (SELECT 1 FROM terms WHERE term IN (?,?) LIMIT ?)"
+            fewest = min(fewest, (int(conn.execute(sql, (*terms, fewest[0])).fetchone()[0]), terms))
+        count, found = fewest
+        if count > _SOME:
+            return Lead()
+        return Lead(["id IN (SELECT id FROM terms WHERE term IN (?,?))"], [*found], alone=count <= _FEW)
+
+    def aside(self, term: str) -> str:
+        return f"({term}) IS TRUE"  # which no index knows
+
+    def index_json(
+        self, conn: Connection, table: str, id_: str, *, before: Mapping[str, bytes], after: Mapping[str, bytes],
+        caller: str,
+    ) -> None:  # fmt: skip
+        old, new = (
+            {term for column, json in some.items() for term in rows_of(f"{table}.{column}", json, caller)}
+            for some in (before, after)
+        )
+        for at in chunks(sorted(old - new)):
+            conn.execute(f"DELETE FROM terms WHERE id=? AND term IN {marks(at)}", (id_, *at))
+        if new - old:
+            insert(conn, "terms", ("term", "id"), [(term, id_) for term in sorted(new - old)])
+
+    def insert_runs(self, conn: Connection, rows: list[Any]) -> None:
+        super().insert_runs(conn, rows)
+        terms = [
+            (term, row[_ID]) for row in rows for term in sorted(rows_of("runs.metadata", row[_METADATA], row[_CALLER]))
+        ]
+        if terms:
+            insert(conn, "terms", ("term", "id"), terms)
+
+    def insert_run(self, conn: Connection, row: tuple[Any, ...], turn: str, args: tuple[Any, ...]) -> None:
+        super().insert_run(conn, row, turn, args)
+        metadata = {"metadata": row[_METADATA]}
+        self.index_json(conn, "runs", row[_ID], before={}, after=metadata, caller=row[_CALLER])
+
+
+SQLITE = _SQLite()
+
+
+class SQLiteConnection(sqlite3.Connection):
+    dialect: Dialect = SQLITE
+
+    def lock(self, *names: Lock) -> None:
+        """Who writes is alone: see `begin`."""
+
+
+def connect(path: Path, *, read_only: bool = False) -> SQLiteConnection:
+    """A connection with the settings that everything here counts on. One that only reads never makes a file."""
+    conn = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw" if read_only else path,
+        uri=read_only,
+        timeout=_LOCK_PATIENCE,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+        factory=SQLiteConnection,
+    )
+    _patiently(conn, "PRAGMA journal_mode=WAL")  # two processes that make a new file together: SQLite does not wait
+    conn.execute("PRAGMA synchronous=FULL")
+    conn.execute("PRAGMA foreign_keys=OFF")
+    conn.execute("PRAGMA wal_autocheckpoint=4000")
+    # Readers are many, and the system keeps the file's pages for all of them.
+    conn.execute(f"PRAGMA cache_size={-4096 if read_only else -32768}")
+    conn.execute("PRAGMA temp_store=MEMORY")
+    if not read_only:
+        conn.execute("PRAGMA busy_timeout=0")  # see begin()
+    if read_only:
+        conn.execute("PRAGMA query_only=ON")
+    return conn
+
+
+def begin(conn: sqlite3.Connection) -> None:
+    _patiently(conn, "BEGIN IMMEDIATE")
+
+
+def _patiently(conn: sqlite3.Connection, sql: str) -> None:
+    """Execute what needs the lock, waiting in short steps: SQLite's own waiting grows to 100 ms and starves the
+    unlucky."""
+    deadline = time.monotonic() + _LOCK_PATIENCE
+    pause = 0.0005
+    while True:
+        try:
+            conn.execute(sql)
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) and "busy" not in str(error):
+                raise
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.005)

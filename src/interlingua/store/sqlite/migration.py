@@ -1,0 +1,89 @@
+"""The tables of a SQLite file: making them, and bringing them to the newest schema."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from ...model import json_values
+from ...model.errors import Conflict
+from .. import schema
+from ..rows import WorkerRow, receiver_of
+from ..sql.dialect import Connection
+from ..sql.json_terms import rows_of
+from .connection import SQLiteConnection, begin, connect
+from .worker_locks import Locks, folder_of
+
+_APPLICATION = 0x494C4753  # "ILGS": how SQLite's application_id marks our files
+
+
+def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = None) -> schema.Plan:
+    """Bring the file to the newest schema, or only tell what that would be. Safe to call from many processes at
+    once."""
+    known = schema.steps("sqlite") if known is None else known
+    if dry and not path.exists():
+        return schema.plan(str(path), 0, known, list)
+    _refuse_foreign(path)
+    conn = connect(path)
+    conn.create_function("receiver_of", 1, receiver_of, deterministic=True)
+    conn.create_function("terms_of", 3, _terms_of, deterministic=True)
+    try:
+        if not dry:
+            path.chmod(0o600)
+        begin(conn)
+        try:
+            done = _version(path, conn)
+            plan = schema.plan(str(path), done, known, lambda: _alive(path, conn))
+            if not dry:
+                schema.refuse_beside_others(str(path), plan)
+                for step in plan.ahead:
+                    for statement in step.sql.split(";\n"):
+                        if statement.strip():
+                            conn.execute(statement)
+                conn.execute(f"PRAGMA user_version={len(known)}")
+                conn.execute(f"PRAGMA application_id={_APPLICATION}")
+            conn.execute("COMMIT")
+        except BaseException:
+            conn.execute("ROLLBACK")
+            raise
+    finally:
+        conn.close()
+    return plan
+
+
+def _terms_of(column: str, json: bytes, caller: str) -> str:
+    """Terms for a table of them that is new to a store: a list, as JSON."""
+    return json_values.encode(sorted(rows_of(column, json, caller))).decode()
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise where the file is not a store, before anything of it is changed: a connection of ours sets its journal."""
+    if not path.exists() or not path.stat().st_size:
+        return
+    conn = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30, factory=SQLiteConnection)
+    try:
+        conn.execute("BEGIN")  # one view of the file: another process may be creating the tables now
+        _version(path, conn)
+    finally:
+        conn.close()
+
+
+def _version(path: Path, conn: Connection) -> int:
+    """The schema version of the file; 0 for a new one. Raises where the file is not a store of this program."""
+    version: int = conn.execute("PRAGMA user_version").fetchone()[0]
+    if conn.execute("PRAGMA application_id").fetchone()[0] == _APPLICATION:
+        return version
+    tables = {name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    if {"runs", "events", "checkpoints"} <= tables:
+        raise schema.too_old(str(path), "another file")
+    if tables or version:
+        raise Conflict(f"{path} is a SQLite file of another program; name another file for the store")
+    return 0
+
+
+def _alive(path: Path, conn: Connection) -> list[WorkerRow]:
+    locks = Locks(folder_of(path))
+    rows = conn.execute("SELECT id, host, pid, started_at, queues FROM workers").fetchall()
+    return [
+        WorkerRow(row[0], row[1], row[2], row[3], json_values.decode(row[4])) for row in rows if not locks.dead(row[0])
+    ]
