@@ -17,6 +17,7 @@ import interlingua as il
 from interlingua.app.local_nats import LocalNats
 from interlingua.bus.nats.nats_bus import NatsBus
 from interlingua.bus.port import BusSettings
+from interlingua.engine.cluster.link import ClusterLink
 from interlingua.model.errors import AgentNotFound, RunNotFound
 from interlingua.model.events import OutputDelta
 from interlingua.model.filters import QuestionFilter
@@ -231,16 +232,21 @@ async def test_runs_that_are_offered_while_others_are_claimed_are_claimed_togeth
     limits: list[int] = []
     async with engine(store, nats_url, talk) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
         claim = owner.store.claims.claim
+        assert isinstance(owner.worker.cluster, ClusterLink)
+        offers = owner.worker.cluster.offers
 
         async def held_up(worker: str, queues: list[str], time: int, limit: int, **more: Any) -> Any:
-            if limit > 10:  # the worker looks for forgotten runs, as it does now and then: it would take all ten
-                return []
             limits.append(limit)
             # Whatever came before it was looked at is claimed at first, which is one as a rule.
-            while len(limits) == 1 and limit + owner.worker.offers.waiting(owner.agents.queue(talk)) < 10:
+            while len(limits) == 1 and limit + offers.waiting(owner.agents.queue(talk)) < 10:
                 await asyncio.sleep(0.01)
             return await claim(worker, queues, time, limit, **more)
 
+        async def nothing_forgotten() -> float:
+            return 60.0
+
+        # The worker looks for forgotten runs now and then: it would take all ten, or keep the slots for them.
+        monkeypatch.setattr(owner.worker.claims, "claim_due", nothing_forgotten)
         monkeypatch.setattr(owner.store.claims, "claim", held_up)
         runs = [await submit(eng, "talk", n=3) for _ in range(10)]
         for run in runs:
@@ -252,7 +258,7 @@ async def test_what_is_sent_to_a_run_between_its_claim_and_its_beginning_reaches
     store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with engine(store, nats_url, listen) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
-        claim, hear, heard = owner.store.claims.claim, owner.worker.heard, asyncio.Event()
+        claim, hear, heard = owner.store.claims.claim, owner.worker.notify_from_bus, asyncio.Event()
 
         def hears(run: str) -> None:
             hear(run)
@@ -265,7 +271,7 @@ async def test_what_is_sent_to_a_run_between_its_claim_and_its_beginning_reaches
                 await heard.wait()
             return rows
 
-        monkeypatch.setattr(owner.worker, "heard", hears)
+        monkeypatch.setattr(owner.worker, "notify_from_bus", hears)
         monkeypatch.setattr(owner.store.claims, "claim", then_sent)
         run = await submit(eng, "listen")
         assert (await eng.runs.wait(run)).output == {"text": "early"}
@@ -295,8 +301,8 @@ async def test_readers_of_one_run_share_what_is_told_of_it(
             run = await submit(eng, "talk", n=200, pause=0.001)
             logs = await asyncio.gather(*(events(eng, run) for _ in range(20)))
         assert all(contiguous(log) and spoken(log) == words(200) for log in logs)
-        assert eng.worker.others is not None
-        assert eng.worker.others._mirrors == {}  # nobody reads any more
+        assert isinstance(eng.worker.cluster, ClusterLink)
+        assert eng.worker.cluster._remote_logs == {}  # nobody reads any more
 
 
 async def test_a_reader_takes_up_where_another_left_in_another_process(store: Path, nats_url: str) -> None:

@@ -63,9 +63,10 @@ async def crash(eng: il.Engine) -> None:
         execution.over = True
         if execution.task is not None:
             execution.task.cancel()
-    for task in [*worker._loops, *worker._tasks]:
+    tasks = [*worker._loops, *worker._jobs]
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(*worker._loops, *worker._tasks, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
     eng.core.watchdog.close()
     await worker.processes.close()
     await eng.store.close()

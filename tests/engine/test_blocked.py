@@ -190,7 +190,7 @@ async def test_old_and_new_replicas_on_one_store_do_not_pass_a_run_back_and_fort
             await parked(new, run)
             for _ in range(3):  # what wakes it is for the new one, however often the old one looks
                 await new.runs.send(run, "still there?")
-                old.worker.look()
+                old.worker.claims.wake()
                 await settle()
             await old.questions.answer(questions[0].id, {"approved": True})
             done = await new.runs.wait(run, timeout=20)

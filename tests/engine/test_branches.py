@@ -18,9 +18,9 @@ import interlingua as il
 from interlingua.engine.agents.codec import Codec
 from interlingua.engine.log.record_keys import place_of
 from interlingua.model.errors import InvalidRequest
-from interlingua.model.events import QuestionAsked, Recorded, RunBlocked, RunRestarted
+from interlingua.model.events import QuestionAsked, Recorded, RunBlocked, RunRestarted, Thought
 
-from .common import PATIENT, bodies, crash, engine, finish, log, parked, question, submit
+from .common import PATIENT, QUICK, bodies, crash, engine, finish, log, parked, question, submit
 
 Wait = Callable[[str], Awaitable[None]]
 
@@ -259,6 +259,115 @@ async def test_a_record_with_a_key_is_matched_by_that_alone(store: Path) -> None
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "10"}
     assert calls == [10]
+
+
+@pytest.mark.parametrize("how", ["result", "failure", "cancelled"])
+async def test_a_key_that_several_branches_use_at_once_is_one_step(store: Path, how: str) -> None:
+    calls: list[str] = []
+    entries = 0
+
+    async def charge(branch: str) -> str:
+        calls.append(branch)
+        await asyncio.sleep(0.05)
+        if how == "failure":
+            raise ValueError("no money")
+        return f"charged by {branch}"
+
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> list[str]:
+        nonlocal entries
+        entries += 1
+
+        async def pay(branch: str) -> str:
+            try:
+                return str(await ctx.step("charge", charge, branch, key="order-1"))
+            except il.StepFailed as error:
+                return error.error.message
+
+        tasks = [asyncio.create_task(pay(branch)) for branch in "abc"]
+        if how == "cancelled" and entries == 1:
+            await asyncio.sleep(0.02)
+            tasks[0].cancel()
+        paid = await asyncio.gather(*tasks, return_exceptions=True)
+        await ctx.ask(il.Confirm("Good?"))
+        return [str(one) for one in paid if not isinstance(one, BaseException)]
+
+    async with engine(store, agent) as eng:
+        run = await submit(eng, "agent")
+        asked = await question(eng, run.id)
+        await parked(eng, run.id)
+        await eng.questions.answer(asked.id, {"approved": True})
+        ended = await eng.runs.wait(run.id, timeout=20)
+        assert len(await bodies(eng, run.id, Recorded)) == 1
+    assert ended.output is not None
+    assert calls == (["a", "b"] if how == "cancelled" else ["a"])
+    said = {"result": "charged by a", "failure": "ValueError: no money", "cancelled": "charged by b"}
+    assert set(ended.output["value"]) == {said[how]}
+    assert entries == 2
+
+
+@pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
+async def test_a_key_that_several_branches_use_at_once_is_one_question(store: Path, settings: il.Settings) -> None:
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> list[bool]:
+        verdicts = await asyncio.gather(*(ctx.ask(il.Confirm("Pay?"), key="order-1") for _ in range(3)))
+        await ctx.ask(il.Confirm("Good?"))
+        return [verdict.approved for verdict in verdicts]
+
+    async with engine(store, agent, settings=settings) as eng:
+        run = await submit(eng, "agent")
+        for _ in range(2):
+            (open_,) = (await eng.runs.wait(run.id, timeout=20, settled=True)).questions
+            await eng.questions.answer(open_.id, {"approved": True})
+            async with asyncio.timeout(20):
+                while open_.id in [one.id for one in await eng.questions.open(run=run.id)]:
+                    await eng.runs.next_hint(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"value": [True, True, True]}
+        assert len(await bodies(eng, run.id, QuestionAsked)) == 2
+
+
+async def test_one_deadline_is_that_of_all_who_ask_by_a_key(store: Path) -> None:
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> list[str]:
+        async def ask(limit: float | None) -> str:
+            try:
+                async with asyncio.timeout(limit):
+                    await ctx.ask(il.Confirm("Pay?"), deadline=0.3, key="order-1")
+            except TimeoutError:
+                return "gave up"
+            except il.QuestionExpired:
+                return "expired"
+            return "answered"
+
+        return await asyncio.gather(ask(None), ask(0.05), ask(None))
+
+    async with engine(store, agent, settings=PATIENT) as eng:
+        assert (await finish(eng, "agent")).output == {"value": ["expired", "gave up", "expired"]}
+
+
+@pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
+async def test_a_question_that_expired_is_asked_anew_by_the_same_key(store: Path, settings: il.Settings) -> None:
+    expired = False
+
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        nonlocal expired
+        while True:
+            try:
+                verdict = await ctx.ask(il.Confirm("Pay?"), deadline=60 if expired else 0.2, key="order-1")
+                return str(verdict.approved)
+            except il.QuestionExpired:
+                expired = True
+                await ctx.thought("again")
+
+    async with engine(store, agent, settings=settings) as eng:
+        run = await submit(eng, "agent")
+        async with asyncio.timeout(20):
+            while len(asked := await bodies(eng, run.id, QuestionAsked)) < 2:
+                await eng.runs.next_hint(run.id)
+        await eng.questions.answer(asked[1].question.id, {"approved": True})
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "True"}
+        assert len(await bodies(eng, run.id, Thought)) == 1
 
 
 # -- other code ---------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ async def test_a_delegation_is_on_disk_as_one_with_what_calls_for_it(
     async with engine(store, settings=PATIENT) as eng:
         eng.teams.add_team(team(member("lead", "helper"), member("helper")), {"lead": passes_on, "helper": shout})
         seen: list[tuple[int, int]] = []
-        tell = eng.worker.on_commit
+        tell = eng.worker.commits.on_commit
 
         def look(*news: Any) -> None:
             ((called, counted),) = sql(
@@ -61,7 +61,7 @@ async def test_a_delegation_is_on_disk_as_one_with_what_calls_for_it(
             seen.append((called, counted))
             tell(*news)
 
-        monkeypatch.setattr(eng.worker, "on_commit", look)
+        monkeypatch.setattr(eng.worker.commits, "on_commit", look)
         done = await finish(eng, "crew", {"text": "helper x"})
         assert done.output == {"text": "X"}, done.error
         assert set(seen) == {(0, 0), (1, 1), (2, 2)}

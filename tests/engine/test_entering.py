@@ -116,7 +116,7 @@ async def test_a_submission_that_is_refused_has_called_no_agent_and_left_nothing
             why(eng, patch)
             with pytest.raises(error):
                 await submit(eng, "pay", {"what": "refused"}, **options)
-        assert (eng.worker.running, eng.worker.reserved) == (0, 0)
+        assert (eng.worker.running, eng.worker.limits.reserved) == (0, 0)
         assert await eng.runs.search(RunFilter()) == []
         run = await finish(eng, "pay", {"what": "taken"}, **options)  # the key and the thread are free
         assert run.status is il.Status.SUCCEEDED
@@ -163,7 +163,7 @@ async def test_a_caller_that_goes_away_while_its_run_is_written_down_leaves_a_wh
         for run in runs:
             assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
         assert len(paying.calls) == len(runs)
-        assert (eng.worker.running, eng.worker.reserved) == (0, 0)
+        assert (eng.worker.running, eng.worker.limits.reserved) == (0, 0)
 
 
 async def test_the_view_of_a_submission_is_what_is_on_disk(store: Path) -> None:

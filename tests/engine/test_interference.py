@@ -239,7 +239,7 @@ async def test_a_store_that_fails_once_does_not_stop_the_engine(store: Path, nam
 async def test_claimed_runs_on_their_way_in_are_not_taken_for_orphans(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.engine.runs.worker._ORPHANED", 0.0)
+    monkeypatch.setattr("interlingua.engine.runs.claims._ORPHANED", 0.0)
     calls: list[int] = []
 
     async def effect(n: int) -> int:
@@ -633,8 +633,8 @@ async def test_children_of_a_cancelled_run_are_cancelled_in_the_same_transaction
     run = await submit(first, "parent")
     asked = await question(first, run.id)
     await until(lambda: not first.worker._executions)
-    first.worker.told = lambda run: None  # type: ignore[method-assign, assignment]
-    first.worker._ready.set = lambda: None  # type: ignore[method-assign]
+    first.worker.notify_run = lambda *news: None  # type: ignore[method-assign, assignment]
+    first.worker.claims.wake = lambda: None  # type: ignore[method-assign]
     await first.runs.cancel(run.id)
     await first.runs.wait(run.id, timeout=10)
     await crash(first)

@@ -13,13 +13,14 @@ import interlingua as il
 from interlingua.engine.agents import mount_path
 from interlingua.engine.agents.catalog import AgentCatalog
 from interlingua.engine.agents.process_pool import ProcessPool
-from interlingua.engine.closing import close_all
 from interlingua.engine.cluster.remote_agents import Elsewhere
-from interlingua.engine.runs import store_owner
 from interlingua.engine.runs.admission import Admission
 from interlingua.engine.runs.worker import Worker
+from interlingua.engine.services import store_owner
 from interlingua.engine.services.callbacks import Callbacks
 from interlingua.engine.services.reminders import Reminders
+from interlingua.runtime.closing import close_all
+from interlingua.runtime.job_group import JobGroup
 
 from .common import PATIENT, engine, submit
 
@@ -48,7 +49,7 @@ def agent_that_waits() -> tuple[il.Agent[..., Any], asyncio.Event, asyncio.Event
         (Callbacks, "stop"),
         (Worker, "_stop_looking"),
         (Worker, "_leave_runs"),
-        (Worker, "_end_tasks"),
+        (JobGroup, "close"),
         (ProcessPool, "close"),
     ],
 )
@@ -64,7 +65,7 @@ async def test_an_engine_stops_whatever_fails_on_the_way(
         await entered.wait()
         with pytest.raises(OSError, match="it broke"):
             await eng.stop()
-    for task in [*eng.worker._loops, *eng.worker._tasks]:  # what the broken step would have ended
+    for task in [*eng.worker._loops, *eng.worker._jobs]:  # what the broken step would have ended
         task.cancel()
     assert not eng.running
     await eng.stop()  # once is enough

@@ -54,6 +54,17 @@ async def test_an_agent_runs_as_often_at_once_as_it_says(store: Path) -> None:
     assert busy.most == 2
 
 
+async def test_runs_that_are_submitted_together_stay_within_the_limit(store: Path) -> None:
+    busy = Busy(max_running=1)
+    async with engine(store, busy.agent, settings=RARELY) as eng:
+        runs = await asyncio.gather(*(submit(eng, "busy") for _ in range(8)))
+        await busy.has(1)
+        busy.go.set()
+        for run in runs:
+            assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
+    assert busy.most == 1
+
+
 async def test_runs_that_wait_for_an_agent_at_its_limit_hold_up_nobody_else(store: Path) -> None:
     busy, asked = Busy(max_running=1), list[list[str]]()
 

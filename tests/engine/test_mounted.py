@@ -465,7 +465,7 @@ async def test_an_answer_that_was_on_its_way_when_its_question_was_withdrawn_is_
     async with asyncio.timeout(20):
         async for event in eng.runs.events(run.id):
             if event.kind == "thought":
-                eng.worker.told(run.id, owner=eng.worker.id)
+                eng.worker.notify_run(run.id, owner=eng.worker.id)
             elif event.kind == "warning":
                 break
     await crash(eng)

@@ -13,8 +13,8 @@ import pytest
 
 import interlingua as il
 from interlingua.engine.handler.mounted_run import MOUNTED_FROM
-from interlingua.engine.runs.move import Mover
-from interlingua.engine.runs.store_owner import OtherProject
+from interlingua.engine.services.move import Mover
+from interlingua.engine.services.store_owner import OtherProject
 from interlingua.model.errors import AgentNotFound, AlreadyFinished, Conflict, NotFound
 from interlingua.model.events import RunCreated, RunMoved
 from interlingua.model.filters import RunFilter
@@ -184,8 +184,8 @@ async def test_a_limit_by_name_counts_the_runs_of_the_agents_of_that_name(store:
     settings = il.Settings(agents={"mailer": 1}, park_after=60, sweep_every=0.05, stall_warning=0)
     agents = [mailer("file:a.py", version="1"), mailer("file:b.py", version="2")]
     async with il.Engine(store, agents=agents, settings=settings, project="shop") as eng:
-        gates = {id(eng.worker.gates.of_agent(agent)) for agent in agents}
-        assert len(gates) == 1
+        limits = {id(eng.worker.limits.of_agent(agent)) for agent in agents}
+        assert len(limits) == 1
 
 
 # -- agents that are elsewhere ------------------------------------------------------------------------------

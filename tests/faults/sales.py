@@ -19,7 +19,7 @@ import msgspec
 
 import interlingua as il
 from interlingua.engine.log.run_log import LiveLog, Sealed
-from interlingua.engine.runs.worker import Worker
+from interlingua.engine.runs.commit_fanout import CommitFanout
 from interlingua.model.errors import Conflict
 from interlingua.model.events import ToolCall
 
@@ -46,9 +46,9 @@ async def main() -> None:
 
 
 def tell_commits() -> None:
-    before = Worker.on_commit
+    before = CommitFanout.on_commit
 
-    def on_commit(self: Worker, log: LiveLog, sealed: Sealed | None) -> None:
+    def on_commit(self: CommitFanout, log: LiveLog, sealed: Sealed | None) -> None:
         before(self, log, sealed)
         for body in sealed.bodies if sealed is not None and log.lost is None else ():
             told: dict[str, Any] = {"agent": log.row.agent, "kind": type(body).__name__}
@@ -56,7 +56,7 @@ def tell_commits() -> None:
                 told |= {"tool": body.tool, "status": body.status}
             say(told)
 
-    Worker.on_commit = on_commit  # type: ignore[method-assign]
+    CommitFanout.on_commit = on_commit  # type: ignore[method-assign]
 
 
 def say(message: Any) -> None:

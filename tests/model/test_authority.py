@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlingua.model.team.authority import (
     DEFAULT_POLICY,
-    LONGEST_WAIT,
+    MAX_DELAY,
     OVER_BUDGET,
     Action,
     Authority,
@@ -261,7 +261,7 @@ def test_the_tightest_of_two_limits_is_the_same_in_any_order_and_never_looser(a:
 
 
 def test_given_limits_win_over_defaults() -> None:
-    assert Limits(depth=20).over(Limits(depth=8, runs=5)) == Limits(depth=20, runs=5)
+    assert Limits(depth=20).filled_from(Limits(depth=8, runs=5)) == Limits(depth=20, runs=5)
 
 
 # --- when work fails ----------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def test_a_code_that_a_policy_does_not_name_gets_its_default() -> None:
 
 def test_a_wait_has_an_end() -> None:
     policy = Policy({503: (Step("retry", times=100, seconds=60, factor=100),)})
-    assert policy.action(503, 99).delay == LONGEST_WAIT
+    assert policy.action(503, 99).delay == MAX_DELAY
 
 
 @pytest.mark.parametrize(

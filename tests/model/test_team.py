@@ -400,7 +400,7 @@ def test_limits_under_which_nothing_can_start_are_found() -> None:
 
 
 def test_a_manifest_that_is_there_but_wrong_makes_no_further_problems() -> None:
-    assert small(agent("a", "b", overseer="b"), unread={"b"}) == []
+    assert small(agent("a", "b", overseer="b"), invalid_ids={"b"}) == []
 
 
 def test_limits_of_an_agent_are_the_tighter_ones_of_its_own_and_the_team_s() -> None:

@@ -14,10 +14,10 @@ import msgspec
 
 from ..bus.port import BusSettings
 from ..engine.agents.agent import Agent
-from ..engine.closing import close_all
 from ..engine.engine import Engine
 from ..engine.settings import Settings
 from ..protocols import Opening
+from ..runtime.closing import close_all
 from ..security.addresses import is_loopback
 from ..security.auth import Authenticator, check_bind
 from ..security.egress import EgressGuard

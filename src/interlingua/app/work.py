@@ -16,9 +16,9 @@ import msgspec
 from ..bus.nats import address
 from ..bus.port import BusSettings
 from ..engine.agents.agent import Agent
-from ..engine.closing import close_all
 from ..engine.engine import Engine
 from ..engine.settings import Settings
+from ..runtime.closing import close_all
 from ..security.auth import Authenticator
 from ..store.open import shown
 from .keys import StoredKeys, close_when_keyed

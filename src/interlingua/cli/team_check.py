@@ -201,7 +201,7 @@ def describe(team: Team, folder: Path, model: str | None = None) -> dict[str, An
         "entry": entry.id if entry is not None else None,
         "agents": [_agent(team, team.manifests[id_], thinking[id_]) for id_ in _in_order(team, entry)],
         "servers": {id_: _server(server) for id_, server in team.servers.items()},
-        "limits": msgspec.to_builtins(team.limits.over(DEFAULT_LIMITS)),
+        "limits": msgspec.to_builtins(team.limits.filled_from(DEFAULT_LIMITS)),
         "policy": {str(code): [_step(step) for step in steps] for code, steps in _table(team.policy)},
     }
 

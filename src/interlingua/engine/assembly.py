@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 
 from ..bus.port import Bus
 from ..model.run import RunRequest
+from ..runtime.closing import Step, close_all
 from ..store.ports import Store
 from .agents import mount_path
 from .agents.catalog import AgentCatalog
-from .closing import Step, close_all
 from .cluster.membership import Replicas
 from .cluster.remote_agents import Elsewhere
 from .handler.workspace import Workspaces
 from .observe.loop_watchdog import StallWatch
-from .runs import store_owner
 from .runs.admission import Admission
 from .runs.blocked_report import BlockedReport
 from .runs.service import RunService
 from .runs.worker import Worker
+from .services import store_owner
 from .services.callbacks import Callbacks
 from .services.files import FileService
 from .services.instances import InstanceService
@@ -104,8 +104,8 @@ class Core:
         worker.foreign = self.store_listeners
         self.gate.worker = worker
         self.runs.attach(worker)
-        self.store.on_change = worker.foreign_change
-        self.store.claims.on_lost = worker.lost
+        self.store.on_change = worker.store_changed
+        self.store.claims.on_lost = worker.on_lease_lost
         await self.agents.publish_cards()
         self.agents.listeners.append(self._agents_changed)
         opened.append(lambda: self.agents.listeners.remove(self._agents_changed))
@@ -146,19 +146,16 @@ class Core:
 
     def _answered(self, run: str, owner: str | None) -> None:
         """Notifies the owner of a run that an answer is there, and everybody that the questions changed."""
-        if owner == self.worker.id or owner is None or self.worker.others is not None:
-            self.worker.told(run, owner=owner)
-        if self.worker.others is not None:
-            self.worker.others.questions_changed()
+        self.worker.notify_run(run, owner=owner)
+        self.worker.cluster.questions_changed()
 
     def _agents_changed(self) -> None:
         self.worker.spawn(self.agents.publish_cards())
-        self.worker.gates.refresh()
+        self.worker.limits.refresh()
         self.worker.serve_soon()
         self.elsewhere.hint()
-        self.worker.blocked_runs.hint()
-        if self.worker.others is not None:
-            self.worker.others.agents_changed()
+        self.worker.claims.blocked.hint()
+        self.worker.cluster.agents_changed()
 
 
 def _tune_interpreter() -> None:

@@ -56,7 +56,7 @@ class InterlinguaError(Exception):
     code: ClassVar[str] = "internal"
     details_schema: ClassVar[dict[str, Any] | None] = None
     transient: bool = False
-    unread: bytes = b""
+    refused_message: bytes = b""
     """The refused message or its beginning, which may contain the id of the request."""
 
     def __init__(self, message: str, *, details: Any = None, transient: bool | None = None) -> None:

@@ -127,7 +127,7 @@ def _too_large(began: bytes, limits: HttpLimits) -> Invalid:
 
 def _unread(error: Invalid, body: bytes) -> Invalid:
     """An error that knows what came, for whoever looks for an id in it."""
-    error.unread = body
+    error.refused_message = body
     return error
 
 

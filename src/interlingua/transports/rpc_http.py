@@ -28,7 +28,7 @@ def id_of(body: bytes) -> Id | None:
 
 def refused(error: InterlinguaError) -> Response:
     """An error that came before any message was read."""
-    id_ = id_of(error.unread)
+    id_ = id_of(error.refused_message)
     challenge = getattr(error, "challenge", None)
     if challenge:
         return refusal(401, RpcError(_UNAUTHENTICATED, error.message), {"www-authenticate": challenge}, id_=id_)

@@ -1,6 +1,6 @@
-"""Between processes: what this worker tells others through a remote bus, and what it makes of what they tell.
+"""The link to other processes: tells them of this worker's runs over a remote bus, and applies what they tell.
 
-Nothing here is needed for anything to happen: the store has it all, and whoever hears nothing looks there.
+Nothing depends on it: the store has everything, and a process that hears nothing looks there.
 """
 
 from __future__ import annotations
@@ -19,28 +19,26 @@ from ...store.changes import CloseQuestion, PutQuestion, Sealed
 from ...store.rows import EventRow, RunRow
 from ..ids import now
 from ..observe import tracing
-from ..observe.run_metrics import Why
-from .remote_log import About, Mirror
+from .remote_log import About, RemoteLog
+from .work_offers import WorkOffers
 
 if TYPE_CHECKING:
     from ..log.run_log import LiveLog
     from ..runs.worker import Worker
 
-ANYBODY = ""
-"""Who owns a run is not known."""
-
 _rows_out = msgspec.msgpack.Encoder()
 
 
-class Between:
-    """The ear of this process, and its voice."""
+class ClusterLink:
+    """Publishes this worker's committed events on the bus, and applies those of others."""
 
     def __init__(self, worker: Worker, bus: RemoteBus) -> None:
         self._worker = worker
         self._bus = bus
         self._started_at = now()
-        self._mirrors: dict[str, Mirror] = {}
+        self._remote_logs: dict[str, RemoteLog] = {}
         self._slot = asyncio.Event()
+        self.offers = WorkOffers(worker)
 
     @property
     def worker(self) -> str:
@@ -52,8 +50,11 @@ class Between:
 
     def stop(self) -> None:
         self._bus.detach()
-        for mirror in list(self._mirrors.values()):
-            mirror.let_go()
+        for remote in list(self._remote_logs.values()):
+            remote.release()
+
+    def handed_back(self) -> None:
+        self._bus.publish(WORK)  # others may take what was handed back
 
     def agents_changed(self) -> None:
         self._bus.take(self._worker.registry.queues())
@@ -61,16 +62,15 @@ class Between:
     def presence(self) -> Presence:
         worker = self._worker
         return Presence(
-            worker.id, socket.gethostname(), os.getpid(), worker.registry.queues(), worker.running, max(0, worker.room),
-            self._started_at,
+            worker.id, socket.gethostname(), os.getpid(), worker.registry.queues(), worker.running,
+            max(0, worker.limits.room), self._started_at,
         )  # fmt: skip
 
     # -- events -------------------------------------------------------------------------------------------
 
     def committed(self, run: str, sealed: Sealed | None) -> None:
-        """Something of a run that is here is on disk, or was refused."""
-        if (mirror := self._mirrors.get(run)) is not None:
-            mirror.wake()  # it was elsewhere when somebody began to read it
+        if (remote := self._remote_logs.get(run)) is not None:
+            remote.wake()  # the run was elsewhere when a reader of this process began
         if sealed is not None and any(isinstance(change, PutQuestion | CloseQuestion) for change in sealed.changes):
             self.questions_changed()
         if sealed is None or not sealed.events or not self._bus.wanted(run):
@@ -89,84 +89,78 @@ class Between:
         have."""
         self._bus.publish_events(log.row.id, 0, log.committed_seq, b"")
 
-    def mirror(self, run: str, about: About) -> Mirror:
-        """For a reader of a run that is elsewhere, who leaves it in the end."""
-        mirror = self._mirrors.get(run)
-        if mirror is None:
-            mirror = self._mirrors[run] = Mirror(run, about, self._worker.settings.sweep_every, self._close)
-            mirror.end = self._bus.follow(run, partial(self._heard, mirror))
-        mirror.readers += 1
-        return mirror
+    async def remote_log(self, run: str, about: About | None = None) -> RemoteLog:
+        known = self._remote_logs.get(run)
+        if known is not None:
+            about = known.about
+        elif about is None:
+            first = await self._worker.store.runs.events(run, 0, 1)
+            about = About.of(first[0]) if first else About()
+        return self._open(run, about)
 
-    def expect(self, row: RunRow, created: RunCreated, first: EventRow) -> Mirror:
-        """A run is being submitted here that will run elsewhere, and be read here from its beginning: it is listened
-        to before anybody can take it, so that nothing of it need be looked for. Ends by itself after a while."""
-        mirror = self.mirror(row.id, About.asked(created.request))
+    def _open(self, run: str, about: About) -> RemoteLog:
+        remote = self._remote_logs.get(run)
+        if remote is None:
+            remote = RemoteLog(run, about, self._worker.settings.sweep_every, self._close)
+            self._remote_logs[run] = remote
+            remote.end = self._bus.follow(run, partial(self._receive, remote))
+        remote.readers += 1
+        return remote
+
+    def follow_new(self, row: RunRow, created: RunCreated, first: EventRow) -> RemoteLog:
+        """Ends by itself after a while where no reader comes."""
+        remote = self._open(row.id, About.asked(created.request))
         size = len(first.body) if first.body is not None else 0
-        mirror.begin(Event(row.id, first.seq, first.time, first.hash, created, first.seq, size))
-        mirror.submitted, mirror.held = (row, created), True
-        return mirror
+        remote.begin(Event(row.id, first.seq, first.time, first.hash, created, first.seq, size))
+        remote.submitted, remote.held = (row, created), True
+        return remote
 
-    def expected(self, run: str) -> Mirror | None:
-        """Of a run that was submitted so, a moment ago."""
-        mirror = self._mirrors.get(run)
-        return mirror if mirror is not None and mirror.submitted is not None else None
+    def followed(self, run: str) -> RemoteLog | None:
+        remote = self._remote_logs.get(run)
+        return remote if remote is not None and remote.submitted is not None else None
 
-    def at_hand(self, run: str) -> list[Event] | None:
-        """All events of such a run, where all were told."""
-        mirror = self.expected(run)
-        return mirror.since(0) if mirror is not None else None
-
-    def _heard(self, mirror: Mirror, news: News) -> None:
+    def _receive(self, remote: RemoteLog, news: News) -> None:
         if news.rows:  # two clocks may differ: what seems to come from the future came at once
             late = max(0, now() - news.sent) / 1e6
-            self._worker.meters.told(mirror.about.agent, mirror.about.caller, late)
-            if mirror.lag is not None:
-                mirror.lag.add(late)
-        mirror.hear(news)
+            self._worker.meters.told(remote.about.agent, remote.about.caller, late)
+            if remote.lag is not None:
+                remote.lag.add(late)
+        remote.receive(news)
 
-    def found_in_store(self, mirror: Mirror, why: Why) -> None:
-        """A reader found events there that the owner of the run should have told."""
-        self._worker.meters.found_in_store(mirror.about.agent, mirror.about.caller, why)
-        if mirror.lag is not None:
-            mirror.lag.from_store += 1
-
-    def _close(self, mirror: Mirror) -> None:
-        mirror.end()
-        del self._mirrors[mirror.run]
-        if mirror.lag is not None:
-            tracing.followed(mirror.run, mirror.about, mirror.lag)
+    def _close(self, remote: RemoteLog) -> None:
+        remote.end()
+        del self._remote_logs[remote.run]
+        if remote.lag is not None:
+            tracing.followed(remote.run, remote.about, remote.lag)
 
     def questions_changed(self) -> None:
         self._bus.publish(QUESTIONS)
 
     # -- inboxes ------------------------------------------------------------------------------------------
 
-    def tell(self, run: str, owner: str | None) -> None:
-        """Something is in the inbox of a run that is not here."""
+    def tell_owner(self, run: str, owner: str | None) -> None:
         if owner is not None and owner != self._worker.id:
             self._bus.tell(owner or None, run)
         if not owner or owner == self._worker.id:
             self._bus.publish(WORK)
 
     def told(self, run: str) -> None:
-        self._worker.heard(run)
+        self._worker.notify_from_bus(run)
 
     def missed(self) -> None:
-        self._worker.foreign_change()
+        self._worker.store_changed()
 
     # -- work ---------------------------------------------------------------------------------------------
 
-    def submitted(self, row: RunRow) -> None:
-        """A run was accepted here, and does not run here."""
+    def offer(self, row: RunRow) -> None:
         due = row.worker is None and row.queued is None and row.wake_at == 0
         if due and self._bus.hand_out(row.queue, row.id, row.epoch):
-            self._worker.look()
+            self._worker.claims.wake()
         else:
             self._bus.publish(WORK)
 
     async def room(self, queue: str) -> None:
-        while not self._worker.may_claim(queue):
+        while not self._worker.limits.may_claim(queue):
             self._slot.clear()
             # Slots also become free where nobody says so: agents that begin to wait.
             try:
@@ -183,4 +177,4 @@ class Between:
             row = await self._worker.store.runs.get(run)
             if row is None or row.worker is not None or row.status.final:
                 return True
-        return await self._worker.offers.take(queue)
+        return await self.offers.take(queue)

@@ -97,11 +97,11 @@ class Elsewhere:
         engine = self._engine
         if engine.settings.max_running == 0:
             return []
-        gates = engine.worker.gates
+        limits = engine.worker.limits
         return sorted(
             engine.agents.queue(agent)
             for agent in engine.agents.own()
-            if (gate := gates.of_agent(agent)) is None or gate.limit > 0
+            if (limit := limits.of_agent(agent)) is None or limit.limit > 0
         )
 
     async def _look(self) -> None:

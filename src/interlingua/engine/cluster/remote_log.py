@@ -1,12 +1,12 @@
-"""A run that is in another process, as far as that tells of it: for all who read it here.
+"""Remote logs: the newest events of runs that are in other processes, for their readers in this one.
 
-Nothing here reads the store: who finds nothing in a mirror, or a gap, looks there.
+Nothing here reads the store: a reader that finds nothing here, or a gap, looks there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,7 +19,7 @@ from ...store.rows import EventRow, RunRow
 from ..ids import now
 from ..log.recent_events import RecentEvents
 from ..observe import tracing
-from ..observe.run_metrics import OTHER, label
+from ..observe.run_metrics import OTHER, Meters, label
 
 _KEEP_BYTES = 2 * 1024 * 1024
 
@@ -27,7 +27,7 @@ _rows_in = msgspec.msgpack.Decoder(list[EventRow])
 
 
 class About(NamedTuple):
-    """Whose run it is, for whoever watches."""
+    """Agent and caller of a run, for metrics and traces."""
 
     agent: str = OTHER
     caller: str = OTHER  # its label
@@ -46,21 +46,21 @@ class About(NamedTuple):
         return cls(request.agent, label(request.caller), request.caller.id, request.trace)
 
 
-class Mirror:
-    """The newest events of a run that is elsewhere, as its owner told them: without gaps, and never more than that.
+class RemoteLog:
+    """The newest events of a run that is elsewhere, as its owner published them, without gaps.
 
-    What is not in here is in the store, and so is what is: an owner tells only what it has committed.
+    All of them are in the store, too: an owner publishes only what it has committed.
     """
 
-    def __init__(self, run: str, about: About, sweep_every: float, closed: Callable[[Mirror], None]) -> None:
+    def __init__(self, run: str, about: About, sweep_every: float, closed: Callable[[RemoteLog], None]) -> None:
         self.run = run
         self.about = about
         self.lag = tracing.Lag(now()) if tracing.wanted() else None
         self.looks = 0  # raised when readers should look in the store
-        self.hinted = 0  # what that was when somebody had said so
+        self.hinted = 0  # the value of `looks` when the owner asked for the last one
         self.readers = 0
-        self.submitted: tuple[RunRow, RunCreated] | None = None  # what it began as, where that was here
-        self.held = False  # for a reader that will come; that counts as one
+        self.submitted: tuple[RunRow, RunCreated] | None = None  # its row and first event, where it was submitted here
+        self.held = False  # kept open for a reader that will come, which is counted already
         self.end: Callable[[], None] = lambda: None
         self._recent = RecentEvents(_KEEP_BYTES)
         self._waiters: set[asyncio.Future[None]] = set()
@@ -68,7 +68,7 @@ class Mirror:
         self._closed = closed
         self._timer = asyncio.get_running_loop().call_later(sweep_every, self._sweep)
 
-    def hear(self, news: News) -> None:
+    def receive(self, news: News) -> None:
         known = self._recent.last.seq if self._recent.last is not None else 0
         if news.rows:
             if news.last > known:
@@ -88,16 +88,16 @@ class Mirror:
                 self._recent.add(Event(row.run, row.seq, row.time, row.hash, body, row.seq, len(row.body)))
 
     def begin(self, first: Event) -> None:
-        """Nothing was told before this is known: it is what the run was submitted with."""
+        """Start with the event that the run was submitted with."""
         self._recent.add(first)
 
     @property
     def last(self) -> Event | None:
-        """The newest that was told."""
+        """The newest event that was published."""
         return self._recent.last
 
     def since(self, seq: int) -> list[Event] | None:
-        """What was told after `seq`; None where something before that was not."""
+        """The events after `seq`; None where some of those before them were not published."""
         return self._recent.since(seq) if self._recent.last is not None else []
 
     def changed(self) -> asyncio.Future[None]:
@@ -117,19 +117,59 @@ class Mirror:
         self.looks += 1  # hints may get lost: look anyway
         self.wake()
         self._timer = asyncio.get_running_loop().call_later(self._sweep_every, self._sweep)
-        self.let_go()
+        self.release()
 
-    def let_go(self) -> None:
-        """Whoever is to read it has come by now."""
+    def release(self) -> None:
+        """Stop keeping it open for a reader to come."""
         if self.held:
             self.held = False
             self.leave()
 
     def leave(self) -> None:
-        """One reader less."""
+        """Count one reader less; the last one closes it."""
         self.readers -= 1
         if self.lag is not None:
             self.lag.until = now()
         if not self.readers:
             self._timer.cancel()
             self._closed(self)
+
+
+class RemoteSource:
+    """A remote log, for one of its readers."""
+
+    def __init__(self, log: RemoteLog, meters: Meters, *, complete: bool = False) -> None:
+        """`complete`: all that the reader wants was published, or will be, so that it need not look in the store."""
+        self._log = log
+        self._meters = meters
+        self._looked = log.looks if complete else -1  # the value of `looks` when this reader looked last; -1: it must
+        self._looked_before = -1
+        self._gap = False
+
+    def since(self, seq: int) -> list[Event] | None:
+        events = self._log.since(seq)
+        return None if not events and self._log.looks != self._looked else events
+
+    def changed(self) -> asyncio.Future[None]:
+        return self._log.changed()
+
+    def look(self, seq: int) -> asyncio.Future[None]:
+        self._looked_before, self._looked = self._looked, self._log.looks
+        self._gap = self._log.since(seq) is None
+        return self._log.changed()
+
+    def found(self, events: Sequence[Event]) -> None:
+        self._looked = -1  # there may be more than these
+        # The first look finds what was there before; and where the owner asked to look, nothing is amiss.
+        if self._looked_before == -1 or self._log.hinted > self._looked_before:
+            return
+        about, lag = self._log.about, self._log.lag
+        self._meters.found_in_store(about.agent, about.caller, "gap" if self._gap else "silence")
+        if lag is not None:
+            lag.from_store += 1
+
+    def row(self) -> RunRow | None:
+        return None
+
+    def leave(self) -> None:
+        self._log.leave()

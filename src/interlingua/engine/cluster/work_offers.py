@@ -21,7 +21,7 @@ class _Round:
         self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
-class Offers:
+class WorkOffers:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._next: dict[str, _Round] = {}  # by queue
@@ -36,13 +36,13 @@ class Offers:
         """Take one run of a queue that is due. Returns when the store has decided whose it is; false:
         there is no free slot here."""
         worker = self._worker
-        if worker.registry.serving(queue) is None or not worker.may_claim(queue):
+        if worker.registry.serving(queue) is None or not worker.limits.may_claim(queue):
             return False
         gathering = self._next.get(queue)
         if gathering is None:
             gathering = self._next[queue] = _Round()
             worker.spawn(self._claim(queue, gathering))
-        gathering.slots.append(worker.reserve(queue))
+        gathering.slots.append(worker.limits.reserve(queue))
         await asyncio.shield(gathering.decided)
         return True
 
@@ -51,7 +51,7 @@ class Offers:
         try:
             async with self._claiming.setdefault(queue, asyncio.Lock()):
                 del self._next[queue]  # what is offered from now on is of the next round
-                rows, found = await worker.claim([queue], len(these.slots))
+                entries = await worker.claims.claim_for(queue, len(these.slots))
         except BaseException as error:
             if not these.decided.done():
                 these.decided.set_exception(error)
@@ -64,7 +64,6 @@ class Offers:
                 del self._next[queue]
             for let_go in these.slots:
                 let_go()
-        mine = worker.claimed(rows)
         if not these.decided.done():
             these.decided.set_result(None)
-        await worker.enter_all(mine, found)
+        await worker.claims.enter(entries)

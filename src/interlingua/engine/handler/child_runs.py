@@ -145,7 +145,7 @@ class Calling(Speaking):
     def _request(self, name: str, version: str | None, payload: Any, config: Any, **more: Any) -> RunRequest:
         trace = tracing.current(self.request.trace)
         if self.authority is None:  # else the child's authority says how much time is left
-            trace = carried_scope.aged(trace_context.read(trace), (now() - self.log.row.created_at) / 1e6)
+            trace = carried_scope.deduct_seconds(trace_context.read(trace), (now() - self.log.row.created_at) / 1e6)
         return RunRequest(name, version, payload, config, caller=self.request.caller, trace=trace, **more)
 
     async def _child(

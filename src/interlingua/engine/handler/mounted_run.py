@@ -159,9 +159,9 @@ class Mounted:
         the remote side is none that keeps to that: servers that tell the way of their agents do."""
         run, scope = self._run, carried_scope.read(trace)
         if run.authority is not None:
-            scope = carried_scope.left_of(run.authority, now())
+            scope = carried_scope.remaining_scope(run.authority, now())
         elif scope is not None:
-            scope = carried_scope.later(scope, (now() - run.log.row.created_at) / 1e6)
+            scope = carried_scope.after(scope, (now() - run.log.row.created_at) / 1e6)
         card = run.agent.card if run.agent is not None else None
         if scope is not None and scope.narrowed and card is not None and not card.metadata.get(VIA):
             raise Denied(
@@ -349,7 +349,7 @@ class Mounted:
             pause = max(LOOK_EVERY, waited / _LOOKS)
             with contextlib.suppress(TimeoutError):
                 never = asyncio.get_running_loop().create_future()
-                await self._run._wait(never, now() + int(pause * 1e6), f"look:{key}")
+                await self._run._wait(never, now() + int(pause * 1e6))
 
     def _asks(self, key: str) -> AskedQuestion | None:
         """What is asked by a key, and open."""

@@ -96,7 +96,7 @@ class Operations(Tooling):
         self._attempts = Attempts()
         self._patches: dict[str, bool] = {}
         self._turns = Turns(asyncio.get_running_loop())
-        self._deadlines: dict[str, int] = {}
+        self._deadlines: dict[asyncio.Future[Any], int] = {}
         self._awaited: dict[asyncio.Future[Any], asyncio.Future[Any]] = {}  # what branches of the handler wait for
 
     if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class Operations(Tooling):
             raise self.left()
 
     async def _wait(
-        self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "", *,
+        self, future: asyncio.Future[Any], deadline: int | None = None, *,
         behind: asyncio.Future[Any] | None = None,
     ) -> Any:  # fmt: skip
         """Wait for something that may take a month. `behind` is what is done first, where the future shields it."""
@@ -195,7 +195,7 @@ class Operations(Tooling):
         if deadline is not None:
             if deadline <= now() and not future.done():
                 raise TimeoutError
-            self._deadlines[mark] = deadline
+            self._deadlines[future] = deadline
         self.blocked += 1
         self._awaited[future] = behind or future
         self._tick(asyncio.current_task())
@@ -218,7 +218,7 @@ class Operations(Tooling):
             if self.blocked:
                 self._stir()  # this branch of the handler goes on, while another waits
             if self.leaving is None:  # else: its deadlines are what the run is set aside with
-                self._deadlines.pop(mark, None)
+                self._deadlines.pop(future, None)
             self._tick()
 
     async def turn(self, seq: int) -> None:
@@ -359,6 +359,8 @@ class Operations(Tooling):
             self.open_questions[asked.id] = asked
             body = QuestionAsked(asked)
             self.log.append(body, PutQuestion(asked, self.worker.path_of(self.log.row), times), *self.relay(body))
+            if not remote:  # another branch may ask by the same key meanwhile
+                self.replay.questions[place] = PastQuestion(asked)
         self.tell_question(place, asked, attachments)
         answer = await self._await_answer(asked)
         self.tell_answer(place, asked, answer)
@@ -379,13 +381,16 @@ class Operations(Tooling):
         deadline = question.deadline
         while True:
             try:
-                answer: Answer = await self._wait(asyncio.shield(future), deadline, question.id, behind=future)
+                answer: Answer = await self._wait(asyncio.shield(future), deadline, behind=future)
                 return answer
             except TimeoutError:
                 if future.done():
                     return future.result()
             with self.busy():
                 if await self._expire(question):
+                    known = self.replay.questions.get(question.key)
+                    if known is not None and known.question is question and not self.engine_code:
+                        del self.replay.questions[question.key]  # the same key again: another question
                     raise QuestionExpired(f"nobody answered {question.type} in time")
                 deadline = None  # an answer was first, and is on its way
                 await self._pull()
@@ -502,6 +507,8 @@ class Operations(Tooling):
         """A step with a record of this key."""
         self.replay.reach(place)
         codec = _result_codec(fn, name)
+        while (over := self._attempts.steps.get(place)) is not None:  # another branch executes it, by the same key
+            await self._wait(asyncio.shield(over), behind=over)
         past = self.replay.records.get(place)
         if past is not None:
             seq, record = past
@@ -519,40 +526,41 @@ class Operations(Tooling):
             for body in void:
                 self.emit(body)
             return self.recalled(f"the result of step '{name}'", lambda: self._step_result(name, record, codec))
-        self.active += 1
-        self._tick()
-        cause: Exception | None = None
-        begun: Attempt | None = None
-        threads = set[asyncio.Future[None]]()
-        try:
-            await self.log.flush()
-            begun = await self._begin_attempt(place) if retries else None
-            for attempt in range(retries + 1):
-                try:
-                    async with asyncio.timeout(timeout):
-                        step = Step(self.branches, name, place)
-                        value = await self._do(fn, args, kwargs or {}, step, threads)
-                    record = Recorded(place, self._as_json(name, value, codec))
-                    break
-                except Exception as error:
-                    if attempt == retries or isinstance(error, MissingExtra):
-                        cause, record = error, Recorded(place, error=_storable(describe_error(error)))
-                        break
-                    await self._outlive_threads(name, threads)
-                    if begun is not None:
-                        self._take_back(begun)
-                    await asyncio.sleep(min(backoff * 2**attempt, 60.0))
-        finally:
-            self.active -= 1
-            if begun is not None:
-                self._attempts.end(begun)
+        with self._attempts.executing(place, self.loop):
+            self.active += 1
             self._tick()
-        self._check_alive()
-        record.digest, record.args = called_with
-        self._write_again(*self.replay.emissions.step_ended(place))
-        self.log.append(record)
-        self.replay.records[place] = (0, record)  # the same key again: the same result
-        self.replay.forget(place)
+            cause: Exception | None = None
+            begun: Attempt | None = None
+            threads = set[asyncio.Future[None]]()
+            try:
+                await self.log.flush()
+                begun = await self._begin_attempt(place) if retries else None
+                for attempt in range(retries + 1):
+                    try:
+                        async with asyncio.timeout(timeout):
+                            step = Step(self.branches, name, place)
+                            value = await self._do(fn, args, kwargs or {}, step, threads)
+                        record = Recorded(place, self._as_json(name, value, codec))
+                        break
+                    except Exception as error:
+                        if attempt == retries or isinstance(error, MissingExtra):
+                            cause, record = error, Recorded(place, error=_storable(describe_error(error)))
+                            break
+                        await self._outlive_threads(name, threads)
+                        if begun is not None:
+                            self._take_back(begun)
+                        await asyncio.sleep(min(backoff * 2**attempt, 60.0))
+            finally:
+                self.active -= 1
+                if begun is not None:
+                    self._attempts.end(begun)
+                self._tick()
+            self._check_alive()
+            record.digest, record.args = called_with
+            self._write_again(*self.replay.emissions.step_ended(place))
+            self.log.append(record)
+            self.replay.records[place] = (0, record)  # the same key again: the same result
+            self.replay.forget(place)
         try:
             return self._step_result(name, record, codec)
         except (StepFailed, AgentError) as failure:
@@ -694,7 +702,7 @@ class Operations(Tooling):
             return
         if deadline > now():
             with contextlib.suppress(TimeoutError):
-                await self._wait(self.loop.create_future(), deadline, f"sleep:{deadline}")
+                await self._wait(self.loop.create_future(), deadline)
         elif self._turns:
             await self.turn(AFTER_ALL)
         if self.branches.living and not self.engine_code:  # else nothing else could have come before or after

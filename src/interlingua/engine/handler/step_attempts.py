@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,7 +31,18 @@ class Attempts:
     """The attempts that are under way in one run. Usually there are none."""
 
     def __init__(self) -> None:
+        self.steps: dict[str, asyncio.Future[None]] = {}  # that are executed, by their keys: done when they are over
         self._under_way: list[Attempt] = []
+
+    @contextlib.contextmanager
+    def executing(self, place: str, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """While a step is executed. Another branch that comes to it by the same key waits for the end."""
+        over = self.steps[place] = loop.create_future()
+        try:
+            yield
+        finally:
+            del self.steps[place]
+            over.set_result(None)
 
     def begin(self, attempt: Attempt) -> None:
         self._under_way.append(attempt)

@@ -24,6 +24,7 @@ from ..agents.catalog import AgentCatalog
 from ..ids import now
 from ..log.run_log import encode
 from ..settings import Settings
+from .concurrency_limits import ConcurrencyLimits
 
 _BACKLOG = 50_000
 _ENVELOPE = 64 * 1024  # of a request around its input
@@ -36,7 +37,8 @@ class Slots(Protocol):
 
     id: str
 
-    def may_start(self, agent: Agent[..., Any]) -> bool: ...
+    @property
+    def limits(self) -> ConcurrencyLimits: ...
 
     def path_of(self, row: RunRow) -> str: ...
 
@@ -141,7 +143,7 @@ class Admission:
 
     def _may_start(self, request: RunRequest, agent: Agent[..., Any] | None) -> bool:
         """Returns whether a run may start here as soon as it is written."""
-        return agent is not None and agent.here and not request.delay and self._slots.may_start(agent)
+        return agent is not None and agent.here and not request.delay and self._slots.limits.may_start(agent)
 
     # -- the line of runs that wait for a slot ------------------------------------------------------------
 

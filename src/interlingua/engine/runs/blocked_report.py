@@ -21,7 +21,7 @@ from ..ids import now
 from .blocked_runs import read_reason
 
 if TYPE_CHECKING:
-    from ..log.log_reader import Reader
+    from ..log.log_source import BlockedReader
 
 log = logging.getLogger("interlingua.runs")
 
@@ -39,7 +39,7 @@ class BlockedReport:
         self._agents = agents
         self._look_up = is_served
         self._served: dict[str, tuple[float, bool]] = {}  # queues: when somebody looked, and whether one is served
-        self._readers: dict[str, set[Reader]] = {}  # of runs that nobody executes here
+        self._readers: dict[str, set[BlockedReader]] = {}  # of runs that nobody executes here
         self._unserved: set[str] = set()  # queues with runs that were due, and that nobody served at the last look
 
     async def reason(self, row: RunRow) -> Blocked | None:
@@ -78,11 +78,11 @@ class BlockedReport:
 
     # -- readers ------------------------------------------------------------------------------------------
 
-    def watch(self, run: str, reader: Reader) -> None:
+    def watch(self, run: str, reader: BlockedReader) -> None:
         """A reader waits for news of a run that nobody executes here."""
         self._readers.setdefault(run, set()).add(reader)
 
-    def unwatch(self, run: str, reader: Reader) -> None:
+    def unwatch(self, run: str, reader: BlockedReader) -> None:
         self._readers[run].discard(reader)
         if not self._readers[run]:
             del self._readers[run]

@@ -13,11 +13,14 @@ import msgspec
 
 from ...model.errors import InterlinguaError, Invalid, TooLarge
 from ...model.run import Blocked
+from ...store.ports import Store
 from ...store.rows import BlockedLine
+from ..agents.agent import Registry
 from ..ids import now
+from ..settings import Settings
 
 if TYPE_CHECKING:
-    from .worker import Worker
+    from .claims import Claims
 
 _AT_ONCE = 200
 _LATER = 0.5  # seconds until the next look where all slots are taken, or others were faster
@@ -46,28 +49,30 @@ def read_reason(reason: str) -> Blocked:
 class BlockedRuns:
     """The search of one worker for blocked runs that its code may go on with."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, claims: Claims, store: Store, registry: Registry, settings: Settings) -> None:
+        self._claims = claims
+        self._store = store
+        self._registry = registry
+        self._settings = settings
         self._there = False  # at the last look there were some
         self._looked_at = float("-inf")
 
     def hint(self) -> None:
         """The code here, or the runs that are blocked, may be others than at the last look."""
         self._looked_at = float("-inf")
-        self._worker.look()
+        self._claims.wake()
 
     async def claim_some(self) -> float:
         """Claim what may go on here, and say how long there is nothing to do."""
-        worker = self._worker
         time = asyncio.get_running_loop().time()
-        if not worker.settings.max_running:
+        if not self._settings.max_running:
             return _NOTHING
-        if not self._there and time - self._looked_at < worker.settings.sweep_every:
+        if not self._there and time - self._looked_at < self._settings.sweep_every:
             return _NOTHING
         self._looked_at = time
-        lines = await worker.store.claims.blocked_lines()
+        lines = await self._store.claims.blocked_lines()
         self._there = bool(lines)
-        codes = worker.registry.codes()
+        codes = self._registry.codes()
         return min([_NOTHING, *[await self._claim(line, codes.get(line.queue)) for line in lines]])
 
     async def _claim(self, line: BlockedLine, code: str | None) -> float:
@@ -82,4 +87,4 @@ class BlockedRuns:
                 return _NOTHING
             if line.wake_at > now():
                 return (line.wake_at - now()) / 1e6
-        return 0.0 if await self._worker.claim_blocked(line, _AT_ONCE, due=due) else _LATER
+        return 0.0 if await self._claims.claim_blocked(line, _AT_ONCE, due=due) else _LATER

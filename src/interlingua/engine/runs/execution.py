@@ -64,7 +64,6 @@ from ...store.changes import (
     DeleteRun,
     Fenced,
     PutInbox,
-    Submitted,
 )
 from ...store.rows import SUSPECT
 from ..agents import mount_path
@@ -85,7 +84,8 @@ from .blocked_runs import is_unexpected
 
 if TYPE_CHECKING:
     from ..agents.agent import Agent
-    from .concurrency_limits import Gate
+    from .concurrency_limits import AgentLimit
+    from .entry import Entry
     from .worker import Worker
 
 log_ = logging.getLogger("interlingua.engine")
@@ -114,13 +114,12 @@ class Execution(Operations):
     leaving: Leaving | None = None
     blocked_by: RunBlocked | None = None  # why the code cannot go on, where it cannot
     exited: ErrorInfo | None = None  # a task of the handler tried to end the process
-    submitted: Submitted | None = None  # just submitted here: its thread is known, and its inbox empty
-    nothing_came = False  # its inbox was empty when it was claimed, and nobody has said otherwise since
+    entry: Entry | None = None  # everything that was known of the run when it came in, until the handler begins
     over = False  # nothing that the handler does counts any more
     taken_over_from: int | None = None  # the time of its last event, where the worker died that had it
     task: asyncio.Task[None] | None = None
     ctx: Any = None
-    gate: Gate | None = None  # where the runs of its agent are counted
+    limit: AgentLimit | None = None  # of its agent, where its runs are counted
     listens = 0  # how many branches of the handler would miss something if it were set aside
     _entered = False
     _counted_idle = False
@@ -153,7 +152,6 @@ class Execution(Operations):
         self.loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._timeout = self.request.timeout or (agent.timeout if agent else None)
-        log.on_commit = worker.on_commit
         log.bound(worker.settings, self._log_is_full)
         replay.bound(worker.settings.keep_live_bytes)
         log.callback = self.request.callback
@@ -375,17 +373,16 @@ class Execution(Operations):
 
     async def _prepare(self) -> None:
         store, row, replay = self.worker.store, self.log.row, self.replay
-        if self.submitted is not None:
-            thread, self.submitted = self.submitted.thread, None
-            if thread is not None:
-                self._checkpoint, self._thread_version, self._state = thread.checkpoint, thread.version, thread.values
-                if self._checkpoint is not None and self.agent is not None and self.agent.reads_history:
-                    checkpoint = await store.threads.checkpoint(self._checkpoint)
-                    upto = checkpoint.messages if checkpoint is not None else 0
-                    self.history = await store.threads.messages(thread.id, upto=upto)
-            return
+        entry, self.entry = self.entry, None
         taken_by = None
-        if row.thread is not None:
+        if entry is not None and entry.thread is not None:
+            taken = entry.thread
+            self._checkpoint, self._thread_version, self._state = taken.checkpoint, taken.version, taken.values
+            if self._checkpoint is not None and self.agent is not None and self.agent.reads_history:
+                checkpoint = await store.threads.checkpoint(self._checkpoint)
+                upto = checkpoint.messages if checkpoint is not None else 0
+                self.history = await store.threads.messages(taken.id, upto=upto)
+        elif row.thread is not None:
             if replay.started:
                 self._checkpoint = replay.checkpoint
                 self._thread_version = replay.thread_version
@@ -401,9 +398,7 @@ class Execution(Operations):
                     self._state = checkpoint.values
                     if self.agent is not None and self.agent.reads_history:
                         self.history = await store.threads.messages(row.thread, upto=checkpoint.messages)
-        if self.nothing_came:
-            self.nothing_came = False
-        else:
+        if entry is None or not entry.inbox_empty:
             await self._pull()
         if taken_by is not None and not self.cancelling:
             raise ThreadBusy(f"thread {row.thread} was busy with run {taken_by} when the time of this run had come")
@@ -781,12 +776,7 @@ class Execution(Operations):
         """An agent that only waits takes no slot: others run, its own children for instance."""
         if idle is not self._counted_idle:
             self._counted_idle = idle
-            self.worker.idle += 1 if idle else -1
-            gate = self.gate
-            if gate is not None:
-                gate.free() if idle else gate.take()
-            if idle:
-                self.worker.slot_free(gate)
+            self.worker.set_idle(self.limit, idle)
 
     def _stir(self) -> None:
         """The handler does something while one of its branches waits: that is running, and no time to park."""

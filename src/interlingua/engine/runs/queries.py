@@ -16,25 +16,32 @@ from ...model.status import Status
 from ...store import integrity
 from ...store.ports import Store
 from ...store.rows import PAGE_BYTES, EventRow, RunRow
-from ..log.log_reader import Reader
+from ..cluster.log_sources import Sources
+from ..cluster.no_cluster import NoCluster
+from ..log.log_reader import LogReader
+from ..log.log_source import LogSources, next_hint
 from ..log.run_log import LiveLog
+from ..observe.run_metrics import Meters
 from ..services.questions import QuestionQueries
 from ..settings import Settings
 from .blocked_report import BlockedReport
 from .blocked_runs import read_reason
+from .cluster_port import ClusterPort
 
 if TYPE_CHECKING:
-    from ..cluster.link import Between
     from .execution import Execution
 
 _ALL = 1_000_000  # runs of one tree
 
 
 class LocalRuns(Protocol):
-    """The runs that execute in this process, or ended here a moment ago."""
+    """The runs that execute in this process, or ended here a moment ago, and the sources of all logs."""
 
     @property
-    def others(self) -> Between | None: ...
+    def cluster(self) -> ClusterPort: ...
+
+    @property
+    def sources(self) -> LogSources: ...
 
     def log_of(self, run: str) -> LiveLog | None: ...
 
@@ -44,7 +51,11 @@ class LocalRuns(Protocol):
 class NoLocalRuns:
     """A process that executes nothing."""
 
-    others: Between | None = None
+    def __init__(self, store: Store, bus: Bus, settings: Settings, blocked: BlockedReport) -> None:
+        self.cluster: ClusterPort = NoCluster("", bus)
+        self.sources: LogSources = Sources(
+            store, bus, self.cluster, Meters(), blocked, self.log_of, settings.sweep_every
+        )
 
     def log_of(self, run: str) -> LiveLog | None:
         return None
@@ -62,7 +73,9 @@ class RunQueries:
         self.store = store
         self.settings = settings
         self.blocked_report = blocked
-        self.worker: LocalRuns = NoLocalRuns()  # of this process, from the start to the end
+        self.worker: LocalRuns = NoLocalRuns(
+            store, bus, settings, blocked
+        )  # of this process, from the start to the end
         self._bus = bus
         self._questions = questions
 
@@ -73,10 +86,7 @@ class RunQueries:
 
     async def check_open(self, run: str) -> None:
         """Raises RunNotFound for a run that is sealed: only the owner may read it."""
-        log = self.worker.log_of(run)
-        row = log.row if log is not None else await self.store.runs.get(run)
-        if row is not None and row.sealed:
-            raise RunNotFound(f"there is no run {run}")
+        await self.worker.sources.check_open(run)
 
     async def get(self, run: str, *, sealed: bool = False) -> Run:
         """Returns a run as it is now."""
@@ -145,9 +155,7 @@ class RunQueries:
     def committed_events(self, run: str) -> list[Event] | None:
         """Returns all events of a run that is here, or was followed here from its beginning to its end; None where
         they must be read."""
-        log, others = self.worker.log_of(run), self.worker.others
-        if log is None and others is not None:
-            return others.at_hand(run)
+        log = self.worker.log_of(run) or self.worker.cluster.followed(run)
         return log.since(0) if log is not None else None
 
     async def page(self, run: str, after: int = 0, limit: int = 500, most_bytes: int = PAGE_BYTES) -> list[Event]:
@@ -177,28 +185,13 @@ class RunQueries:
         finally:
             reader.close()
 
-    def reader(self, run: str, after: int = 0, *, sealed: bool = False) -> Reader:
+    def reader(self, run: str, after: int = 0, *, sealed: bool = False) -> LogReader:
         """Returns a reader of a run's log: as `events`, read piece by piece, and with a time to wait."""
-        return Reader(self, run, after, sealed=sealed)
+        return LogReader(self.worker.sources, run, after, sealed=sealed)
 
     def next_hint(self, topic: str) -> asyncio.Future[None]:
         """Returns a future that is done at the next news of a run (or of "questions"), or when it is time to look."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-
-        def fire() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        end = self._bus.subscribe(topic, fire)
-        timer = loop.call_later(self.settings.sweep_every, fire)  # hints may get lost: look anyway
-
-        def clean(_: object) -> None:
-            end()
-            timer.cancel()
-
-        future.add_done_callback(clean)
-        return future
+        return next_hint(self._bus, topic, self.settings.sweep_every)
 
     # -- views --------------------------------------------------------------------------------------------
 

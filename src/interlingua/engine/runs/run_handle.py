@@ -10,7 +10,7 @@ from ...model.events import Event
 from ...model.run import OWNER, Caller, Run
 
 if TYPE_CHECKING:
-    from ..log.log_reader import Reader
+    from ..log.log_reader import LogReader
     from .service import RunService
 
 
@@ -39,7 +39,7 @@ class RunHandle:
         """Yields the log after event `after`, and on as it grows, to its end."""
         return self._service.events(self.id, after=after, follow=follow, sealed=self._sealed)
 
-    def reader(self, after: int = 0) -> Reader:
+    def reader(self, after: int = 0) -> LogReader:
         """Returns a reader of the log: read piece by piece, and with a time to wait."""
         return self._service.reader(self.id, after, sealed=self._sealed)
 

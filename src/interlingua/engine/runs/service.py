@@ -87,20 +87,19 @@ class RunService(RunQueries):
         if parent is not None and run is not None and (known := await self._known_child(request, run)) is not None:
             return known
         new = await self.admission.admit(request, parent=parent, run=run or new_id())
-        others = self._here.others
-        mirror = None
-        if watch and new.agent is None and others is not None:
-            mirror = others.expect(new.row, new.created, new.first)
+        remote = None
+        if watch and new.agent is None:
+            remote = self._here.cluster.follow_new(new.row, new.created, new.first)
         try:
             done = await self._write(new, participant)
         except BaseException:
-            if mirror is not None:
-                mirror.let_go()
+            if remote is not None:
+                remote.release()
             raise
-        if mirror is not None:
-            mirror.submitted = done.row, new.created
+        if remote is not None:
+            remote.submitted = done.row, new.created
             if done.existing:
-                mirror.let_go()
+                remote.release()
         sealed = parent is not None
         if done.existing:
             return RunHandle(self, await self.get(done.row.id, sealed=sealed), sealed=sealed)
@@ -145,11 +144,11 @@ class RunService(RunQueries):
         """Wakes the processes that a new run concerns: one that executes it, and one whose run gives way to it."""
         worker = self._here
         if done.cancel is not None:
-            worker.told(done.cancel)
+            worker.notify_run(done.cancel)
             if worker.execution(done.cancel) is None:
                 await worker.claim_and_enter(done.cancel)
         if done.row.worker != worker.id:
-            worker.submitted(done.row)
+            worker.offer(done.row)
 
     async def handle(self, run: str, *, sealed: bool = False) -> RunHandle:
         """Returns the handle of a run that was submitted before."""
@@ -168,8 +167,8 @@ class RunService(RunQueries):
         async with asyncio.timeout(timeout):
             while True:
                 log, row = self.worker.log_of(run), None
-                if log is None and self.worker.others is not None:
-                    ended = await wait_elsewhere(self, run, self.worker.others, settled=settled, sealed=sealed)
+                if log is None and (remote := await self.worker.cluster.remote_log(run)) is not None:
+                    ended = await wait_elsewhere(self, run, remote, settled=settled, sealed=sealed)
                     if ended is not None:
                         return ended
                     continue  # it is here now
@@ -223,7 +222,7 @@ class RunService(RunQueries):
         if owner is None and self.worker.execution(run) is None:
             await self._here.claim_and_enter(run)
         else:
-            self._here.told(run, owner=owner)
+            self._here.notify_run(run, owner=owner)
 
     async def send(
         self, run: str, message: Message | str | Part | list[Part], *, sealed: bool = False, kind: MailKind = "message"
@@ -244,7 +243,7 @@ class RunService(RunQueries):
     async def deliver(self, run: str, kind: str, body: bytes) -> None:
         """Puts an item into a run's inbox, and notifies its owner."""
         _, owner = await self.store.runs.deliver(run, kind, body, now())
-        self._here.told(run, owner=owner)
+        self._here.notify_run(run, owner=owner)
 
     async def move(self, run: str, origin: Origin | str, *, version: str | None = None, by: Caller = OWNER) -> None:
         """Gives an unfinished run to the code of another origin, on purpose. `version`: of the agent there, where it is
@@ -262,7 +261,7 @@ class RunService(RunQueries):
             if not await self.store.claims.unblock(run, now()):
                 why = await self.blocked_report.reason(row)
                 raise Conflict(f"run {run} {f'cannot go on: {why.message}' if why else 'is not blocked'}")
-            self._here.submitted(row)
+            self._here.offer(row)
             log.info("run %s of %s goes on again, as %s wants", row.id, row.agent, by.id)
             return await self.handle(run, sealed=True)
         check_retry(row)
@@ -272,7 +271,7 @@ class RunService(RunQueries):
             return await self.handle(done.row.id, sealed=True)
         run_logging.created(done.row)
         log.info("run %s of %s continues run %s, as %s wants", done.row.id, row.agent, run, by.id)
-        self._here.submitted(done.row)
+        self._here.offer(done.row)
         return RunHandle(self, self.view(done.row, created), sealed=True)
 
     async def delete(self, run: str, *, rollback: bool = False, sealed: bool = False) -> None:

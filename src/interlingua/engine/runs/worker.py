@@ -1,4 +1,4 @@
-"""The worker of this process: claims runs, enters and leaves them, and takes up what dead workers left.
+"""The worker of this process: lets runs in, keeps their executions, and leaves them in good order.
 
 A worker, not a run, holds the lease. It claims only runs whose queue it serves: code of the same origin.
 """
@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import logging
 import os
 import socket
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...bus.port import WORK, Bus, RemoteBus
 from ...model.errors import Conflict, ErrorInfo, InterlinguaError, NotFound
-from ...model.events import Event, RunCreated
+from ...model.events import Event
 from ...model.status import Status
+from ...runtime.closing import close_all
+from ...runtime.job_group import JobGroup
 from ...store.changes import (
     BlockRun,
     CommitThread,
@@ -31,24 +31,30 @@ from ...store.changes import (
     Submitted,
 )
 from ...store.ports import Store
-from ...store.rows import SUSPECT, BlockedLine, Found, InboxItem, RunRow, WorkerRow, is_last_page
+from ...store.rows import SUSPECT, RunRow, WorkerRow
 from ..agents.agent import Agent, Registry
 from ..agents.process_pool import ProcessPool
 from ..clock import WallClock
-from ..closing import close_all
-from ..cluster.link import ANYBODY, Between
-from ..cluster.work_offers import Offers
+from ..cluster.link import ClusterLink
+from ..cluster.log_sources import Sources
+from ..cluster.no_cluster import NoCluster
 from ..handler import process_exits
 from ..handler.branches import no_branch
 from ..ids import new_id, now
-from ..log.replay import Replay
+from ..log import stored_log
 from ..log.run_log import LiveLog, Witness
-from ..observe import run_logging
 from ..observe.run_metrics import Meters
+from ..services.retention import Retention
 from ..settings import Settings
-from .blocked_runs import BlockedRuns
-from .concurrency_limits import Gate, Gates
+from .claims import Claims, is_cleared
+from .cluster_port import ANYBODY, ClusterPort
+from .commit_fanout import CommitFanout
+from .concurrency_limits import AgentLimit, ConcurrencyLimits
+from .entry import Entry
 from .execution import Execution
+from .execution_factory import ExecutionFactory
+from .finished_logs import FinishedLogs
+from .inbox_router import InboxRouter
 from .parking import Listeners
 
 if TYPE_CHECKING:
@@ -57,10 +63,6 @@ if TYPE_CHECKING:
 log_ = logging.getLogger("interlingua.engine")
 
 T = TypeVar("T")
-
-_CLAIM_AT_ONCE = 200
-_ORPHANED = 10.0  # seconds
-_PAGE = 2000
 
 
 class Worker:
@@ -72,76 +74,78 @@ class Worker:
         self.settings = settings
         self.id = new_id()
         self._started_at = now()
-        self.running = 0  # handlers that are entered
-        self.reserved = 0  # slots for runs that are being claimed
         self.threads = 0  # plain functions that are running
+        self.thread_slots = asyncio.Semaphore(settings.max_sync_threads)
         self.abandoned = 0  # handlers that would not stop
-        self.gates = Gates(registry, settings.agents)
         self.listeners = Listeners(settings.max_listening)
         self.meters = Meters()
         self.clock = WallClock()
         self.processes = ProcessPool(settings.processes)
-        self.others = Between(self, bus) if isinstance(bus, RemoteBus) else None
+        self.limits = ConcurrencyLimits(registry, settings)
         self._executions: dict[str, Execution] = {}
-        self._finished: OrderedDict[str, LiveLog] = OrderedDict()
-        self._finished_bytes = 0
-        self._ready = asyncio.Event()
-        self._foreign = asyncio.Event()
-        self.foreign: list[Callable[[], None]] = []  # called, too, when others wrote, or may have
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._loops: list[asyncio.Task[Any]] = []
+        self._finished = FinishedLogs(settings)
+        self.cluster: ClusterPort = ClusterLink(self, bus) if isinstance(bus, RemoteBus) else NoCluster(self.id, bus)
+        self.sources = Sources(
+            store, bus, self.cluster, self.meters, engine.blocked_report, self.log_of, settings.sweep_every
+        )
+        self.inbox = InboxRouter(self.id, store, self.cluster, self._executions)
+        self.claims = Claims(self)
+        self.commits = CommitFanout(self._settle, self.cluster)
+        self.factory = ExecutionFactory(self)
+        self.retention = Retention(store, settings, self.forget)
+        self.foreign: list[Callable[[], None]] = []  # called when other processes wrote, or may have
+        self._jobs = JobGroup("worker")
+        self._loops = JobGroup("worker")
         self._end_subscription: Callable[[], None] = lambda: None
-        self.idle = 0  # of the entered ones: those that only wait
-        self.thread_slots = asyncio.Semaphore(settings.max_sync_threads)
-        self._entering: set[str] = set()  # claimed, and on their way in
-        self._on_the_way: dict[str, Found] = {}  # of those: what there was of them when they were claimed
-        self._claims_under_way = 0
-        self._unread: set[str] = set()  # runs that are not here, and had news while some were being claimed
-        self.offers = Offers(self)
-        self._expected: dict[str, bool] = {}  # being submitted here, and whether there is news for them
-        self.blocked_runs = BlockedRuns(self)
-        self._orphans: dict[str, float] = {}  # owned on paper, and not here: since when
         self._stopping = False
         self._trouble: str | None = None  # of the store, when it was looked at last
-        self._starved = False  # runs are waiting for a slot
-        self._served: dict[str, int] = {}  # queues of which runs were claimed, by when that was: they take turns, too
-        self._claims = 0
-        self._suspects: set[str] = set()  # that are here; others may be claimed when it is none any more
+        self._listen_to_commits()
+
+    def _listen_to_commits(self) -> None:
+        def wake(change: object, committed: bool) -> None:
+            self.claims.wake()
+
+        def thread_committed(change: CommitThread, committed: bool) -> None:
+            if change.passed_on:
+                self.claims.wake()
+
+        def asked(change: PutQuestion, committed: bool) -> None:
+            if change.remind:
+                self.engine.reminders.hint()
+
+        listen = self.commits.listen
+        listen(PutInbox, lambda change, committed: self.notify_run(change.run, change if committed else None))
+        listen(CommitThread, thread_committed)
+        listen(DeleteRun, wake)  # its thread went to the next in line with it
+        listen(BlockRun, lambda change, committed: self.claims.blocked.hint())
+        listen(PutCallback, lambda change, committed: self.engine.callbacks.hint())
+        listen(PutQuestion, asked)
 
     # -- life ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         await self._enter_store()
-        self._end_subscription = self.bus.subscribe(WORK, self._ready.set)
+        self._end_subscription = self.bus.subscribe(WORK, self.claims.wake)
         process_exits.install(asyncio.get_running_loop())
-        await self._bury()
-        self._ready.set()
-        self._loops = [
-            asyncio.create_task(self._claim_loop()),
-            asyncio.create_task(self._sweep_loop()),
-            asyncio.create_task(self._foreign_loop()),
-        ]
-        if self.others is not None:
-            self.others.start()
+        await self.claims.bury_dead()
+        self.claims.wake()
+        for work in (self.claims.follow(), self._sweep(), self.inbox.follow_store()):
+            self._loops.spawn(work)
+        self.cluster.start()
 
     async def stop(self) -> None:
         """Finish what can be finished, and hand back the rest."""
-        self._stopping = True
+        self._stopping = self.limits.closed = True
         await close_all(
-            [self._stop_looking, self._leave_runs, self._end_tasks, self.processes.close, self._leave_store]
+            [self._stop_looking, self._leave_runs, self._jobs.close, self.processes.close, self._leave_store]
         )
 
     async def _stop_looking(self) -> None:
-        if self.others is not None:
-            self.others.stop()
-        for loop in self._loops:
-            loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
-        self._end_subscription()
+        await close_all([self.cluster.stop, self._loops.close, self._end_subscription])
 
     async def _leave_runs(self) -> None:
-        while self._entering and self._tasks:  # what is on its way in is let in, and handed back with the others
-            await asyncio.wait(self._tasks, timeout=0.1)
+        while self.inbox.lets_in and self._jobs:  # what is on its way in is let in, and handed back with the others
+            await self._jobs.wait(0.1)
         deadline = asyncio.get_running_loop().time() + self.settings.shutdown_grace
         while self._working() and (left := deadline - asyncio.get_running_loop().time()) > 0:
             tasks = [e.task for e in self._working() if e.task is not None]
@@ -159,19 +163,13 @@ class Worker:
             await asyncio.gather(*(e.log.flush() for e in live), return_exceptions=True)
             await asyncio.sleep(0)
 
-    async def _end_tasks(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
     async def _leave_store(self) -> None:
         await self.store.claims.leave(self.id)
-        if self.others is not None:
-            self.bus.publish(WORK)  # what was handed back waits for others
+        self.cluster.handed_back()
 
     async def abandon(self) -> None:
         """Drop what is entered here, and hand it back. Nobody is blamed for that."""
-        self._stopping = True
+        self._stopping = self.limits.closed = True
         for loop in self._loops:
             loop.cancel()
         for execution in list(self._executions.values()):
@@ -182,7 +180,7 @@ class Worker:
     def is_ending(self) -> bool:
         """Whether a run that is cut short here ends with the process: the engine stops, or our own tasks are cancelled,
         as when the event loop ends."""
-        return self._stopping or any(loop.cancelling() for loop in self._loops)
+        return self._stopping or self._loops.is_cancelling
 
     def _working(self) -> list[Execution]:
         """Handlers that do something now: those that only wait are handed back at once."""
@@ -192,80 +190,31 @@ class Worker:
         ]  # fmt: skip
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work, context=no_branch())
-        self._tasks.add(task)
-        task.add_done_callback(self._spawned_done)
-        return task
-
-    def _spawned_done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log_.error("background work failed", exc_info=error)
+        return self._jobs.spawn(work, context=no_branch())
 
     # -- what is here -------------------------------------------------------------------------------------
 
     @property
-    def has_room(self) -> bool:
-        return self.room > 0 and not self._stopping
-
-    def may_start(self, agent: Agent[..., Any]) -> bool:
-        """Whether a new run may start here without getting in line: nobody is waiting for the slot."""
-        if self._starved or not self.has_room:
-            return False
-        gate = self.gates.of_agent(agent)
-        return gate is None or (gate.room > 0 and not gate.lined)
-
-    def may_claim(self, queue: str) -> bool:
-        """Whether there is a slot for a run of this queue."""
-        gate = self.gates.of(queue)
-        return self.has_room and (gate is None or gate.room > 0)
-
-    def reserve(self, queue: str) -> Callable[[], None]:
-        """Keep a slot for a run that is being claimed, until what is given back is called."""
-        gate = self.gates.of(queue)
-        self.reserved += 1
-        if gate is not None:
-            gate.take()
-
-        def let_go() -> None:
-            self.reserved -= 1
-            if gate is not None:
-                gate.free()
-
-        return let_go
-
-    @property
-    def room(self) -> int:
-        """Slots that are free. Agents that only wait take none."""
-        return self.settings.max_running - (self.running - self.idle) - self.reserved
+    def running(self) -> int:
+        """Handlers that are entered."""
+        return self.limits.running
 
     def execution(self, run: str) -> Execution | None:
         return self._executions.get(run)
+
+    def is_here(self, run: str) -> bool:
+        return run in self._executions or run in self.inbox.coming
 
     def log_of(self, run: str) -> LiveLog | None:
         """The log of a run that is here, or that finished here a moment ago."""
         execution = self._executions.get(run)
         return execution.log if execution is not None else self._finished.get(run)
 
-    def _keep(self, run: str, log: LiveLog) -> None:
-        """For readers that come soon. Bounded in number and in bytes: the store has them all."""
-        self._finished[run] = log
-        self._finished_bytes += log.recent.bytes
-        limits = self.settings
-        while self._finished and (
-            len(self._finished) > limits.keep_finished or self._finished_bytes > limits.keep_finished_bytes
-        ):
-            self.forget(next(iter(self._finished)))
-
     def forget(self, run: str) -> None:
-        log = self._finished.pop(run, None)
-        if log is not None:
-            self._finished_bytes -= log.recent.bytes
+        self._finished.forget(run)
 
-    def _forget_under(self, path: str) -> None:
-        """The runs that a run has called: they are forgotten with it."""
-        for run in [run for run, log in self._finished.items() if log.row.path.startswith(path)]:
-            self.forget(run)
+    async def all_events(self, run: str) -> list[Event]:
+        return await stored_log.all_events(self.store, run)
 
     @staticmethod
     def path_of(row: RunRow) -> str:
@@ -273,244 +222,83 @@ class Worker:
 
     # -- entering -----------------------------------------------------------------------------------------
 
-    def _gate(self, row: RunRow) -> Gate | None:
-        """Where the runs of its agent are counted, with one more of them."""
-        gate = self.gates.of(row.queue) if self.gates.any else None
-        if gate is not None:
-            gate.take()
-        return gate
-
     def expect(self, row: RunRow, *, reserve: bool) -> Callable[[asyncio.Future[Submitted]], None]:
-        """A run is being written down: news for it is noted from now on, and a slot is kept for it where it may start
-        here, until the returned function is called with what came of that."""
-        let_go = self.reserve(f"{row.agent}@{row.version}") if reserve else None
-        self._expected[row.id] = False
+        """A run is being written: its news is noted from now on, and a slot is kept for it where it may start here.
+        The function that is returned ends both; it is called with what came of writing."""
+        free = self.limits.reserve(row.queue) if reserve else None
+        self.inbox.coming[row.id] = Entry(row, inbox_empty=True)
 
         def written(writing: asyncio.Future[Submitted]) -> None:
-            self._expected.pop(row.id, None)
-            if let_go is not None:
-                let_go()
+            self.inbox.coming.pop(row.id, None)
+            if free is not None:
+                free()
             if not writing.cancelled():
-                writing.exception()  # the submitter is told, if there still is one
+                writing.exception()  # the submitter gets it, if there still is one
 
         return written
 
     def enter_submitted(self, done: Submitted, first: Event, agent: Agent[..., Any], witness: Witness | None) -> None:
-        """A run that was submitted and claimed in one transaction: all that is known of it is known here."""
-        row = copy.copy(done.row)  # the log's own row runs ahead of what the submitter is told
-        log = LiveLog(self.store, row)
-        assert isinstance(first.body, RunCreated)
-        log.created, log.witness = first.body, witness
-        log.found([first])
-        log.committed_row = done.row
-        execution = Execution(self, agent, log, Replay.of([first]))
-        execution.submitted = done
-        self._executions[row.id] = execution
-        self.running += 1
-        execution.gate = self._gate(row)
-        execution.start()
-        if self._expected.pop(row.id, True):  # where nobody noted news any more, there may be some
-            self.spawn(execution.pull())
+        """Start a run that was written and claimed in one transaction: all that is known of it is known here."""
+        coming = self.inbox.coming.get(done.row.id)
+        empty = coming is not None and coming.inbox_empty  # where nobody noted news any more, there may be some
+        entry = Entry(done.row, [first], done.thread, inbox_empty=empty, witness=witness)
+        self._start_execution(self.factory.build(entry, agent), self.limits.enter(done.row.queue))
 
-    async def enter(self, row: RunRow, found: Found | None = None) -> Execution | None:
-        """A run that this worker has just claimed. None where it could not be entered: it is handed back then."""
-        self._entering.add(row.id)
-        self.running += 1
-        gate = self._gate(row)
+    async def enter(self, entry: Entry) -> None:
+        """Start a run that this worker has claimed. One that cannot be started is handed back."""
+        run = entry.row.id
+        limit = self.limits.enter(entry.row.queue)
         try:
-            return await self._enter(row, gate, found)
+            execution = await self.factory.load(entry)
+            starts = await self._starts_later(execution)
+            self._start_execution(execution, limit, starts)
         except BaseException as error:
-            self.running -= 1
-            if gate is not None:
-                gate.free()
-            self.hand_back_soon(row.id, error)
+            self.limits.leave(limit)
+            self.hand_back_soon(run, error)
             if not isinstance(error, Exception):
                 raise
-            log_.error("run %s could not be entered: %s", row.id, error)
-            return None
+            log_.error("run %s could not be entered: %s", run, error)
         finally:
-            self._entering.discard(row.id)
+            self.inbox.coming.pop(run, None)
 
-    async def _enter(self, row: RunRow, gate: Gate | None, found: Found | None) -> Execution:
-        log, replay = await self._restored(row, found.events if found is not None else None)
-        agent = self.registry.serving(row.queue)
-        execution = Execution(self, agent, log, replay)
+    async def _starts_later(self, execution: Execution) -> int | None:
+        """When a delayed run starts that has only news; None: now. A cancel ends it at once."""
+        row = execution.log.row
         starts = row.created_at + int(execution.request.delay * 1e6)
-        early = not replay.started and starts > now()
-        if early and await self.store.runs.has_news(row.id, "cancel"):
-            early = False
+        if execution.replay.started or starts <= now() or await self.store.runs.has_news(row.id, "cancel"):
+            return None
+        return starts
+
+    def _start_execution(self, execution: Execution, limit: AgentLimit | None, starts: int | None = None) -> None:
+        """Keep an execution, and start it; `starts`: or set it aside until then."""
+        row, agent, replay = execution.log.row, execution.agent, execution.replay
+        entry = execution.entry
         self._executions[row.id] = execution
-        self._on_the_way.pop(row.id, None)  # news reaches it from now on
-        execution.gate = gate
-        if row.crashes:
-            assert log.recent.last is not None
-            execution.taken_over_from = log.recent.last.time
-        execution.nothing_came = found is not None and not found.news
-        if early:
+        self.inbox.coming.pop(row.id, None)  # from now on, news reaches the execution
+        execution.limit = limit
+        if entry is not None and entry.fail_with is not None:
+            execution._resume_waits()
+            execution._finish(Status.FAILED, error=entry.fail_with)
+        elif starts is not None:
             execution._set_aside(starts)
         elif replay.started and agent is not None and agent.retries and _next_is_last(row.crashes, agent.retries):
             # The next crash would be the last: it executes as a suspect, which is blamed for no other run's.
-            execution.log.row.crashes = SUSPECT
+            row.crashes = SUSPECT
             execution._set_aside(0)
         else:
             execution.start()
-        return execution
 
-    def announce(self, row: RunRow) -> None:
-        """A run that nobody owns has changed, and may be due for somebody."""
-        if self.others is None:
-            self.bus.publish(row.id)
-        else:
-            self.others.committed(row.id, None)
-        self.submitted(row)
+    async def claim_and_enter(self, run: str) -> None:
+        """Take a run that no worker owns, to end it. The code of its agent is not needed for that."""
+        await asyncio.shield(self.spawn(self.claims.claim_one(run)))
 
     def hand_back_soon(self, run: str, error: BaseException) -> None:
         """Give up a run that could not be handled here. It counts as a crash: one that never works must end."""
         self._executions.pop(run, None)
-        self._suspects.discard(run)
+        self.claims.no_suspect(run)
         crashed = isinstance(error, Exception) and not isinstance(error, InterlinguaError)
         if not self._stopping:
             self.spawn(self.store.claims.release(self.id, [run], crashed=crashed))
-
-    async def _restored(self, row: RunRow, events: list[Event] | None) -> tuple[LiveLog, Replay]:
-        """The log and the history of a run that was claimed. `events`: all of them, where they are known."""
-        log, replay = LiveLog(self.store, row), Replay()
-        log.recent.most_bytes = self.settings.keep_live_bytes
-        replay.bound(self.settings.keep_live_bytes)
-        log.committed_row = copy.copy(row)  # the log's own row runs ahead of what is committed
-        if events is not None:
-            log.found(events)
-            replay.read(events)
-        else:
-            async for page in self._pages(row.id):
-                log.found(page)
-                replay.read(page)
-        replay.close_history()
-        return log, replay
-
-    async def _pages(self, run: str) -> AsyncIterator[list[Event]]:
-        """The log of a run as it is in the store. Never more of it at once than a page."""
-        after, last = 0, False
-        while not last:
-            page = await self.store.runs.events(run, after, _PAGE)
-            last = is_last_page([event.size for event in page], _PAGE)
-            if page:
-                after = page[-1].seq
-                yield page
-
-    async def all_events(self, run: str) -> list[Event]:
-        return [event async for page in self._pages(run) for event in page]
-
-    def ended(self, execution: Execution) -> None:
-        self.running -= 1
-        self.listeners.left(execution)
-        gate, execution.gate = execution.gate, None
-        if gate is not None:
-            gate.free()
-        self.slot_free(gate)
-
-    def slot_free(self, gate: Gate | None) -> None:
-        """An agent has ended here, or begins to wait."""
-        if self._starved or (gate is not None and gate.lined):
-            self._ready.set()
-        if self.others is not None:
-            self.others.slot_free()
-
-    def on_commit(self, log: LiveLog, sealed: Sealed | None) -> None:
-        run = log.row.id
-        execution = self._executions.get(run)
-        if execution is not None and execution.log is not log:
-            execution = None  # an owner from before: the run has been taken up again since
-        if log.lost is not None and execution is not None:
-            execution.after_refusal(log.lost)
-        if execution is not None and execution.over and log.settled:
-            del self._executions[run]
-            log.wake_readers()
-            if log.finished is not None:
-                if execution.rollback or (sealed is not None and sealed.forgotten):
-                    self._forget_under(self.path_of(log.row))
-                else:
-                    self._keep(run, log)
-                caller = execution.request.caller
-                self.meters.finished(log.row.agent, caller, log.finished.status, log.row.ran / 1e6)
-            else:
-                self._ready.set()  # something may have come in while it was being set aside
-        if run in self._suspects and (log.lost is not None or sealed is None or _is_cleared(sealed.row)):
-            self._suspects.discard(run)
-            self._ready.set()  # the next suspect may be claimed
-        if self.others is None:
-            self.bus.publish(run)
-        else:
-            self.others.committed(run, sealed if log.lost is None else None)
-        if sealed is not None and log.lost is None:
-            run_logging.committed(sealed)
-        for change in sealed.changes if sealed is not None else ():
-            if isinstance(change, PutInbox):
-                self.told(change.run, change if log.lost is None else None)
-            elif isinstance(change, CommitThread):
-                if change.passed_on:
-                    self._ready.set()
-            elif isinstance(change, DeleteRun):
-                self._ready.set()  # its thread went to the next in line with it
-            elif isinstance(change, BlockRun):
-                self.blocked_runs.hint()
-            elif isinstance(change, PutCallback):
-                self.engine.callbacks.hint()
-            elif isinstance(change, PutQuestion) and change.remind:
-                self.engine.reminders.hint()
-
-    def told(self, run: str, news: PutInbox | None = None, owner: str | None = ANYBODY) -> None:
-        """Something was put into a run's inbox. `news`: what, where that is known; it need not be read then. `owner`:
-        the worker that has the run, where that is known; None: no worker has it."""
-        execution = self._executions.get(run)
-        if execution is not None and not execution.over:
-            if news is None or not news.id or not execution.take(InboxItem(news.id, run, news.kind, news.body)):
-                execution.pull_soon()
-        elif run in self._expected:
-            self._expected[run] = True
-        elif self.others is None:
-            self.bus.publish(WORK)
-        else:
-            self.others.tell(run, owner)
-
-    def heard(self, run: str) -> None:
-        """As `told`, by another process."""
-        execution = self._executions.get(run)
-        if execution is not None and not execution.over:
-            execution.pull_soon()
-        elif run in self._expected:
-            self._expected[run] = True
-        else:
-            self._note_unread(run)
-            if run in self._entering:
-                self._foreign.set()
-            else:
-                self._ready.set()  # it may have been handed back, or set aside, a moment ago
-
-    def _note_unread(self, run: str) -> None:
-        """There is news for a run that may be about to come in: what was found of it when it was claimed is not all."""
-        if self._claims_under_way:
-            self._unread.add(run)
-        if (found := self._on_the_way.get(run)) is not None:
-            found.news = True
-
-    def submitted(self, row: RunRow) -> None:
-        """A run is due, and is not entered here at once."""
-        if self.others is None:
-            self.bus.publish(WORK)
-        else:
-            self.others.submitted(row)
-
-    def look(self) -> None:
-        """There may be runs to claim. Nobody else needs to know."""
-        self._ready.set()
-
-    def cancel_soon(self, run: str, reason: str) -> None:
-        async def cancel() -> None:
-            with contextlib.suppress(NotFound, Conflict):
-                await self.engine.runs.cancel(run, reason=reason, sealed=True)
-
-        self.spawn(cancel())
 
     def fail_soon(self, run: str, error: ErrorInfo) -> None:
         """End a run whose own ending the store refused."""
@@ -519,164 +307,110 @@ class Worker:
             self._executions.pop(run, None)
             row = await self.store.runs.get(run)
             if row is not None and row.worker == self.id and not row.status.final:
-                log, replay = await self._restored(row, None)
-                execution = Execution(self, self.registry.serving(row.queue), log, replay)
-                execution._resume_waits()
-                self._executions[run] = execution
-                self.running += 1
-                execution.gate = self._gate(row)
-                execution._finish(Status.FAILED, error=error)
+                await self.enter(Entry(row, fail_with=error))
 
         self.spawn(fail())
 
-    # -- loops --------------------------------------------------------------------------------------------
+    def cancel_soon(self, run: str, reason: str) -> None:
+        async def cancel() -> None:
+            with contextlib.suppress(NotFound, Conflict):
+                await self.engine.runs.cancel(run, reason=reason, sealed=True)
 
-    async def _claim_loop(self) -> None:
-        while True:
-            wait = self.settings.sweep_every
-            try:
-                wait = min(wait, await self._claim_some(), await self.blocked_runs.claim_some())  # hints may get lost
-            except Exception as error:
-                log_.error("could not claim runs: %s", error)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):  # not wait_for: on 3.11 that can swallow a cancellation
-                    await self._ready.wait()
-            self._ready.clear()
+        self.spawn(cancel())
 
-    async def _claim_some(self) -> float:
-        """Claim what is due, and say how long there is nothing to do."""
-        if not self.settings.max_running:
-            return 60.0  # nothing is ever run here
-        while True:
-            queues = sorted(self.registry.queues(), key=lambda queue: self._served.get(queue, 0))
-            if not queues:
-                return 60.0
-            queues = self.gates.open(queues)  # those that are full are looked at when a place gets free
-            due = await self.store.claims.next_wake(queues)  # a read: most of the time there is nothing to claim
-            if due is None or due > now():
-                self._starved = False
-                self.gates.nobody_waits(queues)
-                return 60.0 if due is None else min(60.0, (due - now()) / 1e6)
-            self._starved = not self.has_room
-            if self._starved:
-                return 60.0
-            room = min(self.room, _CLAIM_AT_ONCE)
-            at_most = self.gates.at_most(queues)
-            slots = [self.reserve(some[0]) for some, places in at_most for _ in range(min(places, room))]
-            beside = max(0, room - len(slots))
-            self.reserved += beside
-            try:
-                rows, found = await self.claim(queues, room, at_most)
-            finally:
-                self.reserved -= beside
-                for let_go in slots:
-                    let_go()
-            mine = self.claimed(rows)
-            if len(mine) < len(rows):
-                self._foreign.set()  # whom they told to stop may be here
-            await self.enter_all(mine, found)
-            if not rows:
-                # Only suspects are left, and one executes; or others are about to take what was due.
-                return self.settings.sweep_every if self._suspects else 0.05
+    # -- leaving ------------------------------------------------------------------------------------------
 
-    async def claim(
-        self, queues: list[str], room: int, at_most: Sequence[tuple[Sequence[str], int]] = ()
-    ) -> tuple[list[RunRow], dict[str, Found]]:
-        """Take what is due, and what is known of it with that. Who calls this has kept places, and lets it enter."""
-        found = dict[str, Found]()
-        self._claims_under_way += 1
-        try:
-            rows = await self.store.claims.claim(self.id, queues, now(), room, at_most=at_most, found=found)
-            self._entering |= {row.id for row in rows if row.worker is not None}
-            self._on_the_way |= found
-        finally:
-            self._claims_under_way -= 1
-        for run in self._unread.intersection(found):
-            found[run].news = True
-        if not self._claims_under_way:
-            self._unread.clear()
-        return rows, found
+    def ended(self, execution: Execution) -> None:
+        self.listeners.left(execution)
+        limit, execution.limit = execution.limit, None
+        self.limits.leave(limit)
+        self._slot_free(limit)
 
-    def claimed(self, rows: list[RunRow]) -> list[RunRow]:
-        """Those of them that are to be entered here."""
-        mine = [row for row in rows if row.worker is not None]
-        self._claims += 1
-        self._served.update({row.queue: self._claims for row in mine})
-        self._suspects |= {row.id for row in mine if row.crashes >= SUSPECT}
-        return mine
+    def set_idle(self, limit: AgentLimit | None, idle: bool) -> None:
+        """A handler begins to wait, which takes no slot: others run, its own children for instance. Or it goes on."""
+        self.limits.set_idle(limit, idle)
+        if idle:
+            self._slot_free(limit)
 
-    async def enter_all(self, rows: list[RunRow], found: dict[str, Found]) -> None:
-        waiting = {row.id: self.reserve(row.queue) for row in rows}
-        self._entering |= waiting.keys()
-        try:
-            for row in rows:
-                waiting.pop(row.id)()
-                await self.enter(row, found.get(row.id))
-        finally:
-            for let_go in waiting.values():
-                let_go()
-            self._entering.difference_update(row.id for row in rows)
-            for row in rows:
-                self._on_the_way.pop(row.id, None)
+    def _slot_free(self, limit: AgentLimit | None) -> None:
+        if self.limits.has_line(limit):
+            self.claims.wake()
+        self.cluster.slot_free()
 
-    async def claim_blocked(self, line: BlockedLine, most: int, *, due: bool) -> int:
-        """Take runs that other code could not go on with, and let them enter. Returns how many those are."""
-        gate = self.gates.of(line.queue)
-        room = min(self.room, most, gate.room if gate is not None else most) if self.has_room else 0
-        if room <= 0:
-            return 0
-        slots = [self.reserve(line.queue) for _ in range(room)]
-        try:
-            rows = await self.store.claims.claim_blocked(self.id, line, now(), room, due=due)
-            self._entering |= {row.id for row in rows}
-        finally:
-            for let_go in slots:
-                let_go()
-        await self.enter_all(self.claimed(rows), {})
-        return len(rows)
+    def _settle(self, log: LiveLog, sealed: Sealed | None) -> None:
+        """Something of a run was committed, or refused: let its execution go where it is over."""
+        run = log.row.id
+        execution = self._executions.get(run)
+        if execution is not None and execution.log is not log:
+            execution = None  # an owner from before: the run has been resumed since
+        if log.lost is not None and execution is not None:
+            execution.after_refusal(log.lost)
+        if execution is not None and execution.over and log.settled:
+            del self._executions[run]
+            log.wake_readers()
+            if log.finished is not None:
+                if execution.rollback or (sealed is not None and sealed.forgotten):
+                    self._finished.forget_below(self.path_of(log.row))
+                else:
+                    self._finished.keep(log)
+                caller = execution.request.caller
+                self.meters.finished(log.row.agent, caller, log.finished.status, log.row.ran / 1e6)
+            else:
+                self.claims.wake()  # something may have come in while it was being set aside
+        if log.lost is not None or sealed is None or is_cleared(sealed.row):
+            self.claims.no_suspect(run)
 
-    async def claim_and_enter(self, run: str) -> None:
-        """Take a run that nobody owns, to end it. Its agent's code is not needed for that."""
-        row = await self.store.claims.claim_one(self.id, run)
-        if row is not None:
-            await asyncio.shield(self.spawn(self.enter(row)))
+    # -- news ---------------------------------------------------------------------------------------------
 
-    def foreign_change(self) -> None:
+    def notify_run(self, run: str, news: PutInbox | None = None, owner: str | None = ANYBODY) -> None:
+        """Something was put into the inbox of a run. `news`: what, where that is known. `owner`: the worker that has
+        the run, or None where no worker has it."""
+        self.inbox.notify_run(run, news, owner)
+
+    def notify_from_bus(self, run: str) -> None:
+        """As `notify_run`, by another process."""
+        if not self.inbox.notify_from_bus(run):
+            self.claims.wake()  # it may have been handed back, or set aside, a moment ago
+
+    def offer(self, row: RunRow) -> None:
+        """A run is due, and is not entered here at once."""
+        self.cluster.offer(row)
+
+    def announce(self, row: RunRow) -> None:
+        """A run that no worker owns has changed, and may be due."""
+        self.cluster.committed(row.id, None)
+        self.cluster.offer(row)
+
+    def workers_died(self) -> None:
+        self.engine.elsewhere.hint()
+
+    def store_changed(self) -> None:
         """Another process wrote to the store, or may have while the bus was away."""
-        self._foreign.set()
+        self.inbox.store_changed()
         self.engine.callbacks.hint()
         self.engine.elsewhere.hint()
         self.bus.publish_all()
         for tell in list(self.foreign):
             tell()
 
-    async def _foreign_loop(self) -> None:
-        while True:
-            await self._foreign.wait()
-            self._foreign.clear()
-            try:
-                for run in await self.store.claims.owned_with_news(self.id):
-                    execution = self._executions.get(run)
-                    if execution is not None and not execution.over:
-                        await execution.pull()
-                    elif run in self._expected:
-                        self._expected[run] = True
-                    else:
-                        self._note_unread(run)
-            except Exception as error:
-                log_.error("could not read inboxes: %s", error)
+    # -- sweeping -----------------------------------------------------------------------------------------
 
-    async def _sweep_loop(self) -> None:
+    async def _sweep(self) -> None:
+        """Look for what was overlooked. A duty that fails does not keep the others from being done."""
+        duties: list[Callable[[], Awaitable[None]]] = [
+            self.claims.bury_dead, self.claims.find_orphans, self.retention.expire,
+            self.engine.blocked_report.tell_readers,
+        ]  # fmt: skip
         while True:
             await asyncio.sleep(self.settings.sweep_every)
             self._look_at_store()
             self.clock.look()
-            for duty in (self._bury, self._find_orphans, self._expire, self.engine.blocked_report.tell_readers):
+            for duty in duties:
                 try:
                     await duty()
                 except Exception as error:
                     log_.error("sweeping failed: %s", error)
-            self._foreign.set()  # hints may get lost: look into the inboxes anyway
+            self.inbox.store_changed()  # hints may get lost: look into the inboxes anyway
 
     def _look_at_store(self) -> None:
         trouble, before = self.store.trouble(), self._trouble
@@ -685,17 +419,13 @@ class Worker:
             log_.error("%s", trouble)
         elif before is not None and trouble is None:
             log_.warning("the store file is there again")
-            self._ready.set()
+            self.claims.wake()
 
-    async def _bury(self) -> None:
-        if dead := await self.store.claims.bury():
-            log_.warning("gone without a word: worker %s; what it ran goes on elsewhere", ", ".join(dead))
-            self.bus.publish(WORK)  # whoever has the agents of those runs may be elsewhere, and has not noticed
-            self.engine.elsewhere.hint()
+    # -- the lease ----------------------------------------------------------------------------------------
 
-    def lost(self, worker: str) -> None:
-        """This process was silent for so long that it was taken for dead, and its runs were handed back. What is still
-        entered here is dropped without a word: it could write none. Then it goes on as a worker that has just come."""
+    def on_lease_lost(self, worker: str) -> None:
+        """This process was silent for so long that it was taken for dead, and its runs were handed back. Executions
+        that are still here are dropped: they could write nothing. Then it goes on as a worker that has just come."""
         if worker != self.id or self._stopping:
             return
         log_.error("this process gave no sign for too long, and lost its %d runs; it goes on", len(self._executions))
@@ -711,7 +441,7 @@ class Worker:
                 log_.error("could not enter again: %s", error)
                 await asyncio.sleep(self.settings.sweep_every)
             else:
-                self._ready.set()
+                self.claims.wake()
                 return
 
     async def _enter_store(self) -> None:
@@ -727,36 +457,6 @@ class Worker:
                 await self.store.claims.serve(self.id, self.registry.queues())
 
         self.spawn(serve())
-
-    async def _find_orphans(self) -> None:
-        """Hand back runs that this worker owns on paper and knows nothing of: the store refused something once."""
-        owned = await self.store.claims.owned(self.id)
-        time = asyncio.get_running_loop().time()
-        here = {*self._executions, *self._entering}
-        self._orphans = {run: self._orphans.get(run, time) for run in owned if run not in here}
-        lost = [run for run, since in self._orphans.items() if time - since > _ORPHANED]
-        if lost:
-            await self.store.claims.release(self.id, lost)
-            self.bus.publish(WORK)
-
-    async def _expire(self) -> None:
-        runs, threads = self.settings.ttl_runs, self.settings.ttl_threads
-        if runs is None and threads is None:
-            return
-        time = now()
-        gone = await self.store.runs.expire(
-            runs_before=None if runs is None else time - int(runs * 1e6),
-            threads_before=None if threads is None else time - int(threads * 1e6),
-            now=time,
-            limit=500,
-        )
-        for run in gone:
-            self.forget(run)
-
-
-def _is_cleared(row: RunRow) -> bool:
-    """Whether a suspect has not ended its process: it made a record, waits, or has ended itself."""
-    return row.crashes < SUSPECT or row.worker is None
 
 
 def _next_is_last(crashes: int, retries: int) -> bool:

@@ -68,7 +68,7 @@ class Speaking(Inbox):
         def busy(self) -> contextlib.AbstractContextManager[None]: ...
         def _deadline_at(self, place: str, seconds: float) -> int: ...
         async def _wait(
-            self, future: asyncio.Future[Any], deadline: int | None = None, mark: str = "", *,
+            self, future: asyncio.Future[Any], deadline: int | None = None, *,
             behind: asyncio.Future[Any] | None = None,
         ) -> Any: ...  # fmt: skip
 
@@ -306,7 +306,7 @@ class Speaking(Inbox):
             future: asyncio.Future[None] = self.loop.create_future()
             self._mail.append(future)
             try:
-                await self._wait(future, deadline, f"receive:{sender or ''}:{len(self.replay.received)}:{deadline}")
+                await self._wait(future, deadline)
             except TimeoutError:
                 self._check_alive()
                 record = Recorded(late)

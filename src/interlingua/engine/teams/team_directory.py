@@ -79,7 +79,7 @@ class TeamDirectory:
         granted = gates.begin(team.name, entry.id, team.limits, now=moment)
         came = carried_scope.read(request.trace)
         if came is not None:
-            granted = carried_scope.under(granted, came, moment)
+            granted = carried_scope.restrict_to(granted, came, moment)
         return msgspec.structs.replace(request, authority=granted)
 
     async def is_member(self, name: str) -> bool:

@@ -1,7 +1,7 @@
-"""An audit export: what stands in the file, and what comes of checking one. Pure.
+"""The format of an audit export, and the report of its verification. Pure.
 
-The file is JSON lines: a manifest (which runs there are, and the last hash of each), every event of every run in the
-order of the manifest, and a seal, which signs the manifest. Here is the format; `audit_check` finds what was changed.
+The file is JSON lines: a manifest (the runs with the last hash of each), all events of all runs in the order of the
+manifest, and a seal that signs the manifest. `verify` finds changes.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ VERSION = 1
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Time = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999_999)]  # microseconds since 1970, UTC, to the year 9999
 
-# -- what stands in the file ----------------------------------------------------------------------------------
+# -- content of the file --------------------------------------------------------------------------------------
 
 
 class RunEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A run, as it was when the file was written."""
+    """A run at the time of the export."""
 
     run: str
     agent: str
     events: Count
     head: str  # its last hash
-    status: Status | None = None  # None: it was deleted, and nobody knows how it had ended
+    status: Status | None = None  # None: the run was deleted, and its last status is unknown
     parent: str | None = None
     parent_head: str | None = None  # the parent's last hash when this run was created
     created_at: Time | None = None
     sealed: bool = False
     task: str = ""
-    participant: str = ""  # who worked in it, by the name that the team has for it
-    deleted: bool = False  # all that is left of it is a tombstone
+    participant: str = ""  # the team's id of the agent that worked in it
+    deleted: bool = False  # only a tombstone is left
     deleted_at: Time | None = None
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class RunEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class Missing(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A run that was called for, and of which there is no trace: most likely it never began."""
+    """A run that was called but left no trace; it probably never began."""
 
     run: str
     parent: str
@@ -57,10 +57,10 @@ class Manifest(msgspec.Struct, tag="manifest", tag_field="type", omit_defaults=T
     version: int
     root: str
     exported_at: Time
-    runs: list[RunEntry]  # the root first, and parents before those that they called
+    runs: list[RunEntry]  # the root first, and each parent before its children
     task: str = ""
     missing: list[Missing] = []
-    cards: dict[str, Any] = {}  # by digest: cards that runs were checked against
+    cards: dict[str, Any] = {}  # by digest: the cards that runs were checked against
     teams: dict[str, list[Any]] = {}  # by name: the manifests of its agents
 
 
@@ -70,13 +70,13 @@ class EventLine(msgspec.Struct, tag="event", tag_field="type", omit_defaults=Tru
     kind: str
     time: int
     hash: str
-    body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # byte for byte as it was hashed
-    erased: str | None = None  # instead of a body that was erased: its hash
+    body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # the exact hashed bytes
+    erased: str | None = None  # the hash of an erased body
 
 
 class Seal(msgspec.Struct, tag="seal", tag_field="type", omit_defaults=True, forbid_unknown_fields=True):
     digest: str
-    key: str  # the public one
+    key: str  # the public key
     signature: str
 
 
@@ -85,9 +85,9 @@ Line = Manifest | EventLine | Seal
 decoder = msgspec.json.Decoder(Line)
 
 
-def line(thing: Line) -> bytes:
-    """The one way to write a line: a line that is written in another way was changed."""
-    return msgspec.json.encode(thing) + b"\n"
+def line(value: Line) -> bytes:
+    """Encodes a line canonically: a line in any other encoding was changed."""
+    return msgspec.json.encode(value) + b"\n"
 
 
 def event_line(
@@ -95,16 +95,17 @@ def event_line(
 ) -> bytes:
     if body is None:
         return line(EventLine(run, seq, kind, time, hash_.hex(), erased=(erased or b"").hex()))
-    # No body that we wrote has a line break. One that was changed in the store may, and is no better on one line.
+    # Bodies that the engine wrote have no line breaks. One that was changed in the store may have some; replacing
+    # them keeps the file readable, and verification fails either way.
     return line(EventLine(run, seq, kind, time, hash_.hex(), msgspec.Raw(body.replace(b"\n", b" "))))
 
 
 def digest(manifest_line: bytes, runs: Iterable[RunEntry]) -> str:
-    """What is signed: the manifest as it is written, and the last hash of every run."""
-    made = sha256(f"{FORMAT}\n{VERSION}\n".encode() + sha256(manifest_line).digest())
+    """Computes the signed digest: over the encoded manifest and the last hash of every run."""
+    hasher = sha256(f"{FORMAT}\n{VERSION}\n".encode() + sha256(manifest_line).digest())
     for entry in runs:
-        made.update(f"{entry.run}\n{entry.events}\n{entry.head}\n".encode())
-    return made.hexdigest()
+        hasher.update(f"{entry.run}\n{entry.events}\n{entry.head}\n".encode())
+    return hasher.hexdigest()
 
 
 def signed_text(digest_: str) -> bytes:
@@ -115,11 +116,11 @@ def event_name(seq: int, kind: str | None) -> str:
     return f"event {seq} ({kind[:40]})" if kind else f"event {seq}"
 
 
-# -- what comes of a check ------------------------------------------------------------------------------------
+# -- report of a verification ---------------------------------------------------------------------------------
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that is not as it was written. Run and seq say where: of an event that is gone, where it was."""
+    """A difference from the exported state. Run and seq locate it; for a missing event, its former place."""
 
     code: str
     message: str
@@ -134,15 +135,15 @@ class Report(msgspec.Struct, kw_only=True):
     task: str = ""
     exported_at: int | None = None
     runs: int = 0
-    events: int = 0  # that were read
+    events: int = 0  # number of events read
     erased: int = 0
     problems: list[Problem] = []
-    more: int = 0  # problems that are not told
+    more: int = 0  # number of problems that are not listed
     notes: list[str] = []
-    unfinished: list[str] = []  # runs that went on when the file was written
+    unfinished: list[str] = []  # runs that were still active at the export
     deleted: list[str] = []
-    key: str = ""  # with which it says that it is signed
-    origin: bool = False  # whether that is the key that was expected; false also where none was
+    key: str = ""  # the public key that the seal names
+    origin: bool = False  # True if that is the expected key; False also if no key was expected
 
     @property
     def ok(self) -> bool:

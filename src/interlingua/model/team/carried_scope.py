@@ -1,7 +1,7 @@
-"""The scope and the limits under which a call is made, as they travel with it through a mount.
+"""The scope and limits of a call, as they travel with it through a mount. Pure.
 
-They are a member of the baggage, which every wire carries: whoever starts work of a team under them cuts the authority
-of that work down to them, and sends what is left on. A caller can only narrow its own call with it. Pure.
+They are a member of the baggage, which every wire carries. A server that starts a team's work restricts its authority
+to them and forwards the remainder. A caller can only narrow its own call with them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from .authority import Authority, Ceiling, Limits, Scope
 SCOPE = "interlingua-scope"
 """The member of the baggage: the scope as JSON, in base64 without padding."""
 
-LONGEST = 4096  # characters; the baggage has room for twice as many
+MAX_LENGTH = 4096  # characters; the baggage has room for twice as many
 
 
 class CarriedScope(Scope, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """`limits` are what is left: levels and runs below the agent that is called, seconds from when the call is made."""
+    """A scope whose `limits` are the remainder: levels and runs below the called agent, seconds from the call."""
 
-    narrowed: bool = False  # somebody narrowed the call on purpose: it goes nowhere where that does not hold
+    narrowed: bool = False  # a delegation narrowed the call, so it may reach only servers that enforce the scope
 
 
 _decoder = msgspec.json.Decoder(CarriedScope)
 
 
-def left_of(authority: Authority, now: int) -> CarriedScope:
-    """What a run with this authority may hand on, at a time in microseconds since 1970."""
+def remaining_scope(authority: Authority, now: int) -> CarriedScope:
+    """The scope that a run with this authority passes on. `now` is in microseconds since 1970."""
     seconds = None if authority.deadline is None else max((authority.deadline - now) / 1e6, 0.001)
     ceiling = authority.ceiling
     return CarriedScope(
@@ -41,64 +41,65 @@ def left_of(authority: Authority, now: int) -> CarriedScope:
     )  # fmt: skip
 
 
-def later(scope: CarriedScope, seconds: float) -> CarriedScope:
-    """The same scope after some time has passed."""
+def after(scope: CarriedScope, seconds: float) -> CarriedScope:
+    """The same scope some seconds later."""
     if scope.limits.seconds is None:
         return scope
     limits = msgspec.structs.replace(scope.limits, seconds=max(scope.limits.seconds - seconds, 0.001))
     return msgspec.structs.replace(scope, limits=limits)
 
 
-def under(authority: Authority, scope: CarriedScope, now: int) -> Authority:
-    """The authority with which a task begins, cut down to a scope that came with the call. The first agent of the team
-    stands for the agent that was called: levels and runs count from there."""
+def restrict_to(authority: Authority, scope: CarriedScope, now: int) -> Authority:
+    """Restricts the first authority of a task to the scope that came with the call.
+
+    The first agent of the team stands for the called agent: levels and runs count from there.
+    """
     limits = scope.limits
     depth = authority.depth if limits.depth is None else min(authority.depth, limits.depth + 1)
     budget = authority.budget if limits.runs is None else min(authority.budget, limits.runs + 1)
     return msgspec.structs.replace(
-        gates.narrowed(authority, Ceiling(scope.delegates, scope.tools, scope.scopes), limits.seconds, now),
+        gates.restrict(authority, Ceiling(scope.delegates, scope.tools, scope.scopes), limits.seconds, now),
         depth=depth, budget=budget, narrowed=authority.narrowed or scope.narrowed,
     )  # fmt: skip
 
 
 def write(scope: CarriedScope) -> str:
-    written = base64.urlsafe_b64encode(msgspec.json.encode(scope)).decode().rstrip("=")
-    if len(written) > LONGEST:
+    encoded = base64.urlsafe_b64encode(msgspec.json.encode(scope)).decode().rstrip("=")
+    if len(encoded) > MAX_LENGTH:
         raise Denied(
-            f"the scope of this call is too long to travel through a mount: {len(written)} characters, and {LONGEST} "
-            "fit; name fewer agents and tools in it"
+            f"the scope of this call is too long to travel through a mount: {len(encoded)} characters, at most "
+            f"{MAX_LENGTH}; name fewer agents and tools in it"
         )
-    return written
+    return encoded
 
 
 def read(carrier: Carrier | None) -> CarriedScope | None:
-    """The scope that a call came with. Raises InvalidRequest where one is there that cannot be read: nothing is done
-    under a scope that nobody knows."""
-    found: CarriedScope | None = None
+    """Reads the scope of a received call. Raises InvalidRequest if it is unreadable."""
+    combined: CarriedScope | None = None
     for member in (carrier or {}).get("baggage", "").split(","):
         name, _, value = member.partition("=")
         if name.strip(" \t") == SCOPE:
-            given = _read(value.partition(";")[0].strip(" \t"))
-            found = given if found is None else _both(found, given)
-    return found
+            scope = _read(value.partition(";")[0].strip(" \t"))
+            combined = scope if combined is None else _intersect(combined, scope)
+    return combined
 
 
-def aged(carrier: Carrier | None, seconds: float) -> Carrier | None:
-    """A trace that is handed on after some time: of the seconds in its scope, so many are over."""
+def deduct_seconds(carrier: Carrier | None, seconds: float) -> Carrier | None:
+    """Deducts elapsed seconds from the scope in a trace context."""
     scope = read(carrier)
     if carrier is None or scope is None or scope.limits.seconds is None:
         return carrier
-    return {**carrier, "baggage": with_members(carrier["baggage"], {SCOPE: write(later(scope, seconds))})}
+    return {**carrier, "baggage": with_members(carrier["baggage"], {SCOPE: write(after(scope, seconds))})}
 
 
-def _read(written: str) -> CarriedScope:
+def _read(encoded: str) -> CarriedScope:
     try:
-        return _decoder.decode(base64.urlsafe_b64decode(written + "=" * (-len(written) % 4)))
+        return _decoder.decode(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
     except (ValueError, msgspec.DecodeError) as error:
         raise InvalidRequest(f"the member {SCOPE} of the baggage cannot be read: {error}") from None
 
 
-def _both(one: CarriedScope, other: CarriedScope) -> CarriedScope:
-    ceiling: Any = gates.meet(one, other)
-    limits = one.limits.tightest(other.limits)
-    return CarriedScope(ceiling.delegates, ceiling.tools, ceiling.scopes, limits, one.narrowed or other.narrowed)
+def _intersect(left: CarriedScope, right: CarriedScope) -> CarriedScope:
+    ceiling: Any = gates.intersect(left, right)
+    limits = left.limits.tightest(right.limits)
+    return CarriedScope(ceiling.delegates, ceiling.tools, ceiling.scopes, limits, left.narrowed or right.narrowed)

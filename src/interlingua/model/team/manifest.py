@@ -1,8 +1,8 @@
-"""Teams: who may delegate to whom, who oversees whom, and which tools each agent may use. Pure.
+"""Teams: the delegates, overseer and tools of each agent. Pure.
 
-A manifest describes one agent, and is read here member by member, so that everything that is wrong with it is told at
-once; members that are not known are kept. `check` then looks at the team as a whole. What an agent may do at a certain
-moment follows from the manifest and is decided in `authority`; files are read elsewhere.
+A manifest describes one agent. It is read member by member, so that all problems are reported at once; unknown members
+are kept. `check` then examines the team as a whole. `authority` decides from the manifest what an agent may do at a
+given moment. The readers of the files are elsewhere.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .authority import DEFAULT_LIMITS, DEFAULT_POLICY, Limits, Policy, Seconds
 
 USER = "user"
 ORCHESTRATOR = "orchestrator"
-OURS = "interlingua"  # the member of a manifest that holds what the standard has no place for
+OURS = "interlingua"  # the member of a manifest for everything beyond the standard
 
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _INSTANCE = re.compile(r"(?P<agent>[A-Za-z0-9_-]+)(?:#(?P<number>[1-9][0-9]{0,8}))?")
 
 # -- ids ------------------------------------------------------------------------------------------------------
 
-# Names have dots, spaces and letters of all languages; ids have not. Such a character is written as -_HEX_, and so is
-# the dash of a name that happens to look like that: every name has one id, and every id at most one name.
+# Names may have dots, spaces and letters of all languages; ids may not. Such a character is written as -_HEX_, and so
+# is a dash in a name that looks like an escape: every name has one id, and every id at most one name.
 _ESCAPED = re.compile(r"-_(?P<hex>[0-9a-f]+)_")
 _TO_ESCAPE = re.compile(r"[^A-Za-z0-9_-]|-(?=_[0-9a-f])")
 
@@ -38,14 +38,14 @@ def is_id(text: str) -> bool:
 
 
 def cap_id(name: str) -> str:
-    """The id of an agent of this name. Most names are ids already."""
+    """The id of an agent of this name. Most names are their own ids."""
     if not name:
         raise InvalidRequest("an agent without a name has no id", path="/id")
     return _TO_ESCAPE.sub(lambda match: f"-_{ord(match[0]):x}_", name)
 
 
 def agent_name(id_: str) -> str:
-    """The name of the agent with this id. Raises InvalidRequest for what is the id of no name."""
+    """The name of the agent with this id. Raises InvalidRequest if no name has this id."""
     name = _ESCAPED.sub(_unescaped, id_)
     if not is_id(id_) or cap_id(name) != id_:
         raise InvalidRequest(f"{id_[:80]!r} is not the id of an agent", path="/id")
@@ -58,26 +58,26 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def instance_id(agent: str, number: int) -> str:
-    """The id of the nth instance of an agent. The first is called like the agent itself."""
+    """The id of the nth instance of an agent. The first has the id of the agent."""
     if number < 1 or not is_id(agent):
         raise InvalidRequest(f"{agent[:80]!r} has no instance {number}", path="/id")
     return agent if number == 1 else f"{agent}#{number}"
 
 
 def instance_of(id_: str) -> tuple[str, int]:
-    """Agent and number of an instance. Each instance has one spelling: there is no `analyst#1`."""
+    """Splits the id of an instance into agent and number. Each instance has one spelling: `analyst#1` is invalid."""
     match = _INSTANCE.fullmatch(id_)
     if match is None or match["number"] == "1":
         raise InvalidRequest(f"{id_[:80]!r} is not the id of an agent or of an instance of one", path="/id")
     return match["agent"], int(match["number"] or 1)
 
 
-# -- what a team is made of -----------------------------------------------------------------------------------
+# -- parts of a team ------------------------------------------------------------------------------------------
 
 
 class Problem(msgspec.Struct, frozen=True):
     file: str
-    path: str  # a JSON pointer to what is wrong
+    path: str  # a JSON pointer to the mistake
     message: str
     severity: Literal["error", "warning"] = "error"
 
@@ -91,7 +91,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Binding(msgspec.Struct, frozen=True):
-    """The tools of a server that an agent may call, and the scopes that it has there."""
+    """The tools of a server that an agent may call, and its scopes there."""
 
     server_id: str
     scopes: tuple[str, ...]
@@ -101,7 +101,7 @@ class Binding(msgspec.Struct, frozen=True):
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What we add to a manifest: who thinks (a model, a Python function or a mounted agent), limits, and its card."""
+    """Our extension of a manifest: the implementation (a model, a Python function or a mount), limits and card."""
 
     model: str | None = None
     handler: str | None = None  # FILE:FUNCTION
@@ -120,7 +120,7 @@ class Manifest(msgspec.Struct, frozen=True):
     overseer: str | None = None
     mcp_bindings: tuple[Binding, ...] = ()
     options: Options = Options()
-    other_rules: dict[str, Any] = {}  # of delegate_rules: under keys that are no ids, where anything may stand
+    other_rules: dict[str, Any] = {}  # the members of delegate_rules whose keys are not ids, with any values
     extra: dict[str, Any] = {}
     file: str = ""
 
@@ -128,9 +128,9 @@ class Manifest(msgspec.Struct, frozen=True):
         return next((binding for binding in self.mcp_bindings if binding.server_id == server), None)
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as a JSON object, with everything that it was read with."""
+        """The manifest as a JSON object, with all members that it was read with."""
         rules = {id_: {"when_to_delegate": r.when_to_delegate, **r.extra} for id_, r in self.delegate_rules.items()}
-        told: dict[str, Any] = {
+        manifest: dict[str, Any] = {
             "id": self.id,
             "system_prompt": self.system_prompt,
             "allowed_agents": list(self.allowed_agents),
@@ -140,11 +140,11 @@ class Manifest(msgspec.Struct, frozen=True):
             **self.extra,
         }
         ours = msgspec.to_builtins(self.options)
-        return {**told, OURS: ours} if ours else told
+        return {**manifest, OURS: ours} if ours else manifest
 
 
 class Server(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A tool server: a command to start, or an address. `needs` says which scopes a tool asks for."""
+    """A tool server: a command to start, or an address. `needs` lists the scopes that each tool requires."""
 
     command: str | None = None
     args: tuple[str, ...] = ()
@@ -161,14 +161,14 @@ class Team(msgspec.Struct):
     name: str
     manifests: dict[str, Manifest] = {}
     servers: dict[str, Server] = {}
-    entry: str | None = None  # as it was named; see `entry_of`
+    entry: str | None = None  # as configured; see `entry_of`
     limits: Limits = Limits()
     policy: Policy = DEFAULT_POLICY
-    model: str | None = None  # of agents that name none
+    model: str | None = None  # of agents without their own
     description: str = ""
-    file: str = ""  # where all but the manifests stands
-    duplicates: list[Manifest] = []  # whose id was taken
-    unread: set[str] = set()  # ids of manifests that are there, but wrong
+    file: str = ""  # the team file
+    duplicates: list[Manifest] = []  # manifests whose id was taken
+    invalid_ids: set[str] = set()  # ids of manifests that exist but are invalid
     extra: dict[str, Any] = {}
 
     def add(self, manifest: Manifest) -> None:
@@ -178,40 +178,40 @@ class Team(msgspec.Struct):
             self.manifests[manifest.id] = manifest
 
     def find(self, id_: str) -> Manifest | None:
-        """The manifest of an agent, or of the agent that an instance is one of."""
+        """The manifest of an agent, or of the agent of an instance."""
         return self.manifests.get(id_.partition("#")[0])
 
     def limits_of(self, manifest: Manifest) -> Limits:
-        return self.limits.over(DEFAULT_LIMITS).tightest(manifest.options.limits)
+        return self.limits.filled_from(DEFAULT_LIMITS).tightest(manifest.options.limits)
 
 
 def entry_of(team: Team) -> Manifest | None:
-    """The agent that the orchestrator starts: the one that is named, or the one to which nobody delegates."""
-    found = _entries(team)
-    return team.manifests.get(found[0]) if len(found) == 1 else None
+    """The agent that the orchestrator starts: the configured one, or the only one that is no delegate."""
+    candidates = _entry_candidates(team)
+    return team.manifests.get(candidates[0]) if len(candidates) == 1 else None
 
 
-def _entries(team: Team) -> list[str]:
+def _entry_candidates(team: Team) -> list[str]:
     if team.entry is not None:
         return [team.entry]
-    named = [manifest.id for manifest in team.manifests.values() if manifest.options.entry]
-    if named:
-        return named
+    marked = [manifest.id for manifest in team.manifests.values() if manifest.options.entry]
+    if marked:
+        return marked
     targets = {t for m in team.manifests.values() for t in m.allowed_agents if t != m.id}
-    first = [id_ for id_ in team.manifests if id_ not in targets]
-    if len(first) < 2:
-        return first
-    # An overseer to whom nobody delegates is reached by way of what it reviews.
+    undelegated = [id_ for id_ in team.manifests if id_ not in targets]
+    if len(undelegated) < 2:
+        return undelegated
+    # An overseer that is no delegate is reached through the agents that it reviews.
     overseers = {manifest.overseer for manifest in team.manifests.values()}
-    others = [id_ for id_ in first if id_ not in overseers]
-    return others if len(others) == 1 else first
+    others = [id_ for id_ in undelegated if id_ not in overseers]
+    return others if len(others) == 1 else undelegated
 
 
 # -- reading a manifest ---------------------------------------------------------------------------------------
 
 
 def read_manifest(value: Any, file: str = "") -> Manifest:
-    """A manifest out of JSON. Raises Invalid, which tells of everything that is wrong and has the path of the first."""
+    """Reads a manifest from JSON. Raises Invalid with all problems and the path of the first."""
     if problems := manifest_problems(value, file):
         raise Invalid("; ".join(f"{p.path} {p.message}".strip() for p in problems), path=problems[0].path)
     rules, known = value["delegate_rules"], {"when_to_delegate"}
@@ -221,7 +221,7 @@ def read_manifest(value: Any, file: str = "") -> Manifest:
         allowed_agents=tuple(value["allowed_agents"]),
         delegate_rules={i: Rule(r["when_to_delegate"], _without(r, known)) for i, r in rules.items() if is_id(i)},
         overseer=value.get("overseer"),
-        mcp_bindings=tuple(_binding(one) for one in value["mcp_bindings"]),
+        mcp_bindings=tuple(_binding(binding) for binding in value["mcp_bindings"]),
         options=msgspec.convert(value.get(OURS, {}), Options),
         other_rules={key: rule for key, rule in rules.items() if not is_id(key)},
         extra=_without(value, {"id", "system_prompt", "allowed_agents", "delegate_rules", "overseer", "mcp_bindings",
@@ -231,7 +231,7 @@ def read_manifest(value: Any, file: str = "") -> Manifest:
 
 
 def manifest_problems(value: Any, file: str = "") -> list[Problem]:
-    """Everything that is wrong with the shape of a manifest."""
+    """Lists the mistakes in the structure of a manifest."""
     try:
         json_values.check(value, Invalid, what="manifest")
     except Invalid as error:
@@ -256,12 +256,12 @@ def manifest_problems(value: Any, file: str = "") -> list[Problem]:
                 if "description" in binding:
                     shape.is_a(binding["description"], str, f"{at}/description")
         if OURS in value:
-            shape.problems.extend(fits(value[OURS], Options, f"/{OURS}", file))
+            shape.problems.extend(type_problems(value[OURS], Options, f"/{OURS}", file))
     return shape.problems
 
 
-def fits(value: Any, kind: Any, path: str, file: str = "") -> list[Problem]:
-    """What keeps a JSON value from being of a type of ours: nothing, or the first thing that is wrong."""
+def type_problems(value: Any, kind: Any, path: str, file: str = "") -> list[Problem]:
+    """Lists the first problem that keeps a JSON value from fitting a type; empty if it fits."""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -271,7 +271,7 @@ def fits(value: Any, kind: Any, path: str, file: str = "") -> list[Problem]:
 
 
 class _Shape:
-    """Looks at members one by one, and remembers what was wrong."""
+    """Checks members one by one, and collects the problems."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -284,15 +284,15 @@ class _Shape:
         return False
 
     def member(self, holder: dict[str, Any], name: str, kind: type, path: str) -> Any:
-        """A member that must be there, or None where it is not, or is of another kind."""
+        """Returns a required member; None if it is missing or of another type."""
         if name not in holder:
             self.problems.append(Problem(self.file, f"{path}/{name}", f"is missing: it is {_KINDS[kind]}"))
             return None
         return holder[name] if self.is_a(holder[name], kind, f"{path}/{name}") else None
 
     def texts(self, holder: dict[str, Any], name: str, path: str) -> None:
-        for index, one in enumerate(self.member(holder, name, list, path) or []):
-            self.is_a(one, str, f"{path}/{name}/{index}")
+        for index, text in enumerate(self.member(holder, name, list, path) or []):
+            self.is_a(text, str, f"{path}/{name}/{index}")
 
 
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "a boolean", type(None): "nothing"}
@@ -317,31 +317,31 @@ def _binding(value: dict[str, Any]) -> Binding:
 
 
 def _binding_json(binding: Binding) -> dict[str, Any]:
-    told: dict[str, Any] = {"server_id": binding.server_id}
+    value: dict[str, Any] = {"server_id": binding.server_id}
     if binding.description is not None:
-        told["description"] = binding.description
-    return {**told, "scopes": list(binding.scopes), "allowed_tools": list(binding.allowed_tools), **binding.extra}
+        value["description"] = binding.description
+    return {**value, "scopes": list(binding.scopes), "allowed_tools": list(binding.allowed_tools), **binding.extra}
 
 
 # -- the team as a whole --------------------------------------------------------------------------------------
 
 
 def check(team: Team) -> list[Problem]:
-    """Everything that is wrong with a team, file by file."""
-    found = [
+    """Lists all problems of a team, file by file."""
+    problems = [
         Problem(m.file, "/id", f"{m.id} is the id of another agent ({_where(team, m.id)})") for m in team.duplicates
     ]
     for manifest in team.manifests.values():
-        found.extend(Problem(manifest.file, *problem) for problem in _member_problems(team, manifest))
-    found.extend(_oversight_cycles(team))
-    found.extend(_team_problems(team))
-    return found
+        problems.extend(Problem(manifest.file, *problem) for problem in _member_problems(team, manifest))
+    problems.extend(_oversight_cycles(team))
+    problems.extend(_team_problems(team))
+    return problems
 
 
-_Found = tuple[str, str, Literal["error", "warning"]]
+_MemberProblem = tuple[str, str, Literal["error", "warning"]]
 
 
-def _member_problems(team: Team, manifest: Manifest) -> Iterable[_Found]:
+def _member_problems(team: Team, manifest: Manifest) -> Iterable[_MemberProblem]:
     yield from _id_problems(manifest)
     yield from _delegation_problems(team, manifest)
     if manifest.overseer == manifest.id:
@@ -350,11 +350,11 @@ def _member_problems(team: Team, manifest: Manifest) -> Iterable[_Found]:
         yield from _unknown(team, manifest.overseer, "/overseer")
     yield from _binding_problems(team, manifest)
     options = manifest.options
-    if sum(one is not None for one in (options.model, options.handler, options.target)) > 1:
+    if sum(implementation is not None for implementation in (options.model, options.handler, options.target)) > 1:
         yield f"/{OURS}", "one of model, handler and target does the thinking, not several", "error"
 
 
-def _id_problems(manifest: Manifest) -> Iterable[_Found]:
+def _id_problems(manifest: Manifest) -> Iterable[_MemberProblem]:
     if manifest.id in (USER, ORCHESTRATOR):
         yield "/id", f"{manifest.id} is the id of a participant that is no agent", "error"
     elif not is_id(manifest.id):
@@ -369,7 +369,7 @@ def _id_problems(manifest: Manifest) -> Iterable[_Found]:
         yield "/system_prompt", "is empty", "warning"
 
 
-def _delegation_problems(team: Team, manifest: Manifest) -> Iterable[_Found]:
+def _delegation_problems(team: Team, manifest: Manifest) -> Iterable[_MemberProblem]:
     for index, target in enumerate(manifest.allowed_agents):
         at = f"/allowed_agents/{index}"
         if target in manifest.allowed_agents[:index]:
@@ -388,11 +388,11 @@ def _delegation_problems(team: Team, manifest: Manifest) -> Iterable[_Found]:
             yield f"/delegate_rules/{_step(key)}", f"{key[:80]} is not in allowed_agents", "error"
 
 
-def _binding_problems(team: Team, manifest: Manifest) -> Iterable[_Found]:
+def _binding_problems(team: Team, manifest: Manifest) -> Iterable[_MemberProblem]:
     for index, binding in enumerate(manifest.mcp_bindings):
         at = f"/mcp_bindings/{index}"
         if any(other.server_id == binding.server_id for other in manifest.mcp_bindings[:index]):
-            # Together they would grant the tools of one with the scopes of the other.
+            # Two bindings together would grant the tools of one with the scopes of the other.
             yield f"{at}/server_id", f"{binding.server_id} has a binding already: make it one", "error"
         server = team.servers.get(binding.server_id)
         if server is None:
@@ -405,8 +405,8 @@ def _binding_problems(team: Team, manifest: Manifest) -> Iterable[_Found]:
                 yield f"{at}/allowed_tools/{place}", why, "warning"
 
 
-def _unknown(team: Team, id_: str, at: str) -> Iterable[_Found]:
-    if id_ in team.manifests or id_ in team.unread:
+def _unknown(team: Team, id_: str, at: str) -> Iterable[_MemberProblem]:
+    if id_ in team.manifests or id_ in team.invalid_ids:
         return
     if id_ in (USER, ORCHESTRATOR):
         does = "oversees nothing" if at == "/overseer" else "is no agent: it gets messages, and no tasks"
@@ -420,22 +420,22 @@ def _unknown(team: Team, id_: str, at: str) -> Iterable[_Found]:
 def _oversight_cycles(team: Team) -> Iterable[Problem]:
     seen: set[str] = set()
     for start in team.manifests:
-        way: list[str] = []
+        path: list[str] = []
         at: str | None = start
         while at is not None and at in team.manifests and at not in seen:
             seen.add(at)
-            way.append(at)
+            path.append(at)
             at = team.manifests[at].overseer
-        if at in way and at != way[-1]:  # one that oversees itself is told of elsewhere
-            circle = way[way.index(at) :]
-            told = " → ".join([*circle, at])
+        if at in path and at != path[-1]:  # _member_problems reports an agent that oversees itself
+            cycle = path[path.index(at) :]
+            chain = " → ".join([*cycle, at])
             file = team.manifests[at].file
-            yield Problem(file, "/overseer", f"oversight goes round in a circle, and nothing is ever approved: {told}")
+            yield Problem(file, "/overseer", f"oversight goes round in a circle, and nothing is ever approved: {chain}")
 
 
 def _team_problems(team: Team) -> Iterable[Problem]:
     if not team.manifests:
-        if not team.unread:
+        if not team.invalid_ids:
             yield Problem(team.file, "", "the team has no agents")
         return
     for name in ("depth", "runs"):
@@ -444,22 +444,22 @@ def _team_problems(team: Team) -> Iterable[Problem]:
     for id_, server in team.servers.items():
         if (server.command is None) == (server.url is None):
             yield Problem(team.file, f"/servers/{_step(id_)}", "has either a command or a url")
-        if not any(manifest.binding(id_) for manifest in team.manifests.values()) and not team.unread:
+        if not any(manifest.binding(id_) for manifest in team.manifests.values()) and not team.invalid_ids:
             yield Problem(team.file, f"/servers/{_step(id_)}", "no agent has a binding for it", "warning")
     entry = entry_of(team)
     if entry is None:
         if problem := _entry_problem(team):
             yield problem
         return
-    reached, todo = {entry.id}, [entry.id]
-    while todo:
-        manifest = team.manifests[todo.pop()]
+    reached, open_ids = {entry.id}, [entry.id]
+    while open_ids:
+        manifest = team.manifests[open_ids.pop()]
         for next_ in (*manifest.allowed_agents, manifest.overseer):
             if next_ is not None and next_ not in reached and next_ in team.manifests:
                 reached.add(next_)
-                todo.append(next_)
+                open_ids.append(next_)
     for manifest in team.manifests.values():
-        if manifest.id not in reached and not team.unread:
+        if manifest.id not in reached and not team.invalid_ids:
             why = f"no way leads from {entry.id} to {manifest.id}: nobody delegates to it, and it oversees nobody"
             yield Problem(manifest.file, "/id", why, "warning")
 
@@ -468,13 +468,13 @@ def _entry_problem(team: Team) -> Problem | None:
     if team.entry is not None:
         known = ", ".join(team.manifests)
         why = f"there is no agent {team.entry[:80]} in the team (there are: {known})"
-        return None if team.entry in team.unread else Problem(team.file, "/entry", why)
-    if team.unread:
+        return None if team.entry in team.invalid_ids else Problem(team.file, "/entry", why)
+    if team.invalid_ids:
         return None
-    found = _entries(team)
-    if not found:
+    candidates = _entry_candidates(team)
+    if not candidates:
         return Problem(team.file, "/entry", "is missing: every agent is delegated to by another; name the first one")
-    return Problem(team.file, "/entry", f"is missing: {' and '.join(found)} could all be the first one; name it")
+    return Problem(team.file, "/entry", f"is missing: {' and '.join(candidates)} could all be the first one; name it")
 
 
 def _where(team: Team, id_: str) -> str:

@@ -1,7 +1,7 @@
-"""Oversight: what an overseen agent proposes, and what its overseer says to that. Pure.
+"""Oversight: the proposal of an overseen agent, and the verdict of its overseer. Pure.
 
-A verdict counts only for the exact result that it names by its hash. Whatever is no verdict (free text, for instance)
-is something that the overseer wants to know, and never an approval.
+A verdict counts only for the exact result whose hash it names. Any other reply (free text, for instance) counts as an
+inquiry, never as an approval.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Ruling = Literal["approve", "inquire", "reject"]
 
 
 class Result(msgspec.Struct, omit_defaults=True):
-    """All that others would see of a piece of work."""
+    """The visible result of a piece of work."""
 
     output: Any = None
     artifacts: list[Artifact] = []
     messages: list[Message] = []
-    state: Any = None  # of the thread, where it works on one
+    state: Any = None  # of the thread, if the work has one
 
     @property
     def hash(self) -> str:
@@ -34,24 +34,24 @@ class Result(msgspec.Struct, omit_defaults=True):
 
 
 class Exchange(msgspec.Struct, omit_defaults=True):
-    """What the overseer had to say of an earlier result of the same task."""
+    """An earlier verdict of the overseer on the same task, with the agent's reply."""
 
     decision: Ruling
     text: str  # the inquiry, or the reason
-    result_hash: str  # of what it was about
-    reply: str | None = None  # where the agent answered without working again
-    attachments: list[Part] = []  # that came with it
+    result_hash: str  # of the judged result
+    reply: str | None = None  # of the agent, if it answered without new work
+    attachments: list[Part] = []  # of the verdict
 
 
 class Proposal(msgspec.Struct, omit_defaults=True):
-    """A result that waits for a verdict."""
+    """A result that awaits a verdict."""
 
     agent: str  # the instance that proposes it
     result_hash: str
     result: Result
-    summary: str | None = None  # what the agent says of it
+    summary: str | None = None  # by the agent
     earlier: list[Exchange] = []
-    note: str | None = None  # why the last verdict on this result did not count
+    note: str | None = None  # the reason why the last verdict on this result did not count
 
 
 class ReviewVerdict(msgspec.Struct, omit_defaults=True):
@@ -59,7 +59,7 @@ class ReviewVerdict(msgspec.Struct, omit_defaults=True):
     result_hash: str = ""
     inquiry: str | None = None
     reason: str | None = None
-    attachments: list[Part] = []  # what goes along with an inquiry or a reason
+    attachments: list[Part] = []  # of an inquiry or a reason
 
     @property
     def text(self) -> str:
@@ -69,26 +69,28 @@ class ReviewVerdict(msgspec.Struct, omit_defaults=True):
         return self.decision == "approve" and self.result_hash == result_hash
 
     def about(self, result_hash: str) -> Exchange:
-        """This verdict, which approves nothing, as the agent gets it. `result_hash` is of what was judged."""
+        """Turns a verdict that is no approval into an Exchange for the agent. `result_hash` is of the judged result."""
         asked: Ruling = "reject" if self.decision == "reject" else "inquire"
         return Exchange(asked, self.text, result_hash, attachments=list(self.attachments))
 
 
 def read_verdict(value: Any, text: str | None = None) -> ReviewVerdict:
-    """What an overseer gave. `text` names the member that holds the text of what is no verdict."""
+    """Reads the reply of an overseer. In a reply that is no verdict, the member `text` holds the inquiry."""
     try:
         return msgspec.convert(value, ReviewVerdict)
     except msgspec.ValidationError:
-        said = value.get(text or "text") if isinstance(value, dict) else value
-        return ReviewVerdict("inquire", inquiry=said if isinstance(said, str) else json_values.encode(value).decode())
+        inquiry = value.get(text or "text") if isinstance(value, dict) else value
+        return ReviewVerdict(
+            "inquire", inquiry=inquiry if isinstance(inquiry, str) else json_values.encode(value).decode()
+        )
 
 
 REVIEW = "review"
-"""The type of the question that asks a person for a verdict."""
+"""The type of a question that asks a person for a verdict."""
 
 
 def is_review(question: Question) -> bool:
-    """Whether a question asks for a verdict on a result."""
+    """True if a question asks for a verdict on a result."""
     payload = question.payload
     return question.type == REVIEW and isinstance(payload, dict) and isinstance(payload.get("result_hash"), str)
 
@@ -100,9 +102,13 @@ def verdict_schema(result_hash: str) -> Schema:
         "properties": {
             "decision": {"enum": ["approve", "inquire", "reject"]},
             "result_hash": {"type": "string", "enum": [result_hash], "default": result_hash},
-            "inquiry": {"type": "string", "description": "What the agent is asked"},
+            "inquiry": {"type": "string", "description": "The question to the agent"},
             "reason": {"type": "string"},
-            "attachments": {"type": "array", "items": {"type": "object"}, "description": "What goes along with it"},
+            "attachments": {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "Files and data for the agent",
+            },
         },
         "required": ["decision", "result_hash"],
         "additionalProperties": False,
@@ -110,22 +116,22 @@ def verdict_schema(result_hash: str) -> Schema:
 
 
 def join_chunks(chunks: list[Artifact]) -> list[Artifact]:
-    """Artifacts, in the order in which they began, out of their chunks."""
-    found: dict[str, Artifact] = {}
+    """Assembles artifacts from their chunks, in the order in which they began."""
+    artifacts: dict[str, Artifact] = {}
     for chunk in chunks:
-        before = found.get(chunk.id)
+        before = artifacts.get(chunk.id)
         parts: list[Part] = [*before.parts, *chunk.parts] if before is not None and chunk.append else chunk.parts
-        found[chunk.id] = msgspec.structs.replace(chunk, parts=list(parts), append=False, last=True)
-    return list(found.values())
+        artifacts[chunk.id] = msgspec.structs.replace(chunk, parts=list(parts), append=False, last=True)
+    return list(artifacts.values())
 
 
 class Assignment(msgspec.Struct, omit_defaults=True):
-    """How a run works for the one that called it. Only the engine makes these."""
+    """The terms on which a run works for its caller. Only the engine creates these."""
 
-    sealed: bool = False  # nobody but the caller's run reads what comes of it
-    lent: bool = False  # it works on the thread of its caller: with this state, which it gives back at the end
+    sealed: bool = False  # only the caller's run reads the result
+    lent: bool = False  # it works on its caller's thread, with this state, and returns the state at the end
     thread: str | None = None
     state: Any = None
     history: list[Message] = []
-    earlier: list[Exchange] = []  # what its overseer said of what it gave before
-    review: Proposal | None = None  # what it has to judge
+    earlier: list[Exchange] = []  # verdicts on its earlier results
+    review: Proposal | None = None  # the proposal that it judges

@@ -1,4 +1,4 @@
-"""Ids of tasks: T1 is a whole task, T1.1 and T1.2 are handed over within it, T1.1.1 within those."""
+"""Ids of tasks: T1 is a whole task, T1.1 and T1.2 are its subtasks, T1.1.1 is a subtask of T1.1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TASK = re.compile(r"T[1-9][0-9]{0,17}(\.[1-9][0-9]{0,17})*")
 
 
 def is_task(id_: str) -> bool:
-    """Whether it is an id of the tree: T1, and below it T1.1, T1.1.1 and so on."""
+    """True for an id of the tree: T1, T1.1, T1.1.1 and so on."""
     return _TASK.fullmatch(id_) is not None
 
 
@@ -22,19 +22,19 @@ def child_of(parent: str, number: int) -> str:
 
 
 def parent_of(id_: str) -> str | None:
-    """The task that this one is part of; None for a whole task."""
+    """The id of the parent task; None for a whole task."""
     return _task(id_).rpartition(".")[0] or None
 
 
 def next_child(parent: str | None, existing: Iterable[str]) -> str:
-    """The id for one more subtask, or for one more whole task where there is no parent. No id is used twice."""
+    """The next free id of a subtask, or of a whole task if there is no parent."""
     start = "T" if parent is None else f"{_task(parent)}."
     below = (id_.removeprefix(start).partition(".")[0] for id_ in existing if id_.startswith(start) and is_task(id_))
     return f"{start}{max(map(int, below), default=0) + 1}"
 
 
 def lineage(id_: str) -> list[str]:
-    """The whole task, and all tasks on the way down to this one."""
+    """The ids on the path from the whole task down to this one."""
     steps = _task(id_).split(".")
     return [".".join(steps[: count + 1]) for count in range(len(steps))]
 

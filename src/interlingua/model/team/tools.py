@@ -1,6 +1,6 @@
-"""Tools of servers: what they are, what a call gives back, and what the engine asks of whoever reaches the servers.
+"""Tools of tool servers: their description, the outcome of a call, and the port through which the engine calls them.
 
-Pure: nothing is called here. Which tools an agent may call is decided in `authority`.
+Pure: this module calls nothing. `authority` decides which tools an agent may call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .manifest import Server
 
 
 class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool as its server describes it. The schema is the server's own, and passes as it is."""
+    """A tool as its server describes it, with the server's own schema."""
 
     server: str
     name: str
@@ -23,7 +23,7 @@ class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolOutcome(msgspec.Struct, omit_defaults=True):
-    """What a call gave back: `result` is plain JSON; `content` is the same for people, with pictures and files."""
+    """The outcome of a call: `result` as plain JSON, `content` for people, with pictures and files."""
 
     result: Any = None
     failed: bool = False
@@ -31,10 +31,10 @@ class ToolOutcome(msgspec.Struct, omit_defaults=True):
 
 
 class ToolServers(Protocol):
-    """Reaches tool servers. Servers are given with each call, so that nothing must be registered before."""
+    """The port to tool servers. Each call names its server, so that none needs to be registered."""
 
     async def list(self, server_id: str, server: Server) -> list[ToolSpec]:
-        """All tools of a server. Raises as `call` does."""
+        """Lists all tools of a server. Raises the errors of `call`."""
         ...
 
     async def call(
@@ -47,13 +47,13 @@ class ToolServers(Protocol):
         scopes: tuple[str, ...] = (),
         timeout: float | None = None,
     ) -> ToolOutcome:
-        """Call a tool once.
+        """Calls a tool once.
 
-        Raises Unavailable where the server cannot be started or reached, or dies; RunTimedOut where it takes too long;
-        ToolFailed where the tool says that it failed, or gives back what nobody can use.
+        Raises Unavailable if the server cannot be started or reached, or dies; RunTimedOut if it takes too long;
+        ToolFailed if the tool reports a failure or returns an unusable result.
         """
         ...
 
     async def close(self) -> None:
-        """End every connection and every process."""
+        """Closes all connections and ends all processes."""
         ...

@@ -25,7 +25,7 @@ from ...model.error_numbers import ErrorNumber
 from ...model.errors import DefinitionError, Invalid
 from ...model.pointers import escape
 from ...model.team.authority import DEFAULT_POLICY, Limits, Policy, Step
-from ...model.team.manifest import Problem, Server, Team, check, fits, manifest_problems, read_manifest
+from ...model.team.manifest import Problem, Server, Team, check, manifest_problems, read_manifest, type_problems
 
 SUFFIXES: Final = (".json", ".yaml", ".yml", ".toml")
 MAX_BYTES = 4_000_000  # of one file
@@ -143,7 +143,7 @@ class _Reader:
             return
         self.problems.extend(msgspec.structs.replace(one, path=path + one.path) for one in problems)
         if isinstance(value, dict) and isinstance(value.get("id"), str):
-            self.team.unread.add(value["id"])  # others may name it all the same
+            self.team.invalid_ids.add(value["id"])  # others may name it all the same
 
     def config(self, value: Any, file: str) -> bool:
         """What belongs to the team as a whole. Returns whether it says where the manifests are."""
@@ -167,7 +167,7 @@ class _Reader:
         return "agents" in value and self._listed(value["agents"], file)
 
     def _wrong(self, value: Any, kind: Any, path: str) -> bool:
-        found = fits(value, kind, path, self.team.file)
+        found = type_problems(value, kind, path, self.team.file)
         self.problems.extend(found)
         return bool(found)
 
@@ -216,7 +216,7 @@ class _Reader:
         if isinstance(value, str):
             do, _, to = value.partition(" ")
             value = {"do": do, **({"to": to} if to else {})}
-            if fits(value, Step, path):
+            if type_problems(value, Step, path):
                 self.problem(
                     self.team.file, path, f"is retry, reassign [AGENT], escalate WHOM or fail, got {do[:80]!r}"
                 )

@@ -263,7 +263,7 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
 
 def unread(error: InterlinguaError) -> dict[str, Any]:
     """What can be read of a message that could not be read as a whole."""
-    return json_text.members(error.unread, "task_id", "sender_id") if isinstance(error, Invalid) else {}
+    return json_text.members(error.refused_message, "task_id", "sender_id") if isinstance(error, Invalid) else {}
 
 
 def addressed(value: Any) -> tuple[str, str]:

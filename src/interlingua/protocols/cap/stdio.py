@@ -181,5 +181,5 @@ def _decoded(frame: bytes) -> Any:
         return json_text.decode(frame, numbers="refuse")
     except json_text.Unreadable as error:
         refused = InvalidRequest(f"the line cannot be read: {error}")
-        refused.unread = frame
+        refused.refused_message = frame
         raise refused from None

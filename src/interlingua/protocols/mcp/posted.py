@@ -52,7 +52,7 @@ def about(body: bytes) -> Iterator[None]:
         error.id = id_of(body) if error.id is None else error.id
         raise
     except InterlinguaError as error:
-        error.unread = error.unread or body
+        error.refused_message = error.refused_message or body
         raise
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.log.log_reader import Reader
+from ...engine.log.log_reader import LogReader
 from ...engine.runs.run_handle import RunHandle
 from ...model import trace_context
 from ...model.card import AgentCard
@@ -232,7 +232,7 @@ class Running:
         self._joins = self._joins and cursor >= self._after
         return cursor
 
-    async def _read_beside(self, reader: Reader) -> list[Event]:
+    async def _read_beside(self, reader: LogReader) -> list[Event]:
         """Read on while questions are open: one that cannot be asked ends the request."""
         reading = asyncio.ensure_future(reader.read())
         try:

@@ -149,7 +149,7 @@ class WebDoor:
         try:
             return await self.auth.authenticate(request.headers)
         except InterlinguaError as error:
-            error.unread = await began(request)
+            error.refused_message = await began(request)
             raise
 
     async def _post(self, request: Request, caller: Caller) -> ASGIApp:

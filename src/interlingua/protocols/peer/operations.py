@@ -55,8 +55,8 @@ class Operations:
 
 def refusal(error: InterlinguaError, message_id: Any = None) -> Response:
     """An error in its envelope."""
-    if message_id is None and isinstance(error, Invalid) and error.unread:
-        message_id = json_text.members(error.unread, "message_id").get("message_id")
+    if message_id is None and isinstance(error, Invalid) and error.refused_message:
+        message_id = json_text.members(error.refused_message, "message_id").get("message_id")
     status, body = envelope(error, message_id=message_id if isinstance(message_id, str) else None)
     challenge = getattr(error, "challenge", None)
     return json_response(body, status, {"www-authenticate": challenge} if challenge else None)

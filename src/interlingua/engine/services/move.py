@@ -14,8 +14,8 @@ from ...model.run_identity import Origin, is_mount
 from ...model.status import Status
 from ...store.rows import QueueCount, StoredCard
 from ..agents.agent import Agent, version_key
+from ..runs.worker import Worker
 from ..teams.members import TeamAgent
-from .worker import Worker
 
 if TYPE_CHECKING:
     from ..engine import Engine

@@ -1,0 +1,60 @@
+"""The factory of executions: the only place that puts log, replay and agent together."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from ...store.rows import RunRow
+from ..agents.agent import Agent
+from ..log.replay import Replay
+from ..log.run_log import LiveLog
+from ..log.stored_log import pages
+from .entry import Entry
+from .execution import Execution
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+
+class ExecutionFactory:
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def build(self, entry: Entry, agent: Agent[..., Any] | None = None) -> Execution:
+        """Make the execution of a run whose whole log is known. `agent`: the code that it was admitted with."""
+        assert entry.events is not None
+        log, replay = self._begin(entry.row)
+        log.found(entry.events)
+        replay.read(entry.events)
+        return self._finish(entry, log, replay, agent)
+
+    async def load(self, entry: Entry) -> Execution:
+        """Make the execution of a run, and read its log from the store where that is not known."""
+        if entry.events is not None:
+            return self.build(entry)
+        log, replay = self._begin(entry.row)
+        async for page in pages(self._worker.store, entry.row.id):
+            log.found(page)
+            replay.read(page)
+        return self._finish(entry, log, replay, None)
+
+    def _begin(self, row: RunRow) -> tuple[LiveLog, Replay]:
+        worker = self._worker
+        log = LiveLog(worker.store, copy.copy(row))  # the log's own row runs ahead of what is committed
+        log.committed_row = row
+        replay = Replay()
+        log.recent.most_bytes = worker.settings.keep_live_bytes
+        replay.bound(worker.settings.keep_live_bytes)
+        return log, replay
+
+    def _finish(self, entry: Entry, log: LiveLog, replay: Replay, agent: Agent[..., Any] | None) -> Execution:
+        replay.close_history()
+        log.created, log.witness = replay.created, entry.witness
+        log.on_commit = self._worker.commits.on_commit
+        execution = Execution(self._worker, agent or self._worker.registry.serving(entry.row.queue), log, replay)
+        execution.entry = entry
+        if entry.row.crashes:
+            assert log.recent.last is not None
+            execution.taken_over_from = log.recent.last.time
+        return execution

@@ -1,0 +1,115 @@
+"""The router of news for runs: to their execution here, to the entry of one on its way in, or to their owner."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from ...store.changes import PutInbox
+from ...store.ports import Store
+from ...store.rows import InboxItem
+from .cluster_port import ANYBODY, ClusterPort
+from .entry import Entry
+
+log = logging.getLogger("interlingua.engine")
+
+
+class Receiver(Protocol):
+    """An execution, as far as it takes news."""
+
+    @property
+    def over(self) -> bool: ...
+
+    def take(self, item: InboxItem) -> bool:
+        """Take an item that need not be read from the store; false: it must be."""
+
+    def pull_soon(self) -> object: ...
+
+    async def pull(self) -> None: ...
+
+
+class InboxRouter:
+    def __init__(self, worker: str, store: Store, cluster: ClusterPort, executions: Mapping[str, Receiver]) -> None:
+        self.coming: dict[str, Entry] = {}  # runs that are being written or claimed by this process
+        self._worker = worker
+        self._store = store
+        self._cluster = cluster
+        self._executions = executions
+        self._claims = 0  # under way
+        self._news_during_claim: set[str] = set()  # of runs that are not here: one of them may be claimed now
+        self._store_changed = asyncio.Event()
+
+    def notify_run(self, run: str, news: PutInbox | None = None, owner: str | None = ANYBODY) -> None:
+        """Something was put into the inbox of a run. `news`: what, where that is known; then it need not be read.
+        `owner`: the worker that has the run, or None where no worker has it."""
+        execution = self._execution(run)
+        if execution is not None:
+            item = InboxItem(news.id, run, news.kind, news.body) if news is not None and news.id else None
+            if item is None or not execution.take(item):
+                execution.pull_soon()
+        elif not self._note(run):
+            self._cluster.tell_owner(run, owner)
+
+    def notify_from_bus(self, run: str) -> bool:
+        """As `notify_run`, by another process. Returns false where the run is not here, nor on its way: it may have
+        been handed back, or set aside, a moment ago."""
+        execution = self._execution(run)
+        if execution is None:
+            return self._note(run)
+        execution.pull_soon()
+        return True
+
+    def store_changed(self) -> None:
+        """Another process wrote to the store, or may have: look into the inboxes of the runs that are here."""
+        self._store_changed.set()
+
+    async def follow_store(self) -> None:
+        while True:
+            await self._store_changed.wait()
+            self._store_changed.clear()
+            try:
+                for run in await self._store.claims.owned_with_news(self._worker):
+                    execution = self._execution(run)
+                    if execution is None:
+                        self._note(run)
+                    else:
+                        await execution.pull()
+            except Exception as error:
+                log.error("could not read inboxes: %s", error)
+
+    @contextlib.contextmanager
+    def claiming(self) -> Iterator[list[Entry]]:
+        """Note news while runs are being claimed. The entries of those that were are added to the list."""
+        entries: list[Entry] = []
+        self._claims += 1
+        try:
+            yield entries
+        finally:
+            for entry in entries:
+                if entry.row.id in self._news_during_claim:
+                    entry.inbox_empty = False
+                self.coming[entry.row.id] = entry
+            self._claims -= 1
+            if not self._claims:
+                self._news_during_claim.clear()
+
+    @property
+    def lets_in(self) -> bool:
+        """Whether runs that this worker has claimed are on their way in."""
+        return any(entry.claimed for entry in self.coming.values())
+
+    def _execution(self, run: str) -> Receiver | None:
+        execution = self._executions.get(run)
+        return execution if execution is not None and not execution.over else None
+
+    def _note(self, run: str) -> bool:
+        """Note news of a run without an execution here. Returns whether it is on its way in."""
+        entry = self.coming.get(run)
+        if entry is not None:
+            entry.inbox_empty = False
+        elif self._claims:
+            self._news_during_claim.add(run)
+        return entry is not None
